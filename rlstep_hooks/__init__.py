@@ -1,0 +1,42 @@
+"""A flight recorder and a referee for RL post-training.
+
+Everything is imported when it is first used: `import rlstep_hooks` loads neither torch nor a framework.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlstep_hooks.frameworks.trl.callback import StepAuditCallback
+    from rlstep_hooks.planning import plan
+    from rlstep_hooks.report import Finding, Report, StepAuditError
+    from rlstep_hooks.schedule import Schedule
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Finding": "rlstep_hooks.report",
+    "Report": "rlstep_hooks.report",
+    "Schedule": "rlstep_hooks.schedule",
+    "StepAuditCallback": "rlstep_hooks.frameworks.trl.callback",
+    "StepAuditError": "rlstep_hooks.report",
+    "plan": "rlstep_hooks.planning",
+}
+
+__all__ = ["Finding", "Report", "Schedule", "StepAuditCallback", "StepAuditError", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,74 @@
+"""Known deviations: where a framework does not do what its documents or its configuration say. Facts as data."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import msgspec
+from packaging.version import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.conformance import Difference
+    from rlstep_hooks.report import Finding
+    from rlstep_hooks.rules.base import Progress
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What is known when a finding is made."""
+
+    finding: Finding
+    progress: Progress
+    difference: Difference | None = None
+
+
+class Deviation(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about a framework."""
+
+    name: str
+    title: str
+    since: str
+    """First release that has it."""
+    fixed_in: str | None
+    """First release without it; None while all later ones have it."""
+    document: str
+    """What documents or configuration say."""
+    code: str
+    """What the code does."""
+    evidence: str
+    """Where this was read or measured."""
+    workaround: str
+    codes: frozenset[str]
+    """Rules whose findings it can explain."""
+    applies: Callable[[Evidence], bool]
+    """Whether it explains this finding in this run."""
+
+    def concerns(self, version: str) -> bool:
+        """Whether a release has it."""
+        release = Version(version)
+        return Version(self.since) <= release and (self.fixed_in is None or release < Version(self.fixed_in))
+
+
+_HOMES = {"TRL": "rlstep_hooks.frameworks.trl.deviations"}
+
+
+def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
+    """The deviations of one release of a framework. Loads data only, never the framework."""
+    home = _HOMES.get(framework)
+    if home is None:
+        return ()
+    deviations: tuple[Deviation, ...] = import_module(home).DEVIATIONS
+    return tuple(deviation for deviation in deviations if deviation.concerns(version))
+
+
+def explain(finding: Finding, deviation: Deviation) -> Finding:
+    """The finding with the deviation's explanation and work-around in place of the general ones."""
+    return msgspec.structs.replace(
+        finding,
+        severity="error",
+        deviation=deviation.name,
+        why=f"known deviation: {deviation.title}. Planned: {deviation.document}. What happens: {deviation.code}",
+        fix=deviation.workaround,
+    )

@@ -1,0 +1,284 @@
+"""The events that observers emit, and their wire form: one JSON object a line.
+
+An event states what happened at the moment it happened and holds only integers, names and times. Numbers that a device has
+to compute (log ratios, whether weights changed) come one rollout later in a `Measured` event, so that recording never waits
+for the device.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal, cast
+
+import msgspec
+
+from rlstep_hooks.schedule import Schedule, decode_fraction, encode_fraction
+
+FORMAT_VERSION = 1
+"""Raised when a reader of older files could misunderstand newer ones."""
+
+Purpose = Literal["training", "evaluation"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    """What all events carry."""
+
+    at: float = 0.0
+    """Seconds since this process began recording."""
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
+    """A process attached its audit. The first line of every file."""
+
+    format: int = FORMAT_VERSION
+    run: str
+    """Identifies the run; all its processes share it."""
+    rank: int
+    world_size: int
+    local_world_size: int = 1
+    """Processes on this machine."""
+    host: str = ""
+    pid: int = 0
+    started: float = 0.0
+    """Unix time."""
+    schedule: Schedule | None
+    """The plan; None where the configuration could not be read."""
+    start_updates: int = 0
+    """Updates already made when training began (a resumed run)."""
+    facts: dict[str, Any] = {}
+    """What the observer read from the live trainer: precision, dropout, framework counters."""
+    versions: dict[str, str] = {}
+    """Releases of the packages involved."""
+
+
+class Rollout(Event, frozen=True, kw_only=True, tag="rollout"):
+    """One generation phase on this process."""
+
+    index: int
+    """Counts rollouts of this process from 0, evaluation included."""
+    samples: int
+    policy_version: int
+    sampler_version: int | None = None
+    """Version of the weights that the sampler held; None where it cannot be seen."""
+    purpose: Purpose = "training"
+    reference: bool = False
+    """Whether reference log-probs came with it."""
+    groups_intact: bool | None = None
+    """Whether every prompt's samples stand together and are complete; None where groups span processes."""
+    digest: int = 0
+    """Running checksum of this process's events, equal on all ranks of a healthy run."""
+
+
+class Refresh(Event, frozen=True, kw_only=True, tag="refresh"):
+    """One computation of old log-probs."""
+
+    rollout: int
+    """Index of the rollout whose samples it covers."""
+    samples: int
+    positions: int
+    """Token positions covered, padding included."""
+    policy_version: int | None
+    """Version that computed them; None where no forward of the policy was seen to produce them."""
+    in_loss: bool = False
+    """Whether it happened inside a training loss."""
+
+
+class SampleRows(msgspec.Struct, frozen=True, array_like=True):
+    """Samples by identity: rows of one rollout of this process."""
+
+    rollout: int
+    rows: tuple[int, ...]
+
+
+class MicroBatch(Event, frozen=True, kw_only=True, tag="microbatch"):
+    """One forward and backward of training."""
+
+    index: int
+    """Counts micro-batches of this process from 0."""
+    samples: int
+    trained: tuple[SampleRows, ...] | None = None
+    """Which samples; None where they cannot be identified."""
+    policy_version: int
+    sampled_version: int | None = None
+    """Oldest policy version among the rollouts of these samples."""
+    old_version: int | None = None
+    """Version that computed the old log-probs used; None with `old_source` "detach" or where it cannot be seen."""
+    old_source: Literal["at_rollout", "recompute", "engine", "detach", "unknown"] = "at_rollout"
+
+
+class Update(Event, frozen=True, kw_only=True, tag="update"):
+    """One optimizer step, or one that was skipped."""
+
+    index: int
+    """Counts windows of this process from 0, skipped ones included."""
+    role: Literal["policy", "critic"] = "policy"
+    applied: bool = True
+    version: int
+    """Policy version after it."""
+    microbatches: int
+    """Micro-batches since the last update of this role."""
+    learning_rate: float | None = None
+    lr_tick: int | None = None
+    """Position of the learning-rate scheduler at this update."""
+    skip_reason: str = ""
+
+
+class WeightSync(Event, frozen=True, kw_only=True, tag="weight_sync"):
+    """Weights pushed to the rollout engine."""
+
+    policy_version: int
+
+
+class EpochEnd(Event, frozen=True, kw_only=True, tag="epoch_end"):
+    """The end of a pass of the loader."""
+
+    epoch: int
+    """Passes completed, this one included."""
+    stopping: bool = False
+    """Whether training was asked to stop before its planned end."""
+
+
+class Evaluated(Event, frozen=True, kw_only=True, tag="evaluated"):
+    """One evaluation, kept apart from training."""
+
+    batches: int
+    rollouts: int
+
+
+class ConfigChanged(Event, frozen=True, kw_only=True, tag="config_changed"):
+    """A setting that the plan rests on has another value than before."""
+
+    name: str
+    before: Any
+    after: Any
+    since: Literal["construction", "train_begin"]
+
+
+class MicroBatchValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Numbers of one micro-batch, over real (unmasked) tokens."""
+
+    index: int
+    tokens: int
+    max_abs_log_ratio: float | None = None
+    mean_abs_log_ratio: float | None = None
+    clipped: float | None = None
+    """Fraction of tokens (of sequences, in sequence scope) whose gradient the clip removes."""
+    scope: Literal["token", "sequence"] = "token"
+    old_intact: bool | None = None
+    """Whether the old log-probs are bit for bit those of the refresh, row by row."""
+    tokens_intact: bool | None = None
+    """Whether the completion tokens are those of the rollout, row by row."""
+    loss_ratio: float | None = None
+    """Loss over the loss that the documented formula gives for the same log-probs; None where it cannot be told."""
+
+
+class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Numbers of one update, from a probe of the trainable weights."""
+
+    index: int
+    probed: int
+    """Weights in the probe."""
+    changed: int
+    """Probed weights whose value the optimizer step changed."""
+    with_gradient: int
+    """Probed weights with a gradient other than zero."""
+    visible: int
+    """Probed weights whose gradient times learning rate is large enough to change them in their dtype."""
+    max_change: float
+    moved_before: int = 0
+    """Probed weights that differ from their value right after the update before this one."""
+
+
+class RolloutValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Numbers of one rollout."""
+
+    index: int
+    max_abs_advantage: float | None = None
+    sampler_gap_mean: float | None = None
+    """Mean |trainer log-prob - engine log-prob| of the sampled tokens, where the engine returns them."""
+    sampler_gap_max: float | None = None
+
+
+class Measured(Event, frozen=True, kw_only=True, tag="measured"):
+    """Numbers that the device had ready, for events already written."""
+
+    rollouts: tuple[RolloutValues, ...] = ()
+    microbatches: tuple[MicroBatchValues, ...] = ()
+    updates: tuple[UpdateValues, ...] = ()
+
+
+class Unobserved(Event, frozen=True, kw_only=True, tag="unobserved"):
+    """Something that could not be observed, with the reason. Rules that need it are NOT EVALUATED."""
+
+    what: str
+    """A topic of `TOPICS`."""
+    why: str
+
+
+class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
+    """Training returned or raised. The last line of every complete file."""
+
+    status: Literal["completed", "raised"]
+    updates: int
+    """Windows closed in the whole run, as the framework counts them."""
+    error: str = ""
+    """Type and text of the exception, for "raised"."""
+    stopped: bool = False
+    """Whether something asked for an early stop."""
+    digest: int = 0
+    counts: dict[str, int] = {}
+
+
+TOPICS = ("order", "samples", "log_ratio", "refresh", "loss", "weights", "sampler", "learning_rate", "ranks", "recording")
+"""What a process can fail to observe; each rule names the topics that it needs."""
+
+AnyEvent = (
+    RunStarted
+    | Rollout
+    | Refresh
+    | MicroBatch
+    | Update
+    | WeightSync
+    | EpochEnd
+    | Evaluated
+    | ConfigChanged
+    | Measured
+    | Unobserved
+    | RunEnded
+)
+
+
+def _encode_extension(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        return encode_fraction(value)
+    return repr(value)
+
+
+def _decode_extension(kind: type, value: Any) -> Any:
+    if kind is Fraction:
+        return decode_fraction(value)
+    return value
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_extension)
+_decoder = msgspec.json.Decoder(AnyEvent, dec_hook=_decode_extension)
+
+
+def encode(event: Event) -> bytes:
+    """One event as a line of JSON, newline included."""
+    return _encoder.encode(event) + b"\n"
+
+
+def decode(line: bytes) -> AnyEvent:
+    """The inverse of `encode`.
+
+    Raises:
+        msgspec.DecodeError: The line is not an event (`msgspec.ValidationError` where it is JSON of another shape).
+    """
+    return cast("AnyEvent", _decoder.decode(line))
+
+
+def to_json(value: Any, *, indent: int = 0) -> bytes:
+    """Any of this package's data as JSON: whole fractions as numbers, others as text such as "1/2"."""
+    data = _encoder.encode(value)
+    return msgspec.json.format(data, indent=indent) if indent else data

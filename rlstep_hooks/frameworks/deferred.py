@@ -1,0 +1,66 @@
+"""Numbers on a device, fetched without making the host wait for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Key = TypeVar("Key")
+
+
+class DeferredValues(Generic[Key]):
+    """Collects small vectors and hands them out as plain numbers once the device has them ready.
+
+    On the CPU that is at once. On a GPU `send` starts one asynchronous copy of all vectors into pinned memory, and `ready`
+    gives them out after an event on the stream reports that the copy is done; neither synchronises.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Key, Tensor]] = []
+        self._sent: list[tuple[list[Key], list[int], Tensor, object]] = []
+
+    def add(self, key: Key, values: Tensor) -> None:
+        """Keep one vector of float32 until it is ready."""
+        self._open.append((key, values))
+
+    def send(self) -> None:
+        """Start fetching everything added so far."""
+        import torch
+
+        if not self._open:
+            return
+        keys = [key for key, _ in self._open]
+        sizes = [values.numel() for _, values in self._open]
+        joined = torch.cat([values for _, values in self._open])
+        self._open.clear()
+        done: object = None
+        if joined.is_cuda:
+            pinned = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True)
+            pinned.copy_(joined, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            joined, done = pinned, event
+        self._sent.append((keys, sizes, joined, done))
+
+    def ready(self, *, wait: bool = False) -> list[tuple[Key, list[float]]]:
+        """What has arrived, in the order of `add`.
+
+        Args:
+            wait: Wait for the device (only at the end of training, when nothing is slowed by it).
+        """
+        arrived: list[tuple[Key, list[float]]] = []
+        while self._sent:
+            keys, sizes, values, done = self._sent[0]
+            if done is not None and not wait and not done.query():  # type: ignore[attr-defined]
+                break
+            if done is not None and wait:
+                done.synchronize()  # type: ignore[attr-defined]
+            del self._sent[0]
+            numbers = values.tolist()
+            start = 0
+            for key, size in zip(keys, sizes, strict=True):
+                arrived.append((key, numbers[start : start + size]))
+                start += size
+        return arrived

@@ -1,0 +1,371 @@
+"""StepAuditCallback: attaches the audit to a GRPOTrainer or RLOOTrainer through transformers' own callback interface."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from transformers import Trainer, TrainerCallback
+
+from rlstep_hooks.events import ConfigChanged, RunEnded, RunStarted
+from rlstep_hooks.frameworks.trl.facts import live_facts, package_versions
+from rlstep_hooks.frameworks.trl.observe import TrlObserver
+from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
+from rlstep_hooks.frameworks.trl.releases import Release, installed_release
+from rlstep_hooks.frameworks.trl.resume import resume_position
+from rlstep_hooks.ledger import FolderLedger, Ledger, MemoryLedger
+from rlstep_hooks.patching import Patches
+from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
+from rlstep_hooks.recorder import Listener, Recorder, describe
+from rlstep_hooks.render.console import ConsoleListener
+from rlstep_hooks.report import Report, StepAuditError
+
+if TYPE_CHECKING:
+    from rlstep_hooks.report import Finding
+
+OnFail = Literal["warn", "stop", "raise"]
+
+
+class _Default:
+    """Stands for "left out" where None has a meaning of its own."""
+
+
+_DEFAULT = _Default()
+
+
+class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
+    """Records a TRL run, judges it against its own configuration while it trains, and reports.
+
+    Pass it as `callbacks=[StepAuditCallback()]`; it finds its trainer itself. What it cannot do it says (`report.not_evaluated`
+    and a warning on stderr), and training goes on as without it.
+
+    Args:
+        on_fail: "warn" only reports; "stop" ends training cleanly at the next step after an error; "raise" raises
+            `StepAuditError` out of `trainer.train()`. Default: RLSTEP_ON_FAIL, else "warn".
+        log_dir: Folder for the record, one file a process, never overwritten. None keeps everything in memory. Default:
+            RLSTEP_DIR, else `rlstep/` in the trainer's output_dir.
+        listeners: Views that follow the run; by default plan and verdict are printed on stderr by rank 0.
+
+    Raises:
+        ValueError: `on_fail` is none of the three.
+    """
+
+    def __init__(
+        self,
+        on_fail: OnFail | None = None,
+        log_dir: str | os.PathLike[str] | _Default | None = _DEFAULT,
+        *,
+        listeners: tuple[Listener, ...] | None = None,
+    ) -> None:
+        self.on_fail = cast("OnFail", on_fail or os.environ.get("RLSTEP_ON_FAIL") or "warn")
+        if self.on_fail not in ("warn", "stop", "raise"):
+            raise ValueError(f'on_fail is "warn", "stop" or "raise", not {self.on_fail!r}')
+        self._log_dir = log_dir
+        self._listeners = listeners
+        self._trainer: weakref.ref[Any] | None = None
+        self._first_settings: dict[str, Any] = {}
+        self._train_patch = Patches()
+        self._recorder: Recorder | None = None
+        self._observer: TrlObserver | None = None
+        self._stop: StopAgreement | None = None
+        self._report: Report | None = None
+        self._refused = ""
+        self._training_calls = 0
+        self._raised: Finding | None = None
+        self.folder: Path | None = None
+        """Where the current record is written; None in memory."""
+
+    @property
+    def report(self) -> Report:
+        """The report of the latest training call; while it runs, of what was seen so far."""
+        if self._report is not None:
+            return self._report
+        if self._recorder is not None:
+            return self._recorder.judge.report()
+        reason = self._refused or "training has not begun"
+        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+
+    # transformers' events
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer was built (fires for callbacks given to its constructor)."""
+        trainer = _calling_trainer(self)
+        if trainer is None or not self._adopt(trainer):
+            return
+        self._first_settings = {name: getattr(args, name, None) for name in CYCLE_SETTINGS}
+        # `train` on the instance: the only way to see that training raised, and to take everything off then. In all releases.
+        self._train_patch.wrap(trainer, "train", self._around_train)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training begins: plan, hooks, record."""
+        trainer = _calling_trainer(self)
+        if trainer is None:
+            self._refuse("the callback cannot find its trainer")
+            return
+        if self._adopt(trainer):
+            try:
+                self._begin(trainer, kwargs.get("optimizer"))
+            except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+                self._refuse(f"the audit could not begin: {describe(error)}")
+                self._detach()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The loop is about to step."""
+        if self._observer is not None:
+            self._observer.step_expected()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The loop was at its optimizer step."""
+        if self._observer is not None:
+            self._observer.step_passed()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A micro-batch inside a window ended."""
+        self._act(control, state, at_update=False)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A window ended."""
+        self._act(control, state, at_update=True)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An evaluation ended."""
+        if self._observer is not None:
+            self._observer.evaluated()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A pass of the loader ended."""
+        if self._observer is not None:
+            self._observer.epoch_ended(stopping=control.should_training_stop and state.global_step < state.max_steps)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training ended without an exception."""
+        if self._recorder is not None and self._observer is not None:
+            stopped = control.should_training_stop and state.global_step < state.max_steps
+            self._end("completed", state.global_step, stopped=stopped and not self._ran_out_of_data())
+            self._act(control, state, at_update=False)
+
+    # Life of one audit
+
+    def _adopt(self, trainer: Any) -> bool:
+        """Whether this callback audits this trainer; says why where it does not."""
+        mine = self._trainer() if self._trainer is not None else None
+        if mine is not None and mine is not trainer:
+            _warn(f"one callback audits one trainer; this {type(trainer).__name__} is not audited. Give it a callback of its own.")
+            return False
+        reason = _unsupported(trainer)
+        if reason:
+            self._refuse(reason)
+            return False
+        first = next(c for c in trainer.callback_handler.callbacks if isinstance(c, StepAuditCallback))
+        if first is not self:
+            self._refuse("another StepAuditCallback already audits this trainer")
+            return False
+        self._trainer = weakref.ref(trainer)
+        return True
+
+    def _refuse(self, reason: str) -> None:
+        if not self._refused:
+            self._refused = reason
+            _warn(f"not evaluated: {reason}. Training goes on without an audit.")
+
+    def _begin(self, trainer: Any, optimizer: Any) -> None:
+        self._report, self._raised = None, None
+        accelerator = trainer.accelerator
+        rank, world_size = accelerator.process_index, accelerator.num_processes
+        run, agreed = agree_on_run(rank, world_size)
+        release = cast("Release", installed_release())
+        schedule = plan_trainer(trainer)
+        per_epoch = _updates_per_epoch(trainer, schedule.microbatches_per_update)
+        updates = int(trainer.state.global_step)
+        position = resume_position(
+            schedule,
+            updates=updates,
+            updates_per_epoch=per_epoch,
+            skips_data=not trainer.args.ignore_data_skip,
+        )
+        ledger, trouble = self._open_ledger(trainer, run, rank)
+        listeners = self._listeners
+        if listeners is None:
+            listeners = (ConsoleListener(),) if rank == 0 else ()
+        recorder = self._recorder = Recorder(ledger, listeners)
+        facts = live_facts(trainer) | {"position": _as_dict(position), "trained_before": self._training_calls > 0}
+        self._training_calls += 1
+        recorder.emit(
+            RunStarted(
+                run=run,
+                rank=rank,
+                world_size=world_size,
+                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
+                host=os.uname().nodename,
+                pid=os.getpid(),
+                started=_unix_time(),
+                schedule=schedule,
+                start_updates=updates,
+                facts=facts,
+                versions=package_versions(),
+            )
+        )
+        if trouble:
+            recorder.cannot("recording", trouble)
+        if not agreed:
+            recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
+        self._compare_settings(trainer, recorder)
+        self._stop = StopAgreement(run, world_size) if self.on_fail == "stop" else None
+        self._observer = TrlObserver(trainer, schedule, release, recorder, epochs=position.epoch)
+        self._observer.attach(optimizer)
+
+    def _open_ledger(self, trainer: Any, run: str, rank: int) -> tuple[Ledger, str]:
+        """The record's place, and what is wrong with the one asked for."""
+        wanted = self._log_dir
+        if isinstance(wanted, _Default):
+            wanted = os.environ.get("RLSTEP_DIR") or Path(trainer.args.output_dir) / "rlstep"
+        self.folder = None
+        if wanted is None:
+            return MemoryLedger(), ""
+        try:
+            ledger = FolderLedger(Path(wanted), run, rank)
+        except OSError as error:
+            _warn(f"nothing is recorded in {wanted}: {describe(error)}. The run is judged in memory.")
+            return MemoryLedger(), f"nothing is recorded in {wanted}: {describe(error)}"
+        self.folder = Path(wanted)
+        return ledger, ""
+
+    def _compare_settings(self, trainer: Any, recorder: Recorder) -> None:
+        """Settings now against those when the trainer was built, and derived sizes against their parts."""
+        args = trainer.args
+        for name, before in self._first_settings.items():
+            after = getattr(args, name, None)
+            if after != before:
+                recorder.emit(
+                    ConfigChanged(at=recorder.now(), name=name, before=before, after=after, since="construction")
+                )
+        generation = getattr(args, "generation_batch_size", None)
+        if isinstance(generation, int):
+            parts = args.per_device_train_batch_size * trainer.accelerator.num_processes * args.steps_per_generation
+            if parts != generation:
+                recorder.emit(
+                    ConfigChanged(
+                        at=recorder.now(),
+                        name="per_device_train_batch_size * processes * steps_per_generation",
+                        before=generation,
+                        after=parts,
+                        since="construction",
+                    )
+                )
+
+    def _around_train(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return wrapped(*args, **kwargs)
+        except BaseException as error:
+            if self._observer is not None and self._recorder is not None and self._report is None:
+                self._end("raised", int(instance.state.global_step), error=describe(error))
+            raise
+        finally:
+            self._detach()
+
+    def _end(self, status: Literal["completed", "raised"], updates: int, *, error: str = "", stopped: bool = False) -> None:
+        recorder, observer = self._recorder, self._observer
+        if recorder is None or observer is None:
+            return
+        observer.finish()
+        observer.detach()
+        counts = recorder.judge.counts
+        recorder.emit(
+            RunEnded(
+                at=recorder.now(),
+                status=status,
+                updates=updates,
+                error=error,
+                stopped=stopped,
+                counts=_as_dict(counts),
+            )
+        )
+        recorder.ledger.close()
+        started = recorder.judge.run
+        self._report = recorder.judge.report()
+        if started is not None and started.rank == 0:
+            self._report = merge_ranks(self._report, self.folder, started)
+        for listener in self._listeners if self._listeners is not None else (ConsoleListener(),):
+            finish = getattr(listener, "finished", None)
+            if finish is not None and started is not None and started.rank == 0:
+                finish(self._report)
+
+    def _detach(self) -> None:
+        if self._observer is not None:
+            self._observer.detach()
+        self._observer = None
+
+    def _ran_out_of_data(self) -> bool:
+        """Whether the loop stopped because its loader was empty, which is no wish of anybody's."""
+        return self._recorder is not None and self._recorder.judge.counts.microbatches == 0
+
+    def _act(self, control: Any, state: Any, *, at_update: bool) -> None:
+        """Carry out `on_fail` for errors found since the last time."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        errors = [finding for finding in recorder.take_findings() if finding.severity == "error"]
+        if self.on_fail == "raise" and errors and self._raised is None:
+            self._raised = errors[0]
+            raise StepAuditError(errors[0])
+        if self._stop is not None:
+            if errors:
+                self._stop.ask(state.global_step)
+            if at_update and self._stop.due(state.global_step):
+                control.should_training_stop = True
+
+
+def _calling_trainer(callback: StepAuditCallback) -> Any:
+    """The trainer whose callback handler is calling, found on the stack.
+
+    transformers hands callbacks no trainer (4.49 to 5.23), but calls them from its methods, two frames up.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _unsupported(trainer: Any) -> str:
+    """Why a trainer cannot be audited; empty where it can."""
+    name = type(trainer).__name__
+    release = installed_release()
+    if release is None:
+        return "TRL is not installed"
+    if not is_config(trainer.args) or not hasattr(trainer, "_generate_and_score_completions"):
+        return f"{name} is not supported (GRPOTrainer and RLOOTrainer are)"
+    if not release.supported:
+        return f"TRL {release.trl} is not supported (0.16 to 1.16 are)"
+    return ""
+
+
+def _updates_per_epoch(trainer: Any, accumulation: int) -> int:
+    """Updates of one pass as transformers counts them, from the live loader's length; the whole run for a stream."""
+    loader = trainer.callback_handler.train_dataloader
+    try:
+        length = len(loader)
+    except TypeError:
+        return max(int(trainer.state.max_steps), 1)
+    release = installed_release()
+    down = release is not None and release.updates_rounded_down
+    return max(length // accumulation if down else -(-length // accumulation), 1)
+
+
+def _as_dict(struct: Any) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def _unix_time() -> float:
+    import time
+
+    return time.time()
+
+
+def _warn(text: str) -> None:
+    print(f"rlstep: {text}", file=sys.stderr)

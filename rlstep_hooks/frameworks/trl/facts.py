@@ -1,0 +1,74 @@
+"""What is read from a live trainer once, when training begins: facts that explain a finding."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+
+def live_facts(trainer: Any) -> dict[str, Any]:
+    """Precision, dropout, scheduler and TRL's own counters."""
+    scheduler = trainer.lr_scheduler
+    horizon = scheduler_horizon(scheduler)
+    facts: dict[str, Any] = {
+        "trainer": type(trainer).__name__,
+        "compute_dtype": compute_dtype(trainer),
+        "dropout_modules": active_dropout(trainer.model),
+        "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
+        "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
+        and any(slot is not None for slot in trainer._buffered_inputs),
+        "max_steps": int(trainer.state.max_steps),
+        "lr_scheduler": str(getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)),
+    }
+    if horizon is not None:
+        facts["lr_horizon"] = horizon
+    if facts["lr_scheduler"] in ("constant", "constant_with_warmup"):
+        facts["lr_constant"] = True
+    return facts
+
+
+def scheduler_horizon(scheduler: Any) -> int | None:
+    """Ticks that a scheduler of transformers was built for: the argument that its lambda keeps; None if it keeps none."""
+    for function in getattr(scheduler, "lr_lambdas", ()):
+        horizon = getattr(function, "keywords", {}).get("num_training_steps")
+        if isinstance(horizon, int):
+            return horizon
+    return None
+
+
+def compute_dtype(trainer: Any) -> str:
+    """The dtype in which forwards compute: autocast's if on, else that of the weights; "tf32" where matmuls use it."""
+    import torch
+
+    if trainer.args.bf16:
+        return "bfloat16"
+    if trainer.args.fp16:
+        return "float16"
+    dtype = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
+    if dtype == "float32" and trainer.args.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return dtype
+
+
+def active_dropout(model: Any) -> int:
+    """Modules that drop something in training mode: dropout layers, and attention with a dropout probability."""
+    import torch
+
+    count = 0
+    for module in model.modules():
+        layer = isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0
+        attention = getattr(module, "attention_dropout", 0.0)
+        count += layer or (isinstance(attention, float) and attention > 0)
+    return count
+
+
+def package_versions() -> dict[str, str]:
+    """Releases of the packages involved."""
+    found = {"python": platform.python_version()}
+    for name in ("rlstep-hooks", "trl", "transformers", "accelerate", "torch", "vllm", "peft", "deepspeed"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

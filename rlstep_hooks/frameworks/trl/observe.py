@@ -1,0 +1,778 @@
+"""Hooks on one live GRPOTrainer or RLOOTrainer. They emit events and never judge.
+
+All hooks sit on the trainer object itself (`rlstep_hooks.patching`), are placed when training begins and taken off when it
+ends. Each names why this method, which event it gives, and the releases in which it was verified by real training
+(tests/frameworks/trl): 0.16.1, 0.18.2, 0.24.0, 1.0.0, 1.16.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlstep_hooks.events import (
+    ConfigChanged,
+    EpochEnd,
+    Evaluated,
+    Measured,
+    MicroBatch,
+    MicroBatchValues,
+    Refresh,
+    Rollout,
+    RolloutValues,
+    SampleRows,
+    Update,
+    UpdateValues,
+    WeightSync,
+)
+from rlstep_hooks.frameworks.deferred import DeferredValues
+from rlstep_hooks.frameworks.trl.loss import COVERED, clipped_token_loss, documented_loss, read_loss_settings
+from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
+from rlstep_hooks.frameworks.weight_probe import WeightProbe
+from rlstep_hooks.patching import Patches
+from rlstep_hooks.recorder import Recorder, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from rlstep_hooks.frameworks.trl.releases import Release
+    from rlstep_hooks.schedule import Schedule
+
+ROWS = "rlstep_rows"
+"""Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
+TOKENS = "rlstep_tokens"
+"""Key added to a rollout's tensors: a checksum of each sample's completion tokens."""
+OLD = "rlstep_old"
+"""Key added to a rollout's tensors: a checksum of each sample's old log-probs, bit for bit."""
+
+_ROLLOUT_SHIFT = 32
+_REMEMBERED_ROLLOUTS = 4096
+
+HOOKED = (
+    "training_step",
+    "prediction_step",
+    "compute_loss",
+    "_compute_loss",
+    "_generate_and_score_completions",
+    "_get_per_token_logps",
+    "_get_per_token_logps_and_entropies",
+)
+"""Methods whose override in a subclass makes parts of the observation uncertain."""
+
+
+class LogProbCall:
+    """One call of the trainer's log-prob method."""
+
+    def __init__(self, model: Any, log_probs: Tensor, version: int, grad: bool) -> None:
+        self.model = model
+        self.log_probs = log_probs
+        self.version = version
+        self.grad = grad
+
+
+class Phase:
+    """What the trainer is doing while a hook runs: the calls seen since it began."""
+
+    def __init__(self, purpose: Literal["training", "evaluation"]) -> None:
+        self.purpose = purpose
+        self.loss_inputs: dict[str, Any] | None = None
+        self.calls: list[LogProbCall] = []
+        self.loss: Tensor | None = None
+
+
+class TrlObserver:
+    """Turns one trainer's method calls into events."""
+
+    def __init__(self, trainer: Any, schedule: Schedule, release: Release, recorder: Recorder, *, epochs: int) -> None:
+        self.trainer = trainer
+        self.schedule = schedule
+        self.release = release
+        self.recorder = recorder
+        self.active = False
+        self.version = int(trainer.state.global_step)
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._phase: Phase | None = None
+        self._rollout_calls: list[LogProbCall] | None = None
+        self._rollouts = 0
+        self._microbatches = 0
+        self._window = 0
+        self._windows = self.version
+        self._sampled: OrderedDict[int, int] = OrderedDict()
+        self._refreshed: OrderedDict[int, int] = OrderedDict()
+        self._sampler_version: int | None = None
+        self._stepped = False
+        self._lr = 0.0
+        self._lr_tick: int | None = None
+        self._evaluation_batches = 0
+        self._evaluation_rollouts = 0
+        self._values: DeferredValues[tuple[str, int, str]] = DeferredValues()
+        self._settings = {name: getattr(trainer.args, name, None) for name in CYCLE_SETTINGS}
+        self._probe: WeightProbe | None = None
+        self._positions: Tensor | None = None
+        self._loss_settings = read_loss_settings(trainer, release) if schedule.algorithm == "GRPO" else None
+        self._compares_loss = self._loss_settings is not None and not self._uncovered_loss()
+        self._own_scaler = getattr(trainer.accelerator, "scaler", None)
+        self._epochs = epochs
+
+    # Attaching
+
+    def attach(self, optimizer: Any) -> None:
+        """Place all hooks. Called when training begins; the optimizer exists then, the first batch does not."""
+        trainer, wrap = self.trainer, functools.partial(self._patches.wrap, self.trainer)
+        self.active = True
+        # One forward and backward: gives MicroBatch. transformers' Trainer in 0.16 to 0.25, GRPOTrainer's own after.
+        wrap("training_step", self._around_training_step)
+        # Evaluation: keeps its rollouts and losses apart. GRPOTrainer's own in all releases.
+        wrap("prediction_step", self._around_prediction_step)
+        # Generation, rewards and old log-probs: gives Rollout and Refresh. In all releases; called by `_prepare_inputs`.
+        wrap("_generate_and_score_completions", self._around_generation)
+        # The policy's log-probs: in the rollout they become the old ones, in the loss the new ones. Renamed in 0.20.
+        for name in ("_get_per_token_logps", "_get_per_token_logps_and_entropies"):
+            if hasattr(trainer, name):
+                wrap(name, self._around_log_probs)
+        # The loss, and the inputs it really gets. 0.16 has compute_loss only; from 0.17 it hands over to _compute_loss.
+        wrap("compute_loss", self._around_loss)
+        if hasattr(trainer, "_compute_loss"):
+            wrap("_compute_loss", self._around_inner_loss)
+        # Weights pushed to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Read in the source;
+        # exercised with a stand-in for the engine only.
+        if getattr(trainer, "use_vllm", False):
+            if hasattr(trainer, "vllm_generation"):
+                self._patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_push)
+            elif hasattr(trainer, "_move_model_to_vllm"):
+                wrap("_move_model_to_vllm", self._around_weight_push)
+        self._attach_optimizer(optimizer)
+        self._state_limits()
+
+    def _attach_optimizer(self, optimizer: Any) -> None:
+        # torch's own hooks see real steps only: not those that a gradient scaler skips, nor accelerate's wrapper.
+        if getattr(self.trainer, "is_deepspeed_enabled", False):
+            for topic in ("order", "weights", "learning_rate"):
+                self.recorder.cannot(topic, "DeepSpeed makes the optimizer step inside its own engine")
+            return
+        inner = optimizer
+        while hasattr(inner, "optimizer"):
+            inner = inner.optimizer
+        if not hasattr(inner, "register_step_post_hook"):
+            for topic in ("order", "weights", "learning_rate"):
+                self.recorder.cannot(topic, f"{type(inner).__name__} is no torch optimizer with step hooks")
+            return
+        self._handles.append(inner.register_step_pre_hook(self._before_step))
+        self._handles.append(inner.register_step_post_hook(self._after_step))
+        probe = WeightProbe(self.trainer.model.parameters())
+        if probe.size:
+            self._probe = probe
+        else:
+            self.recorder.cannot("weights", "no trainable weight is held whole on this process")
+
+    def _state_limits(self) -> None:
+        """Say what cannot be observed in this configuration."""
+        trainer, cannot = self.trainer, self.recorder.cannot
+        if getattr(trainer, "use_liger_loss", False) or (
+            hasattr(trainer, "compute_liger_loss") and getattr(trainer, "use_liger_kernel", False)
+        ):
+            cannot("log_ratio", "the liger loss computes log-probs inside its kernel")
+            cannot("loss", "the liger loss computes log-probs inside its kernel")
+        if getattr(trainer.args, "torch_compile", False):
+            cannot("sampler", "torch.compile: a forward hook would compile the model anew")
+        overridden = [name for name in HOOKED if _overridden(type(trainer), name)]
+        if overridden:
+            names = ", ".join(overridden)
+            why = f"{type(trainer).__name__} overrides {names}; what its version does with log-probs is not known"
+            if any("loss" in name for name in overridden):
+                cannot("loss", why)
+            if any("log" in name or "generate" in name for name in overridden):
+                cannot("refresh", why)
+            if "training_step" in overridden or "prediction_step" in overridden:
+                cannot("samples", why)
+        if trainer.accelerator.dataloader_config.dispatch_batches:
+            cannot("samples", "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move")
+
+    def _uncovered_loss(self) -> str:
+        """Why the documented formula does not cover this trainer's loss; empty where it does."""
+        trainer, args = self.trainer, self.trainer.args
+        if _overridden(type(trainer), "compute_loss") or _overridden(type(trainer), "_compute_loss"):
+            return f"{type(trainer).__name__} overrides the loss"
+        plain = {
+            "a KL term": trainer.beta == 0.0,
+            "a loss type without this clip": getattr(trainer, "loss_type", "bnpo") in COVERED,
+            "a sequence-level ratio": getattr(trainer, "importance_sampling_level", "token") == "token",
+            "a two-sided clip": getattr(args, "delta", None) is None,
+            "an entropy mask": getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
+            "an entropy bonus": not getattr(trainer, "_entropy_bonus_enabled", False),
+            "an off-policy mask": getattr(trainer, "off_policy_mask_threshold", None) is None,
+            "an auxiliary loss": not getattr(trainer, "aux_loss_enabled", False),
+            "an engine correction": not self.schedule_uses_engine_correction(),
+        }
+        return ", ".join(name for name, holds in plain.items() if not holds)
+
+    def schedule_uses_engine_correction(self) -> bool:
+        """Whether the loss is weighted by the engine's log-probs."""
+        return bool(
+            getattr(self.trainer, "use_vllm", False)
+            and getattr(self.trainer, "vllm_importance_sampling_correction", False)
+        )
+
+    def detach(self) -> None:
+        """Take all hooks off. Every attribute is then the object it was before."""
+        if not self.active:
+            return
+        self.active = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        left = self._patches.restore()
+        if left:
+            self.recorder.cannot("recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}")
+
+    @contextmanager
+    def _contained(self, *topics: str) -> Iterator[None]:
+        """Keep this package's own errors away from training; what they cost the observation is recorded."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a hook must not reach training
+            for topic in topics:
+                self.recorder.cannot(topic, f"a hook failed: {describe(error)}")
+
+    # Training and evaluation
+
+    def _around_training_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        if not self.active:
+            return wrapped(*args, **kwargs)
+        phase = self._phase = Phase("training")
+        try:
+            result = wrapped(*args, **kwargs)
+        finally:
+            self._phase = None
+        with self._contained("order", "samples", "log_ratio"):
+            self._emit_microbatch(phase)
+        return result
+
+    def _around_prediction_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        if not self.active:
+            return wrapped(*args, **kwargs)
+        self._evaluation_batches += 1
+        outer, self._phase = self._phase, Phase("evaluation")
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._phase = outer
+
+    def evaluated(self) -> None:
+        """An evaluation ended (TrainerCallback.on_evaluate, all releases)."""
+        with self._contained("order"):
+            if self._evaluation_batches:
+                self.recorder.emit(
+                    Evaluated(
+                        at=self.recorder.now(), batches=self._evaluation_batches, rollouts=self._evaluation_rollouts
+                    )
+                )
+            self._evaluation_batches = self._evaluation_rollouts = 0
+
+    def epoch_ended(self, *, stopping: bool) -> None:
+        """A pass of the loader ended (TrainerCallback.on_epoch_end, all releases)."""
+        with self._contained("order"):
+            self._epochs += 1
+            self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._epochs, stopping=stopping))
+
+    # Rollouts
+
+    def _around_generation(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        if not self.active:
+            return wrapped(*args, **kwargs)
+        calls: list[LogProbCall] = []
+        self._rollout_calls = calls
+        forwards = ForwardCounter(self.trainer.model) if self._watches_sampler() else None
+        try:
+            output = wrapped(*args, **kwargs)
+        finally:
+            self._rollout_calls = None
+            if forwards is not None:
+                forwards.remove()
+        with self._contained("order", "samples", "refresh"):
+            rows = args[0] if args else kwargs.get("inputs")
+            self._emit_rollout(rows, output, calls, forwards.count if forwards is not None else None)
+        return output
+
+    def _watches_sampler(self) -> bool:
+        """Whether forwards of the policy may be counted while it generates.
+
+        Not with an engine (it has weights of its own), and not where a forward hook would be compiled in.
+        """
+        args = self.trainer.args
+        return not (
+            getattr(self.trainer, "use_vllm", False)
+            or getattr(args, "torch_compile", False)
+            or getattr(args, "cache_implementation", None)
+            or getattr(args, "use_transformers_paged", False)
+        )
+
+    def _emit_rollout(self, rows: Any, output: Any, calls: list[LogProbCall], forwards: int | None) -> None:
+        import torch
+
+        index, recorder = self._rollouts, self.recorder
+        self._rollouts += 1
+        purpose = "evaluation" if self._phase is not None and self._phase.purpose == "evaluation" else "training"
+        if purpose == "evaluation":
+            self._evaluation_rollouts += 1
+        else:
+            self._check_settings()
+        samples = int(output["prompt_ids"].shape[0])
+        recorder.emit(
+            Rollout(
+                at=recorder.now(),
+                index=index,
+                samples=samples,
+                policy_version=self.version,
+                sampler_version=self._sampler_at_rollout(forwards, calls),
+                purpose=purpose,
+                reference=output.get("ref_per_token_logps") is not None or self._has_reference_call(calls),
+                groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
+            )
+        )
+        _remember(self._sampled, index, self.version)
+        with torch.no_grad():
+            output[ROWS] = torch.arange(samples) + (index << _ROLLOUT_SHIFT)
+            output[TOKENS] = self._token_checksum(output["completion_ids"])
+            old = output.get("old_per_token_logps")
+            old = output.get("old_logps") if old is None else old
+            if old is not None:
+                output[OLD] = bit_checksum(old)
+        if old is not None and purpose == "training":
+            made_by = self._origin(old, calls)
+            if made_by is not None:
+                _remember(self._refreshed, index, made_by)
+            recorder.emit(
+                Refresh(
+                    at=recorder.now(),
+                    rollout=index,
+                    samples=samples,
+                    positions=output["completion_ids"].numel(),
+                    policy_version=made_by,
+                )
+            )
+        self._add_rollout_values(index, output)
+        self._values.send()
+        self._emit_measured()
+
+    def _sampler_at_rollout(self, forwards: int | None, calls: list[LogProbCall]) -> int | None:
+        """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
+        if getattr(self.trainer, "use_vllm", False):
+            return self._sampler_version
+        if forwards is None:
+            return None
+        # The log-prob passes of the policy are forwards too; generation is what comes on top of them.
+        return self.version if forwards > sum(1 for call in calls if self._is_policy(call.model)) else -1
+
+    def _is_policy(self, model: Any) -> bool:
+        return model is self.trainer.model or model is self.trainer.model_wrapped
+
+    def _has_reference_call(self, calls: list[LogProbCall]) -> bool:
+        reference = getattr(self.trainer, "ref_model", None)
+        return reference is not None and any(call.model is reference for call in calls)
+
+    def _origin(self, old: Tensor, calls: list[LogProbCall]) -> int | None:
+        """The policy version whose forward produced these old log-probs."""
+        policy = [call for call in calls if self._is_policy(call.model) and not call.grad]
+        if self.schedule.algorithm == "RLOO":  # sums over tokens: another tensor by construction
+            return policy[0].version if policy else None
+        return next((call.version for call in policy if call.log_probs is old), None)
+
+    def _groups_intact(self, rows: Any, samples: int) -> bool | None:
+        group = self.schedule.samples_per_prompt
+        if not isinstance(rows, list) or samples % group or len(rows) != samples:
+            return None
+        prompts = [row.get("prompt") for row in rows]
+        return all(
+            prompts[start] == prompt for start in range(0, samples, group) for prompt in prompts[start + 1 : start + group]
+        )
+
+    def _add_rollout_values(self, index: int, output: Any) -> None:
+        import torch
+
+        with torch.no_grad():
+            values = [output["advantages"].abs().max().float()]
+            sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
+            kind = "plain"
+            if isinstance(sampled, torch.Tensor) and old is not None:
+                mask = _token_mask(output)
+                gap = torch.nan_to_num((old - sampled).abs() * mask)
+                values += [gap.sum().float(), gap.max().float(), mask.sum().float()]
+                kind = "gap"
+            self._values.add(("rollout", index, kind), torch.stack(values))
+
+    def _check_settings(self) -> None:
+        """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
+        for name, before in self._settings.items():
+            after = getattr(self.trainer.args, name, None)
+            if after != before:
+                self._settings[name] = after
+                self.recorder.emit(
+                    ConfigChanged(at=self.recorder.now(), name=name, before=before, after=after, since="train_begin")
+                )
+
+    def _around_weight_push(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if self.active:
+            with self._contained("sampler"):
+                self._sampler_version = self.version
+                self.recorder.emit(WeightSync(at=self.recorder.now(), policy_version=self.version))
+        return result
+
+    # Log-probs and loss
+
+    def _around_log_probs(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        calls = self._rollout_calls
+        if calls is None and self._phase is not None and self._phase.loss_inputs is not None:
+            calls = self._phase.calls
+        if self.active and calls is not None:
+            with self._contained("log_ratio", "refresh"):
+                log_probs = result[0] if isinstance(result, tuple) else result
+                model = args[0] if args else kwargs["model"]
+                calls.append(LogProbCall(model, log_probs, self.version, log_probs.requires_grad))
+        return result
+
+    def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        phase = self._phase
+        if not self.active or phase is None:
+            return wrapped(*args, **kwargs)
+        phase.loss_inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        loss = wrapped(*args, **kwargs)
+        phase.loss = loss
+        if phase.purpose == "training":
+            with self._contained("log_ratio", "loss", "samples"):
+                self._measure_loss(phase)
+        return loss
+
+    def _around_inner_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        phase = self._phase
+        if self.active and phase is not None:
+            phase.loss_inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        return wrapped(*args, **kwargs)
+
+    def _old_log_probs(self, inputs: dict[str, Any]) -> Tensor | None:
+        """The old log-probs that the loss uses, by the condition of this release.
+
+        0.16 and 0.17 look at num_iterations and would pass over a tensor that is there; later ones look at the tensor.
+        """
+        if self.schedule.algorithm == "RLOO":
+            return inputs.get("old_logps")
+        if not self.release.has_steps_per_generation and self.trainer.num_iterations <= 1:
+            return None
+        return inputs.get("old_per_token_logps")
+
+    def _measure_loss(self, phase: Phase) -> None:
+        """Compute, on the device, the numbers of this micro-batch."""
+        import torch
+
+        inputs = phase.loss_inputs
+        if inputs is None or not phase.calls:
+            return
+        new = next((call.log_probs for call in reversed(phase.calls) if call.grad), None)
+        if new is None:
+            return
+        old = self._old_log_probs(inputs)
+        with torch.no_grad():
+            new = new.detach()
+            mask = _token_mask(inputs)
+            tokens = mask.sum()
+            values = [tokens.float()]
+            parts = []
+            log_ratio = None
+            if old is not None and old.dim() == 2:
+                log_ratio = (new - old) * mask
+                size = log_ratio.abs()
+                values += [size.max().float(), size.sum().float()]
+                parts.append("token")
+            elif old is not None:
+                size = ((new * mask).sum(1) - old).abs()
+                values += [size.max().float(), size.sum().float()]
+                parts.append("sequence")
+            checksum = inputs.get(OLD)
+            if checksum is not None and old is not None and checksum.shape[0] == old.shape[0]:
+                values.append((bit_checksum(old) == checksum).all().float())
+                parts.append("old")
+            checksum = inputs.get(TOKENS)
+            if checksum is not None and checksum.shape[0] == inputs["completion_ids"].shape[0]:
+                values.append((self._token_checksum(inputs["completion_ids"]) == checksum).all().float())
+                parts.append("tokens")
+            if self._loss_settings is not None and self._compares_loss and (old is None or log_ratio is not None):
+                values += self._loss_values(phase, inputs, log_ratio, mask)
+                parts.append("loss")
+            self._values.add(("microbatch", self._microbatches, ",".join(parts)), torch.stack(values))
+
+    def _loss_values(self, phase: Phase, inputs: dict[str, Any], log_ratio: Tensor | None, mask: Tensor) -> list[Tensor]:
+        import torch
+
+        settings = self._loss_settings
+        assert settings is not None and phase.loss is not None  # the caller has looked
+        advantages = inputs["advantages"]
+        if advantages.dim() == 1:
+            advantages = advantages.unsqueeze(1)
+        if log_ratio is None:
+            token_loss, clipped = -advantages * torch.ones_like(mask, dtype=advantages.dtype), None
+        else:
+            token_loss, clipped = clipped_token_loss(log_ratio, advantages, settings)
+        window = getattr(self.trainer, "current_gradient_accumulation_steps", self.trainer.args.gradient_accumulation_steps)
+        expected = documented_loss(
+            token_loss, mask, settings=settings, window=window, generation_tokens=inputs.get("num_items_in_batch")
+        )
+        largest = documented_loss(
+            token_loss.abs(), mask, settings=settings, window=window, generation_tokens=inputs.get("num_items_in_batch")
+        )
+        clipped_tokens = (clipped * mask).sum() if clipped is not None else torch.zeros((), device=mask.device)
+        return [phase.loss.detach().float(), expected.float(), largest.float(), clipped_tokens.float()]
+
+    def _token_checksum(self, completion_ids: Tensor) -> Tensor:
+        """(B, T) token ids -> (B,) int64 that changes with any token and with their order."""
+        import torch
+
+        width = completion_ids.shape[1]
+        if self._positions is None or self._positions.shape[0] < width or self._positions.device != completion_ids.device:
+            self._positions = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * 2654435761
+        return (completion_ids * self._positions[:width]).sum(-1)
+
+    # Events of the training loop
+
+    def _emit_microbatch(self, phase: Phase) -> None:
+        inputs = phase.loss_inputs
+        if inputs is None:
+            return
+        index = self._microbatches
+        old = self._old_log_probs(inputs)
+        recomputed = next(
+            (c for c in phase.calls if old is not None and c.log_probs is old and self._is_policy(c.model)), None
+        )
+        samples = int(inputs["completion_ids"].shape[0])
+        trained, rollouts = self._identify(inputs)
+        if recomputed is not None:
+            self.recorder.emit(
+                Refresh(
+                    at=self.recorder.now(),
+                    rollout=rollouts[0] if rollouts else -1,
+                    samples=samples,
+                    positions=recomputed.log_probs.numel(),
+                    policy_version=recomputed.version,
+                    in_loss=True,
+                )
+            )
+        sampled = [self._sampled[r] for r in rollouts if r in self._sampled]
+        refreshed = [self._refreshed[r] for r in rollouts if r in self._refreshed]
+        old_version: int | None = None
+        if recomputed is not None:
+            old_version = recomputed.version
+        elif old is not None and refreshed:
+            old_version = min(refreshed)
+        self.recorder.emit(
+            MicroBatch(
+                at=self.recorder.now(),
+                index=index,
+                samples=samples,
+                trained=trained,
+                policy_version=self.version,
+                sampled_version=min(sampled) if sampled else None,
+                old_version=old_version,
+                old_source="detach" if old is None else "at_rollout" if recomputed is None else "recompute",
+            )
+        )
+        self._microbatches += 1
+        self._window += 1
+
+    def _identify(self, inputs: dict[str, Any]) -> tuple[tuple[SampleRows, ...] | None, list[int]]:
+        """Which samples a micro-batch holds, and of which rollouts."""
+        rows = inputs.get(ROWS)
+        if rows is None:
+            return None, []
+        by_rollout: dict[int, list[int]] = {}
+        for identity in rows.tolist():
+            by_rollout.setdefault(identity >> _ROLLOUT_SHIFT, []).append(identity & ((1 << _ROLLOUT_SHIFT) - 1))
+        return tuple(SampleRows(r, tuple(found)) for r, found in by_rollout.items()), list(by_rollout)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with self._contained("weights", "learning_rate"):
+            rate = optimizer.param_groups[0]["lr"]
+            self._lr = float(rate)
+            self._lr_tick = getattr(self.trainer.lr_scheduler, "last_epoch", None)
+            if self._probe is not None:
+                self._probe.before_step()
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with self._contained("order", "weights"):
+            self._stepped = True
+            self.version += 1
+            self._emit_update(applied=True)
+            if self._probe is not None:
+                values = self._probe.after_step(self._lr)
+                if values is not None:
+                    self._values.add(("update", self._windows - 1, ""), values)
+            if self.trainer.args.device.type == "cpu":
+                self._values.send()
+                self._emit_measured()
+
+    def _emit_update(self, *, applied: bool, skip_reason: str = "") -> None:
+        self.recorder.emit(
+            Update(
+                at=self.recorder.now(),
+                index=self._windows,
+                applied=applied,
+                version=self.version,
+                microbatches=self._window,
+                learning_rate=self._lr,
+                lr_tick=self._lr_tick if isinstance(self._lr_tick, int) else None,
+                skip_reason=skip_reason,
+            )
+        )
+        self._windows += 1
+        self._window = 0
+
+    def step_expected(self) -> None:
+        """The loop is about to step (TrainerCallback.on_pre_optimizer_step, all releases)."""
+        self._stepped = False
+
+    def step_passed(self) -> None:
+        """The loop has been at its optimizer step (TrainerCallback.on_optimizer_step); it also fires when none was made."""
+        with self._contained("order"):
+            if not self._stepped and self._handles:
+                scaler = self._own_scaler is not None and bool(self.trainer.accelerator.optimizer_step_was_skipped)
+                self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
+
+    # Numbers
+
+    def finish(self) -> None:
+        """Fetch what is still on the device; training is over, so waiting is allowed."""
+        with self._contained("log_ratio", "weights"):
+            self._values.send()
+            self._emit_measured(wait=True)
+
+    def _emit_measured(self, *, wait: bool = False) -> None:
+        rollouts, microbatches, updates = [], [], []
+        for (kind, index, parts), numbers in self._values.ready(wait=wait):
+            if kind == "rollout":
+                rollouts.append(_rollout_values(index, parts, numbers))
+            elif kind == "update":
+                updates.append(self._update_values(index, numbers))
+            else:
+                microbatches.append(_microbatch_values(index, parts, numbers))
+        if rollouts or microbatches or updates:
+            self.recorder.emit(
+                Measured(
+                    at=self.recorder.now(),
+                    rollouts=tuple(rollouts),
+                    microbatches=tuple(microbatches),
+                    updates=tuple(updates),
+                )
+            )
+
+    def _update_values(self, index: int, numbers: list[float]) -> UpdateValues:
+        changed, with_gradient, visible, largest, moved = numbers
+        return UpdateValues(
+            index=index,
+            probed=self._probe.size if self._probe is not None else 0,
+            changed=int(changed),
+            with_gradient=int(with_gradient),
+            visible=int(visible),
+            max_change=largest,
+            moved_before=int(moved),
+        )
+
+
+class ForwardCounter:
+    """Counts forwards of a module while it exists. A forward hook, so nothing of the module itself is replaced."""
+
+    def __init__(self, module: Any) -> None:
+        self.count = 0
+        self._handle = module.register_forward_pre_hook(self._see)
+
+    def _see(self, module: Any, args: Any) -> None:
+        self.count += 1
+
+    def remove(self) -> None:
+        """Take the hook off."""
+        self._handle.remove()
+
+
+def bit_checksum(values: Tensor) -> Tensor:
+    """(B,) or (B, T) floating point -> (B,) int64: the sum of the bit patterns, exact in any order of summation."""
+    import torch
+
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    bits = values.detach().contiguous().view(integer)
+    return bits.sum(-1, dtype=torch.int64) if bits.dim() > 1 else bits.to(torch.int64)
+
+
+def _token_mask(inputs: dict[str, Any]) -> Tensor:
+    """(B, T): 1 on tokens that the loss counts. Tool tokens are masked out where there are tools."""
+    mask: Tensor = inputs["completion_mask"]
+    tool_mask = inputs.get("tool_mask")
+    return mask if tool_mask is None else mask * tool_mask
+
+
+def _rollout_values(index: int, parts: str, numbers: list[float]) -> RolloutValues:
+    if parts == "gap":
+        tokens = max(numbers[3], 1.0)
+        return RolloutValues(
+            index=index,
+            max_abs_advantage=numbers[0],
+            sampler_gap_mean=numbers[1] / tokens,
+            sampler_gap_max=numbers[2],
+        )
+    return RolloutValues(index=index, max_abs_advantage=numbers[0])
+
+
+def _microbatch_values(index: int, parts: str, numbers: list[float]) -> MicroBatchValues:
+    """Unpack one vector; `parts` names what it holds, in order."""
+    rest = iter(numbers)
+    tokens = next(rest)
+    maximum = mean = clipped = loss_ratio = None
+    old_intact = tokens_intact = None
+    scope: Literal["token", "sequence"] = "token"
+    names = parts.split(",")
+    if "token" in names or "sequence" in names:
+        scope = "token" if "token" in names else "sequence"
+        maximum = next(rest)
+        mean = next(rest) / max(tokens, 1.0)
+    else:
+        maximum = mean = 0.0  # the old log-probs are the current ones
+    if "old" in names:
+        old_intact = bool(next(rest))
+    if "tokens" in names:
+        tokens_intact = bool(next(rest))
+    if "loss" in names:
+        loss, expected, largest, clipped_tokens = (next(rest) for _ in range(4))
+        clipped = clipped_tokens / max(tokens, 1.0)
+        if largest > 0 and abs(expected) > 0.01 * largest:
+            loss_ratio = loss / expected
+    return MicroBatchValues(
+        index=index,
+        tokens=int(tokens),
+        max_abs_log_ratio=maximum,
+        mean_abs_log_ratio=mean,
+        clipped=clipped,
+        scope=scope,
+        old_intact=old_intact,
+        tokens_intact=tokens_intact,
+        loss_ratio=loss_ratio,
+    )
+
+
+def _remember(table: OrderedDict[int, int], rollout: int, version: int) -> None:
+    table[rollout] = version
+    if len(table) > _REMEMBERED_ROLLOUTS:
+        table.popitem(last=False)
+
+
+def _overridden(kind: type, name: str) -> bool:
+    """Whether a subclass outside TRL and transformers defines this method anew."""
+    for base in kind.__mro__:
+        if name in vars(base):
+            module = inspect.getmodule(base)
+            root = (module.__name__ if module else base.__module__).split(".")
+            return root[0] not in ("trl", "transformers") or root[:2] == ["trl", "experimental"]
+    return False

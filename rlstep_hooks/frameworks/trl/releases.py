@@ -1,0 +1,71 @@
+"""What differs between releases of TRL, as one table. Read in the source of each named release; see `plan` for the formulas."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+
+import msgspec
+from packaging.version import Version
+
+FIRST = Version("0.16")
+"""First supported release: the first with `num_iterations` and `_generate_and_score_completions`."""
+FIRST_UNSUPPORTED = Version("1.17")
+"""First release after those that were read and trained for real."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The behaviour of one release of TRL under one release of transformers."""
+
+    trl: str
+    transformers: str
+
+    @property
+    def supported(self) -> bool:
+        """Whether this release was read and trained."""
+        release = Version(Version(self.trl).base_version)
+        return FIRST <= release < FIRST_UNSUPPORTED
+
+    def since(self, release: str) -> bool:
+        """Whether this is the named release of TRL or a later one."""
+        return Version(Version(self.trl).base_version) >= Version(release)
+
+    @property
+    def generates_per_microbatch(self) -> bool:
+        """0.16: one generation for each micro-batch of the first pass, gated by `global_step % num_iterations`
+        (grpo_trainer.py 0.16.1, `_prepare_inputs`)."""
+        return not self.since("0.17")
+
+    @property
+    def has_steps_per_generation(self) -> bool:
+        """0.18 and later: generation every `steps_per_generation * num_iterations` micro-steps."""
+        return self.since("0.18")
+
+    @property
+    def sampler_counts_dropped_rows(self) -> bool:
+        """Up to 0.19 the sampler's length includes rows that it drops (`RepeatSampler.__len__`)."""
+        return not self.since("0.20")
+
+    @property
+    def updates_rounded_down(self) -> bool:
+        """transformers up to 4.51 take floor(micro-steps / accumulation) for max_steps, later ones the ceiling
+        (`Trainer.set_initial_training_values`)."""
+        return Version(Version(self.transformers).base_version) < Version("4.52")
+
+    @property
+    def loss_includes_accumulation(self) -> bool:
+        """0.22 and later divide by the accumulation inside `_compute_loss`; before, transformers does."""
+        return self.since("0.22")
+
+    @property
+    def mode_from_evaluation_flag(self) -> bool:
+        """0.16 and 0.17 take train or evaluation mode from `control.should_evaluate`, later ones from `model.training`."""
+        return not self.since("0.18")
+
+
+def installed_release() -> Release | None:
+    """The releases that are installed here, or None without TRL."""
+    try:
+        return Release(installed("trl"), installed("transformers"))
+    except PackageNotFoundError:
+        return None

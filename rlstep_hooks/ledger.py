@@ -1,0 +1,130 @@
+"""Where events are kept: a folder of JSON lines (one file a process), or memory; and reading them back.
+
+A file belongs to one process of one run and is never opened for writing again. Its name is `<run>.rank<k>.jsonl`. Each event
+is one `write` of one line, so a process that is killed loses at most the line being written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from rlstep_hooks.events import AnyEvent, RunStarted, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEMORY_EVENTS = 100_000
+"""Events that a memory ledger keeps; the oldest go first, so that memory stays constant."""
+
+_NAME = re.compile(r"(?P<run>.+)\.rank(?P<rank>\d+)\.jsonl")
+
+
+class Ledger(Protocol):
+    """A place for one process's events."""
+
+    def write(self, event: AnyEvent) -> None:
+        """Keep one event."""
+
+    def close(self) -> None:
+        """No more events will come."""
+
+
+class MemoryLedger:
+    """Keeps the latest events in memory."""
+
+    def __init__(self) -> None:
+        self.events: deque[AnyEvent] = deque(maxlen=MEMORY_EVENTS)
+
+    def write(self, event: AnyEvent) -> None:
+        """Keep one event."""
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class FolderLedger:
+    """One process's file in a folder.
+
+    Raises:
+        OSError: The folder cannot be made or the file not be created; an existing file is never opened.
+    """
+
+    def __init__(self, folder: Path, run: str, rank: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{run}.rank{rank}.jsonl"
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+
+    def write(self, event: AnyEvent) -> None:
+        """Append one line.
+
+        Raises:
+            OSError: The disk is full or the file is gone.
+        """
+        line = encode(event)
+        written = os.write(self._file, line)
+        if written != len(line):
+            raise OSError("the disk took only part of a line")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One process's file."""
+
+    path: Path
+    run: str
+    rank: int
+
+    def events(self) -> Iterator[AnyEvent]:
+        """The file's events in order, one line at a time. Lines that are no events are passed over; see `problems`."""
+        for event, _ in read_lines(self.path):
+            if event is not None:
+                yield event
+
+    def problems(self) -> list[str]:
+        """What of this file could not be read, in words."""
+        return [problem for _, problem in read_lines(self.path) if problem]
+
+
+def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
+    """Each line of a file as an event, or None with what is wrong with it."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                yield None, f"{path.name}: ends within line {number}"
+                continue
+            try:
+                yield decode(line), ""
+            except (msgspec.DecodeError, ValueError) as error:
+                yield None, f"{path.name}: line {number} is no event ({error})"
+
+
+def records(folder: Path) -> dict[str, list[Record]]:
+    """The records of a folder, by run, oldest run first, ranks in order. Files of other names are ignored."""
+    runs: dict[str, list[Record]] = {}
+    for path in folder.glob("*.jsonl"):
+        match = _NAME.fullmatch(path.name)
+        if match:
+            record = Record(path, match["run"], int(match["rank"]))
+            runs.setdefault(record.run, []).append(record)
+    for found in runs.values():
+        found.sort(key=lambda record: record.rank)
+    return dict(sorted(runs.items(), key=lambda item: (_started(item[1]), item[0])))
+
+
+def _started(found: list[Record]) -> float:
+    for record in found:
+        for event in record.events():
+            return event.started if isinstance(event, RunStarted) else 0.0
+    return 0.0

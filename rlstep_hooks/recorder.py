@@ -1,0 +1,95 @@
+"""The recorder: one process's path from observer to ledger and judge."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from rlstep_hooks.conformance import observed_lag
+from rlstep_hooks.events import AnyEvent, MicroBatch, Refresh, Rollout, RunEnded, Unobserved, Update
+from rlstep_hooks.judge import Judge
+
+if TYPE_CHECKING:
+    from rlstep_hooks.ledger import Ledger
+    from rlstep_hooks.report import Finding
+
+
+class Listener(Protocol):
+    """Something that follows a run as it happens, such as a live line in a terminal."""
+
+    def heard(self, event: AnyEvent, judge: Judge) -> None:
+        """An event was recorded and judged."""
+
+
+class Recorder:
+    """Stamps events, writes them to the ledger, has them judged, and never lets its own errors out."""
+
+    def __init__(self, ledger: Ledger, listeners: tuple[Listener, ...] = ()) -> None:
+        self.judge = Judge()
+        self.ledger = ledger
+        self.digest = 0
+        self.new_findings: list[Finding] = []
+        self._listeners = list(listeners)
+        self._began = time.perf_counter()
+        self._told: set[str] = set()
+        self._writing = True
+
+    def now(self) -> float:
+        """Seconds since recording began, to the microsecond."""
+        return round(time.perf_counter() - self._began, 6)
+
+    def emit(self, event: AnyEvent) -> None:
+        """Record and judge one event."""
+        if isinstance(event, Rollout | Refresh | MicroBatch | Update) and not (
+            isinstance(event, Rollout) and event.purpose == "evaluation"
+        ):
+            self.digest = zlib.crc32(_structure(event), self.digest)
+        if isinstance(event, Rollout | RunEnded):
+            event = msgspec.structs.replace(event, digest=self.digest)
+        if self._writing:
+            try:
+                self.ledger.write(event)
+            except Exception as error:  # noqa: BLE001 - a ledger of any kind must not end training
+                self._writing = False
+                self.cannot("recording", f"recording stopped: {describe(error)}")
+        try:
+            self.new_findings += self.judge.observe(event)
+        except Exception as error:  # noqa: BLE001 - a fault of a rule must not end training
+            self.cannot("order", f"the judge failed on {type(event).__name__}: {describe(error)}")
+        for listener in list(self._listeners):
+            try:
+                listener.heard(event, self.judge)
+            except Exception as error:  # noqa: BLE001 - a view must not end training
+                self._listeners.remove(listener)
+                self.cannot("recording", f"{type(listener).__name__} stopped: {describe(error)}")
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        if what in self._told:
+            return
+        self._told.add(what)
+        self.emit(Unobserved(at=self.now(), what=what, why=why))
+
+    def take_findings(self) -> list[Finding]:
+        """Findings since the last call."""
+        findings, self.new_findings = self.new_findings, []
+        return findings
+
+
+def describe(error: BaseException) -> str:
+    """An exception's type and text."""
+    return f"{type(error).__name__}: {error}"
+
+
+def _structure(event: Any) -> bytes:
+    """What of an event is the same on all data-parallel ranks of a healthy run."""
+    if isinstance(event, MicroBatch):
+        return b"m%d,%d,%d" % (event.samples, event.policy_version, observed_lag(event) or 0)
+    if isinstance(event, Rollout):
+        return b"g%d,%d" % (event.samples, event.policy_version)
+    if isinstance(event, Refresh):
+        return b"o%d,%d" % (event.samples, -1 if event.policy_version is None else event.policy_version)
+    return b"u%d,%d,%d" % (event.version, event.microbatches, event.applied)

@@ -1,0 +1,243 @@
+"""What a person sees in a terminal: the plan before training, a live line, the verdict after it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rlstep_hooks.events import Measured, MicroBatch, Rollout, RunStarted, Unobserved, Update
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rlstep_hooks.events import AnyEvent
+    from rlstep_hooks.judge import Judge
+    from rlstep_hooks.report import Finding, Report
+    from rlstep_hooks.schedule import Schedule
+
+_VERDICT_STYLE = {"PASS": "bold green", "FAIL": "bold red", "NOT_EVALUATED": "bold yellow"}
+_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def number(value: int | Fraction | None, unit: str = "") -> str:
+    """A count for people: thousands apart by a thin gap, fractions as they are, the unknown as such."""
+    if value is None:
+        return "not known" + (f" ({unit})" if unit else "")
+    if isinstance(value, Fraction) and value.denominator != 1:
+        text = f"{value.numerator}/{value.denominator}"
+    else:
+        text = f"{int(value):,}".replace(",", " ")
+    if not unit:
+        return text
+    return f"{text} {unit[:-1] if value == 1 and unit.endswith('s') else unit}"
+
+
+def approximate(value: Fraction | None) -> str:
+    """A fraction as a decimal, with few digits."""
+    if value is None:
+        return "not known"
+    return f"{float(value):.3g}" if value.denominator != 1 else str(value.numerator)
+
+
+def plan_table(schedule: Schedule) -> RenderableType:
+    """The plan on one screen."""
+    head = Text(f"{schedule.framework} {schedule.version} · {schedule.algorithm}", style="bold")
+    if schedule.world_size > 1:
+        head.append(f" · {schedule.world_size} processes")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_column(justify="right")
+
+    prompts = schedule.prompts_per_rollout
+    table.add_row(
+        "rollout",
+        f"{number(prompts, 'prompts')} x {number(schedule.samples_per_prompt, 'samples')}",
+        number(schedule.samples_per_rollout, "samples"),
+    )
+    passes = number(schedule.reuse_epochs, "passes")
+    table.add_row(
+        "update",
+        f"{number(schedule.microbatches_per_update, 'micro-batches')} x {number(schedule.samples_per_microbatch, 'samples')}",
+        f"{number(schedule.samples_per_update, 'samples')}, {'1 pass' if schedule.reuse_epochs == 1 else passes}",
+    )
+    table.add_row(
+        "updates/rollout",
+        f"{number(schedule.microbatches_per_rollout, 'micro-batches')} / {number(schedule.microbatches_per_update)}",
+        number(schedule.updates_per_rollout),
+    )
+    table.add_row("old log-probs", _source_words(schedule), _lag_words(schedule))
+    table.add_row('"step"', "in this framework's logs", schedule.step_means.removeprefix("1 step = "))
+    table.add_row(
+        "run",
+        f"{number(schedule.rollouts, 'rollouts')} · {number(schedule.updates, 'updates')}",
+        f"{approximate(schedule.data_epochs)} data epochs" + _epoch_words(schedule),
+    )
+    if schedule.rows_dropped_per_epoch:
+        table.add_row(
+            "rows",
+            f"{number(schedule.rows_dropped_per_epoch)} of {number(schedule.rows)} dropped in each pass",
+            "others each time" if schedule.rows_reshuffled else "always the same",
+        )
+    if schedule.lr_horizon is not None and schedule.lr_horizon != schedule.lr_ticks:
+        table.add_row("learning rate", f"schedule of {number(schedule.lr_horizon, 'ticks')}", f"the run takes {number(schedule.lr_ticks)}")
+    return Group(head, Text(), table)
+
+
+def _source_words(schedule: Schedule) -> str:
+    return {
+        "at_rollout": "computed with the rollout",
+        "recompute": "recomputed before update 1",
+        "engine": "taken from the engine",
+        "detach": "the current forward itself",
+    }[schedule.old_logprob_source]
+
+
+def _lag_words(schedule: Schedule) -> str:
+    lags = " ".join(str(lag) for lag in schedule.lags[:12]) + (" …" if len(schedule.lags) > 12 else "")
+    if schedule.lags == (0,):
+        return "lag 0 · ratio is 1 by construction"
+    if schedule.ratio_one_updates:
+        which = ", ".join(str(u) for u in schedule.ratio_one_updates[:6])
+        return f"lag {lags} · ratio is 1 on update {which} only"
+    return f"lag {lags} · no update has ratio 1 throughout"
+
+
+def _epoch_words(schedule: Schedule) -> str:
+    if schedule.loader_epochs is None or schedule.loader_epochs == schedule.data_epochs:
+        return ""
+    return f" ({approximate(schedule.loader_epochs)} loader passes)"
+
+
+def finding_lines(finding: Finding) -> RenderableType:
+    """One finding: what, where, expected against observed, why, what to do."""
+    style = _SEVERITY_STYLE[finding.severity]
+    head = Text.assemble((f"{finding.severity.upper()} {finding.code}", style), f" {finding.title} · {finding.where}")
+    if finding.occurrences > 1:
+        head.append(f" · {finding.occurrences} times, first here", style="dim")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    if finding.severity != "info":
+        table.add_row("  expected", escape(finding.expected))
+    for name, text in (("observed", finding.observed), ("why", finding.why), ("fix", finding.fix)):
+        table.add_row(f"  {name}", escape(text))
+    return Group(head, table)
+
+
+def verdict_block(report: Report) -> RenderableType:
+    """The verdict, plan against observed, and the findings."""
+    counts, schedule = report.counts, report.schedule
+    head = Text(report.verdict.replace("_", " "), style=_VERDICT_STYLE[report.verdict])
+    passed = sum(1 for rule in report.rules if rule.verdict == "PASS")
+    failed = sum(1 for rule in report.rules if rule.verdict == "FAIL")
+    unknown = len(report.rules) - passed - failed
+    if report.rules:
+        head.append(f"  {passed} rules passed, {failed} failed, {unknown} not evaluated", style="not bold")
+    if not report.complete:
+        head.append("  (training did not come to its end)", style="yellow")
+    if report.processes > 1:
+        head.append(f"  {report.processes} processes", style="not bold")
+    parts: list[RenderableType] = [head, Text()]
+    if schedule is not None:
+        table = Table(box=None, padding=(0, 2), header_style="dim")
+        table.add_column("")
+        table.add_column("planned", justify="right")
+        table.add_column("observed", justify="right")
+        samples = schedule.samples_per_rollout // schedule.world_size
+        planned_samples = schedule.rollouts * samples if schedule.rollouts is not None else None
+        refreshes = 0 if schedule.old_logprob_source in ("detach", "engine") else schedule.rollouts
+        each = " (of this process)" if schedule.world_size > 1 else ""
+        table.add_row("rollouts", number(schedule.rollouts), number(counts.rollouts))
+        table.add_row(f"samples{each}", number(planned_samples), number(counts.samples))
+        table.add_row("old log-prob refreshes", number(refreshes), number(counts.old_logprob_refreshes))
+        table.add_row("updates", number(schedule.updates), number(counts.updates))
+        parts += [table, Text()]
+    if report.lags:
+        table = Table(box=None, padding=(0, 2), header_style="dim")
+        for name in ("lag", "micro-batches", "mean |log ratio|", "max |log ratio|", "clipped"):
+            table.add_column(name, justify="right")
+        for lag in report.lags:
+            clipped = "" if lag.clipped is None else f"{100 * lag.clipped:.2g} %"
+            table.add_row(
+                str(lag.lag),
+                number(lag.microbatches),
+                f"{lag.mean_abs_log_ratio:.2g}",
+                f"{lag.max_abs_log_ratio:.2g}",
+                clipped,
+            )
+        parts += [table, Text()]
+    for finding in report.findings:
+        parts += [finding_lines(finding), Text()]
+    if report.not_evaluated:
+        parts.append(Text("not evaluated", style="dim"))
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(style="dim")
+        for name, reason in report.not_evaluated.items():
+            table.add_row(f"  {name}", escape(reason))
+        parts.append(table)
+    return Group(*parts)
+
+
+class ConsoleListener:
+    """Prints the plan when training begins, what cannot be evaluated when it turns up, and the verdict at the end."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+
+    def heard(self, event: AnyEvent, judge: Judge) -> None:
+        """Print plan and warnings."""
+        if isinstance(event, RunStarted) and event.schedule is not None:
+            self._console.print(plan_table(event.schedule))
+        elif isinstance(event, Unobserved):
+            self._console.print(Text(f"rlstep: not evaluated ({event.what}): {event.why}", style="yellow"))
+
+    def finished(self, report: Report) -> None:
+        """Print the verdict."""
+        self._console.print(verdict_block(report))
+
+
+class LiveListener:
+    """One line that follows the run: rewritten in place on a terminal, one plain line for each rollout elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lag = 0
+        self._largest = 0.0
+        self._status = console.status("") if console.is_terminal else None
+
+    def heard(self, event: AnyEvent, judge: Judge) -> None:
+        """Update the line."""
+        if isinstance(event, RunStarted) and self._status is not None:
+            self._status.start()
+        if isinstance(event, MicroBatch):
+            origin = event.old_version if event.old_version is not None else event.sampled_version
+            self._lag = event.policy_version - origin if origin is not None else 0
+        elif isinstance(event, Measured):
+            self._largest = max([self._largest, *(m.max_abs_log_ratio or 0.0 for m in event.microbatches)])
+        elif isinstance(event, Update) and self._status is not None:
+            self._status.update(self._line(judge))
+        elif isinstance(event, Rollout) and self._status is None and event.purpose == "training":
+            self._console.print(self._line(judge), highlight=False)
+
+    def _line(self, judge: Judge) -> str:
+        counts = judge.counts
+        schedule = judge.run.schedule if judge.run is not None else None
+        rollouts = number(schedule.rollouts) if schedule is not None and schedule.rollouts is not None else "?"
+        updates = number(schedule.updates) if schedule is not None and schedule.updates is not None else "?"
+        failed = any(f.severity == "error" for f in judge.report().findings)
+        return (
+            f"rollout {counts.rollouts} of {rollouts} · update {counts.updates} of {updates} · lag {self._lag} · "
+            f"|log ratio| up to {self._largest:.2g} · {'FAIL' if failed else 'PASS'} so far"
+        )
+
+    def finished(self, report: Report) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()

@@ -1,0 +1,140 @@
+"""Finding, verdict and report: what the judge says, and its JSON form."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rlstep_hooks.events import to_json
+from rlstep_hooks.schedule import Schedule
+
+Severity = Literal["error", "warning", "info"]
+Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The place of an event in the run. All count from 0; None where the place has no such number."""
+
+    rollout: int | None = None
+    update: int | None = None
+    microbatch: int | None = None
+    epoch: int | None = None
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name} {value}"
+            for name, value in (
+                ("rank", self.rank),
+                ("data epoch", self.epoch),
+                ("rollout", self.rollout),
+                ("update", self.update),
+                ("micro-batch", self.microbatch),
+            )
+            if value is not None
+        ]
+        return ", ".join(parts) or "the whole run"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that is not as it should be, at the first place it was seen."""
+
+    code: str
+    severity: Severity
+    title: str
+    expected: str
+    observed: str
+    where: Where
+    why: str
+    fix: str
+    occurrences: int = 1
+    deviation: str = ""
+    """Name of the known deviation of the framework that explains it."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.code} {self.title} ({self.where})",
+            f"  expected: {self.expected}",
+            f"  observed: {self.observed}",
+            f"  why: {self.why}",
+            f"  fix: {self.fix}",
+        ]
+        if self.occurrences > 1:
+            lines.insert(3, f"  seen {self.occurrences} times; this is the first")
+        return "\n".join(lines)
+
+
+class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one rule in one run."""
+
+    code: str
+    title: str
+    verdict: Verdict
+    checks: int = 0
+    """How often the rule compared something."""
+    reason: str = ""
+    """Why it was not evaluated."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was observed, on one process."""
+
+    rollouts: int = 0
+    samples: int = 0
+    microbatches: int = 0
+    updates: int = 0
+    critic_updates: int = 0
+    skipped_updates: int = 0
+    old_logprob_refreshes: int = 0
+    weight_syncs: int = 0
+    evaluation_rollouts: int = 0
+    evaluations: int = 0
+    data_epochs_ended: int = 0
+
+
+class LagValues(msgspec.Struct, frozen=True, kw_only=True):
+    """|log ratio| of all micro-batches at one lag."""
+
+    lag: int
+    microbatches: int
+    max_abs_log_ratio: float
+    mean_abs_log_ratio: float
+    clipped: float | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The judgement of one run."""
+
+    run: str = ""
+    verdict: Verdict
+    findings: list[Finding] = []
+    counts: Counts = Counts()
+    schedule: Schedule | None = None
+    rules: list[RuleOutcome] = []
+    lags: list[LagValues] = []
+    not_evaluated: dict[str, str] = {}
+    """Everything that was not judged: a rule code, a quantity or a topic, with the reason."""
+    complete: bool = False
+    """Whether training came to its end; False for a killed or still running one."""
+    processes: int = 1
+
+    def to_json(self, *, indent: int = 2) -> str:
+        """The report as JSON. Whole numbers are numbers, other fractions text such as "1/2", the unknown null."""
+        return to_json(self, indent=indent).decode()
+
+    def fails(self, *, strict: bool) -> bool:
+        """Whether the run counts as failed: an error, or with `strict` also a warning."""
+        return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
+
+
+class StepAuditError(RuntimeError):
+    """Raised out of training with `on_fail="raise"`; its text is the finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+    def __reduce__(self) -> tuple[type[StepAuditError], tuple[Finding]]:
+        """Keep the finding when the error crosses a process boundary."""
+        return type(self), (self.finding,)

@@ -1,0 +1,219 @@
+"""What a rule is: a class with a code and a title, whose docstring is its documentation page."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from rlstep_hooks.report import Finding, RuleOutcome, Severity, Where
+
+if TYPE_CHECKING:
+    from rlstep_hooks.conformance import Difference
+    from rlstep_hooks.events import (
+        ConfigChanged,
+        Evaluated,
+        MicroBatch,
+        MicroBatchValues,
+        Refresh,
+        Rollout,
+        RolloutValues,
+        RunEnded,
+        RunStarted,
+        Update,
+        UpdateValues,
+        WeightSync,
+    )
+    from rlstep_hooks.schedule import Schedule
+
+RECENT_UPDATES = 4096
+"""Updates whose values are kept for comparison with later micro-batches; far above any lag a run has."""
+
+
+class Progress:
+    """What the judge knows of the run so far; shared by all rules and bounded in size."""
+
+    def __init__(self, schedule: Schedule, started: RunStarted) -> None:
+        self.schedule = schedule
+        self.started = started
+        self.rollouts = 0
+        self.microbatches = 0
+        self.updates = 0
+        self.applied = 0
+        self.evaluations = 0
+        self.epoch = 0
+        self.open_microbatches: dict[int, tuple[MicroBatch, Where]] = {}
+        self.open_updates: dict[int, tuple[Update, Where]] = {}
+        self.open_rollouts: dict[int, tuple[Rollout, Where]] = {}
+        self.update_values: dict[int, UpdateValues] = {}
+        self._recent: deque[int] = deque()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether training began from a checkpoint."""
+        return self.started.start_updates > 0
+
+    def where(self, *, rollout: int | None = None, update: int | None = None, microbatch: int | None = None) -> Where:
+        """A place in the run; numbers left out are those of now."""
+        return Where(
+            rollout=max(self.rollouts - 1, 0) if rollout is None else rollout,
+            update=self.updates if update is None else update,
+            microbatch=microbatch,
+            epoch=self.epoch,
+        )
+
+    def remember(self, version: int, values: UpdateValues) -> None:
+        """Keep the values of the update that made `version`."""
+        self.update_values[version] = values
+        self._recent.append(version)
+        if len(self._recent) > RECENT_UPDATES:
+            self.update_values.pop(self._recent.popleft(), None)
+
+
+class _Reported(msgspec.Struct):
+    finding: Finding
+    occurrences: int = 1
+
+
+class Rule:
+    """One thing that must hold. Subclasses override the handlers of the events they look at."""
+
+    code: ClassVar[str]
+    title: ClassVar[str]
+    severity: ClassVar[Severity] = "error"
+    topics: ClassVar[tuple[str, ...]] = ()
+    """What must be observable for this rule (`rlstep_hooks.events.TOPICS`)."""
+    nothing_seen: ClassVar[str] = "the run showed nothing that this rule compares"
+    """The reason for NOT EVALUATED when the rule never compared anything."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.schedule = progress.schedule
+        self.checks = 0
+        self.disabled = ""
+        self._reported: dict[str, _Reported] = {}
+
+    def fail(
+        self,
+        *,
+        expected: str,
+        observed: str,
+        why: str,
+        fix: str,
+        where: Where | None = None,
+        severity: Severity | None = None,
+        variant: str = "",
+    ) -> Finding | None:
+        """Report a finding; a repetition of the same variant is only counted.
+
+        Returns:
+            The finding, if it is the first of its variant.
+        """
+        reported = self._reported.get(variant)
+        if reported is not None:
+            reported.occurrences += 1
+            return None
+        finding = Finding(
+            code=self.code,
+            severity=severity or self.severity,
+            title=self.title,
+            expected=expected,
+            observed=observed,
+            where=where or self.progress.where(),
+            why=why,
+            fix=fix,
+        )
+        self._reported[variant] = _Reported(finding)
+        return finding
+
+    def replace(self, before: Finding, after: Finding) -> None:
+        """Put an explained finding in the place of a bare one."""
+        for reported in self._reported.values():
+            if reported.finding is before:
+                reported.finding = after
+
+    def findings(self) -> list[Finding]:
+        """Findings so far, with the number of occurrences."""
+        return [msgspec.structs.replace(r.finding, occurrences=r.occurrences) for r in self._reported.values()]
+
+    def outcome(self) -> RuleOutcome:
+        """PASS, FAIL or NOT_EVALUATED with the reason."""
+        if any(r.finding.severity != "info" for r in self._reported.values()):
+            return RuleOutcome(code=self.code, title=self.title, verdict="FAIL", checks=self.checks)
+        if self.disabled or not self.checks:
+            return RuleOutcome(
+                code=self.code,
+                title=self.title,
+                verdict="NOT_EVALUATED",
+                checks=self.checks,
+                reason=self.disabled or self.nothing_seen,
+            )
+        return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=self.checks)
+
+    # Handlers. The judge calls only those that a subclass overrides.
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """The run began; the plan is known."""
+
+    def difference(self, difference: Difference) -> Finding | None:
+        """The order or a size of an event is not as planned."""
+
+    def matched(self, event: Any) -> None:
+        """The order and sizes of an event are as planned."""
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """A generation phase ended."""
+
+    def refresh(self, event: Refresh) -> Finding | None:
+        """Old log-probs were computed."""
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """A micro-batch was trained."""
+
+    def update(self, event: Update) -> Finding | None:
+        """An optimizer step was made or skipped."""
+
+    def weight_sync(self, event: WeightSync) -> Finding | None:
+        """Weights went to the rollout engine."""
+
+    def evaluated(self, event: Evaluated) -> Finding | None:
+        """An evaluation ended."""
+
+    def config_changed(self, event: ConfigChanged) -> Finding | None:
+        """A setting has another value than before."""
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, where: Where) -> Finding | None:
+        """Numbers of a rollout arrived."""
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+        """Numbers of a micro-batch arrived."""
+
+    def update_values(self, values: UpdateValues, event: Update, where: Where) -> Finding | None:
+        """Numbers of an update arrived."""
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Training returned or raised."""
+
+
+def disabled(rule: Rule, reason: str) -> None:
+    """Mark a rule as not evaluated for the rest of the run; what it found before stays."""
+    rule.disabled = rule.disabled or reason
+
+
+HANDLERS = (
+    "started",
+    "difference",
+    "matched",
+    "rollout",
+    "refresh",
+    "microbatch",
+    "update",
+    "weight_sync",
+    "evaluated",
+    "config_changed",
+    "rollout_values",
+    "microbatch_values",
+    "update_values",
+    "ended",
+)

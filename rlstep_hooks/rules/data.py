@@ -1,0 +1,290 @@
+"""RLS5xx: prompts, samples and signal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.report import Where
+from rlstep_hooks.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.events import Evaluated, MicroBatch, Rollout, RolloutValues, RunEnded, RunStarted
+    from rlstep_hooks.report import Finding
+
+
+class PromptGroups(Rule):
+    """The samples of a rollout do not come in whole groups of one prompt.
+
+    What it checks:
+        The rows handed to generation: each prompt stands `samples_per_prompt` times in a row. Only where whole groups stay on
+        one process.
+
+    Why it matters:
+        Advantages are normalised over blocks of that size. If a block mixes prompts, rewards of different prompts are
+        compared with each other, and learning follows prompt difficulty.
+
+    What to do:
+        Look for a replaced sampler, a loader that shuffles or dispatches rows, or a data set that is already repeated.
+    """
+
+    code = "RLS501"
+    title = "Prompt groups broken"
+    topics = ("samples",)
+    nothing_seen = "groups of samples span processes"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the groups of a training rollout."""
+        if event.purpose != "training" or event.groups_intact is None:
+            return None
+        self.checks += 1
+        if event.groups_intact:
+            return None
+        return self.fail(
+            expected=f"each prompt {self.schedule.samples_per_prompt} times in a row",
+            observed="blocks that mix prompts",
+            where=self.progress.where(rollout=event.index),
+            why="advantages compare rewards of different prompts",
+            fix="look for a replaced sampler or a loader that shuffles or dispatches rows",
+        )
+
+
+class SamplesConserved(Rule):
+    """A generated sample was not trained as often as planned.
+
+    What it checks:
+        By identity: each sample of a rollout is trained exactly once in each of the planned passes, before the next cycle of
+        rollouts replaces it. Samples at the very end of training, or of an early stop, are exempt.
+
+    Why it matters:
+        Counts can be right while half of the samples are trained twice and the other half never.
+
+    What to do:
+        Look for code that picks micro-batches from the sample buffer, or filters them.
+    """
+
+    code = "RLS502"
+    title = "Samples not trained as planned"
+    topics = ("samples", "order")
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._trained: dict[int, Counter[int]] = {}
+        self._sizes: dict[int, int] = {}
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Settle the rollouts that this one replaces."""
+        finding = None
+        if event.purpose == "training":
+            if len(self._sizes) >= self.schedule.rollouts_per_cycle:
+                finding = self._settle()
+            self._sizes[event.index] = event.samples
+            self._trained[event.index] = Counter()
+        return finding
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Count each sample; one pass too many shows at once."""
+        for part in event.trained or ():
+            trained = self._trained.get(part.rollout)
+            if trained is None:
+                continue
+            trained.update(part.rows)
+            most = max(trained[row] for row in part.rows) if part.rows else 0
+            if most > self.schedule.reuse_epochs:
+                return self._report(part.rollout, f"a sample trained {most} times", microbatch=event.index)
+        return None
+
+    def _settle(self) -> Finding | None:
+        finding = None
+        for rollout, size in self._sizes.items():
+            trained = self._trained[rollout]
+            if not trained:
+                continue
+            self.checks += 1
+            short = sum(1 for row in range(size) if trained[row] < self.schedule.reuse_epochs)
+            if short:
+                never = sum(1 for row in range(size) if not trained[row])
+                observed = f"{short} of {size} samples trained less often ({never} never)"
+                finding = finding or self._report(rollout, observed)
+        self._sizes.clear()
+        self._trained.clear()
+        return finding
+
+    def _report(self, rollout: int, observed: str, microbatch: int | None = None) -> Finding | None:
+        passes = self.schedule.reuse_epochs
+        return self.fail(
+            expected=f"each sample trained {passes} time{'s' if passes > 1 else ''} on its process",
+            observed=observed,
+            where=self.progress.where(rollout=rollout, microbatch=microbatch),
+            why="samples were generated and scored, and then not used as the configuration says",
+            fix="look for code that picks, filters or clears the sample buffer",
+        )
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """The last cycle may be cut by the end of training: only surplus passes count, and those were reported."""
+        if self._sizes and all(
+            self._trained[rollout][row] >= self.schedule.reuse_epochs
+            for rollout, size in self._sizes.items()
+            for row in range(size)
+        ):
+            self.checks += 1
+
+
+class EvaluationInTraining(Rule):
+    """A sample generated for evaluation was trained.
+
+    What it checks:
+        Every trained sample belongs to a training rollout.
+
+    Why it matters:
+        The model trains on the evaluation set, and training prompts are skipped.
+
+    What to do:
+        Do not evaluate between the construction of the trainer and the end of training in releases that confuse the two.
+    """
+
+    code = "RLS503"
+    title = "Evaluation samples trained"
+    topics = ("samples",)
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._last_evaluation_rollouts: list[int] = []
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Remember recent evaluation rollouts."""
+        if event.purpose == "evaluation":
+            self._last_evaluation_rollouts = [*self._last_evaluation_rollouts[-63:], event.index]
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look for samples of an evaluation rollout."""
+        if event.trained is None:
+            return None
+        self.checks += 1
+        for part in event.trained:
+            if part.rollout in self._last_evaluation_rollouts:
+                return self.fail(
+                    expected="samples of a training rollout",
+                    observed=f"{len(part.rows)} samples generated for evaluation",
+                    where=self.progress.where(rollout=part.rollout, microbatch=event.index),
+                    why="the evaluation set leaks into training, and training prompts are skipped",
+                    fix="do not evaluate while training is under way, or use a release that keeps the two apart",
+                )
+        return None
+
+
+class EvaluationWithoutRollouts(Rule):
+    """An evaluation did not generate its own completions.
+
+    What it checks:
+        Each evaluation batch has a rollout of its own.
+
+    Why it matters:
+        The evaluation's reward and loss describe completions of other prompts.
+
+    What to do:
+        Evaluate only through the trainer's own schedule, or use a release that keeps training and evaluation apart.
+    """
+
+    code = "RLS504"
+    title = "Evaluation on samples of others"
+    topics = ("order",)
+    nothing_seen = "the run had no evaluation"
+
+    def evaluated(self, event: Evaluated) -> Finding | None:
+        """Compare batches with rollouts."""
+        self.checks += 1
+        if event.rollouts == event.batches:
+            return None
+        return self.fail(
+            expected=f"{event.batches} evaluation rollouts, one for each batch",
+            observed=f"{event.rollouts}",
+            why="some evaluation batches were scored on completions of other prompts",
+            fix="evaluate through the trainer's own eval_strategy",
+        )
+
+
+class NoSignal(Rule):
+    """Every advantage of the run is zero.
+
+    What it checks:
+        The largest |advantage| of each rollout; it warns when a run ends with none above 0.
+
+    Why it matters:
+        No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some rollouts
+        without signal are normal, a whole run is not.
+
+    What to do:
+        Print rewards for a few completions: a reward function that is constant, a parser that never matches, or prompts that
+        are always or never solved.
+    """
+
+    code = "RLS505"
+    title = "No learning signal"
+    severity = "warning"
+    topics = ("samples",)
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._with_signal = 0
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, where: Where) -> Finding | None:
+        """Count rollouts with and without signal."""
+        if values.max_abs_advantage is not None and event.purpose == "training":
+            self.checks += 1
+            self._with_signal += values.max_abs_advantage > 0
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        if not self.checks or self._with_signal or event.status != "completed":
+            return None
+        return self.fail(
+            expected="advantages other than 0 in some rollout",
+            observed=f"all advantages 0 in all {self.checks} rollouts",
+            where=Where(),
+            why="completions of the same prompt always got the same reward, so no policy gradient flowed",
+            fix="print the rewards of a few completions; look for a constant reward or an answer parser that never matches",
+        )
+
+
+class RowsDropped(Rule):
+    """Rows that do not fill a rollout are left out of each pass.
+
+    What it checks:
+        Rows of the set modulo the prompts of one rollout (of one sampler chunk). It warns where the order is fixed, so that
+        the same rows are never seen, and informs where each pass is shuffled anew.
+
+    Why it matters:
+        The sampler drops them silently (trl#3477). A data set smaller than a rollout gives no update at all.
+
+    What to do:
+        Choose prompts per rollout that divide the rows, or shuffle.
+    """
+
+    code = "RLS506"
+    title = "Rows dropped in each data epoch"
+    severity = "warning"
+
+    nothing_seen = "the number of rows is not known"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look at the plan's remainder."""
+        dropped = self.schedule.rows_dropped_per_epoch
+        if dropped is None:
+            return None
+        self.checks += 1
+        if not dropped:
+            return None
+        reshuffled = self.schedule.rows_reshuffled
+        return self.fail(
+            expected="all rows seen in each pass",
+            observed=f"{dropped} of {self.schedule.rows} rows dropped in each pass",
+            where=Where(),
+            why=(
+                "they do not fill a rollout; each pass is shuffled, so other rows are dropped each time"
+                if reshuffled
+                else "they do not fill a rollout, and the order is fixed: these rows are never seen"
+            ),
+            fix=f"choose prompts per rollout that divide {self.schedule.rows}" + ("" if reshuffled else ", or shuffle"),
+            severity="info" if reshuffled else "warning",
+        )

@@ -1,0 +1,57 @@
+"""RLS8xx: the scale of the loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.rules.base import Rule
+from rlstep_hooks.rules.ratio import precision_class
+
+if TYPE_CHECKING:
+    from rlstep_hooks.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.report import Finding, Where
+
+RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
+"""Relative distance between the loss and the documented formula on the same log-probs that rounding explains.
+
+float32 sums of n terms differ by about n * 6e-8 relative to the sum of absolute values; micro-batches in which the terms
+cancel to less than a hundredth of that sum are not compared. Reduced precision has a unit roundoff of 4e-3 (bf16)."""
+
+
+class LossScale(Rule):
+    """The loss is not what its documented formula gives.
+
+    What it checks:
+        The loss of each micro-batch, as the trainer returns it, over the documented formula evaluated on the same log-probs,
+        advantages and masks. Only for plain losses (no KL term, no engine correction, token-level ratio), and where the terms
+        do not cancel.
+
+    Why it matters:
+        A loss normalised by the wrong window scales every gradient by a constant: with clipping of the gradient norm it is
+        hardly visible, without it the learning rate is off by that factor (trl PR#6024: GA / steps_per_generation).
+
+    What to do:
+        Use a release whose normaliser is right for your accumulation, or make both periods equal.
+    """
+
+    code = "RLS801"
+    title = "Loss scaled wrongly"
+    severity = "warning"
+    topics = ("loss", "log_ratio")
+    nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+        """Compare the ratio of both losses with 1."""
+        if values.loss_ratio is None:
+            return None
+        self.checks += 1
+        dtype = str(self.progress.started.facts.get("compute_dtype", "unknown"))
+        if abs(values.loss_ratio - 1) <= RELATIVE_TOLERANCE[precision_class(dtype)]:
+            return None
+        return self.fail(
+            expected="the loss of the documented formula",
+            observed=f"{values.loss_ratio:.4g} times that",
+            where=where,
+            why="every gradient of this run is scaled by this factor",
+            fix="compare the loss normaliser with the accumulation window",
+        )

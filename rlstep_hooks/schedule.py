@@ -1,0 +1,158 @@
+"""Schedule: what a configuration says will happen, in the field's own quantities.
+
+A framework's reader (`rlstep_hooks.frameworks.<name>.plan`) normalises its configuration to one `Schedule`. Everything here
+is integers and fractions; nothing imports torch or a framework. Sizes are global samples unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Literal
+
+import msgspec
+
+OldLogProbSource = Literal["recompute", "at_rollout", "engine", "detach"]
+"""Where the denominator of the ratio comes from; `detach` is the current forward itself, so the ratio is 1 by construction."""
+
+ReferenceSource = Literal["none", "at_rollout", "in_loss"]
+"""Where the log-probs of the reference model are computed."""
+
+PartialWindow = Literal["flush", "carry"]
+"""What becomes of an accumulation window that a data epoch's end cuts short: a smaller update, or gradients carried over."""
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """The normalised quantities of one run.
+
+    A value of None means that it cannot be known before the run; `not_evaluated` then holds the reason under the same name.
+    """
+
+    framework: str
+    """Name of the framework as people write it, for example "TRL"."""
+    version: str
+    """Release of the framework whose formulas were used."""
+    algorithm: str
+    """The trainer's algorithm, for example "GRPO"."""
+
+    world_size: int
+    """Data-parallel processes that train on different samples."""
+    prompts_per_rollout: Fraction
+    """Distinct prompts of one rollout, over all processes."""
+    samples_per_prompt: int
+    """Completions generated for one prompt (the group size)."""
+    samples_per_rollout: int
+    """Completions of one rollout, over all processes."""
+    rollouts_per_cycle: int = 1
+    """Generation phases after which the order of events repeats; they fall on the first micro-batches of the cycle."""
+    samples_per_microbatch: int
+    """Samples of one forward and backward, over all processes."""
+    reuse_epochs: int
+    """Passes over the samples of one rollout."""
+    microbatches_per_rollout: int
+    """Micro-batches that one process trains on the samples of one rollout, all passes together."""
+    microbatches_per_update: int
+    """Micro-batches that accumulate before one optimizer step."""
+    samples_per_update: int
+    """Samples behind one optimizer step, over all processes."""
+    updates_per_rollout: Fraction
+    """Optimizer steps for each rollout; below 1 when several rollouts feed one update."""
+    partial_window: PartialWindow = "flush"
+    """What the end of a data epoch does to an accumulation window that is not full."""
+
+    rows: int | None
+    """Rows of the training set."""
+    rows_dropped_per_epoch: int | None
+    """Rows that the sampler leaves out in each pass, because they do not fill a rollout."""
+    rows_reshuffled: bool
+    """Whether each pass draws a new order, so that the dropped rows differ from pass to pass."""
+    rollouts_per_epoch: int | None
+    """Rollouts of one pass of the loader."""
+    microbatches_per_epoch: int | None
+    """Micro-batches of one process in one pass of the loader."""
+    rollouts: int | None
+    """Rollouts of the whole run."""
+    updates: int | None
+    """Policy updates of the whole run."""
+    data_epochs: Fraction | None
+    """Rows consumed over the rows of the set."""
+    loader_epochs: Fraction | None
+    """Passes of the loader, which drops a remainder."""
+
+    old_logprob_source: OldLogProbSource
+    """Where old log-probs come from."""
+    lags: tuple[int, ...]
+    """Updates between a refresh and the forwards that use it, each value that occurs, ascending."""
+    ratio_one_updates: tuple[int, ...]
+    """Which updates of the repeating pattern (counted from 1) have ratio 1 by construction on every micro-batch."""
+    reference_source: ReferenceSource = "none"
+    """Where reference log-probs are computed."""
+
+    lr_ticks: int | None
+    """Learning-rate scheduler steps that the run takes."""
+    lr_horizon: int | None
+    """Length of the schedule that the learning-rate scheduler was built for."""
+    step_means: str
+    """What "step" in this framework's logs counts."""
+    critic: Schedule | None = None
+    """The critic's own schedule, where there is a critic."""
+
+    settings: dict[str, Any] = {}
+    """What the user wrote: the framework's own names and values behind these numbers."""
+    sources: dict[str, str] = {}
+    """For each formula used: where it is documented or which source line computes it."""
+    not_evaluated: dict[str, str] = {}
+    """Quantities that cannot be known, with the reason."""
+
+    @property
+    def microbatches_per_cycle(self) -> int:
+        """Micro-batches of one process after which rollouts repeat their pattern."""
+        return self.microbatches_per_rollout * self.rollouts_per_cycle
+
+    @property
+    def slots_per_cycle(self) -> int:
+        """Distinct micro-batches of generated samples in one cycle; each is trained `reuse_epochs` times."""
+        return self.microbatches_per_cycle // self.reuse_epochs
+
+    def rollouts_after(self, microbatches: int) -> int:
+        """Rollouts made once `microbatches` micro-batches of one process are trained, from the start of a cycle."""
+        cycles, rest = divmod(microbatches, self.microbatches_per_cycle)
+        return cycles * self.rollouts_per_cycle + min(rest, self.rollouts_per_cycle)
+
+
+def lag_pattern(
+    microbatches_per_rollout: int, microbatches_per_update: int, rollouts_per_cycle: int, reuse_epochs: int
+) -> list[list[int]]:
+    """Lags of every micro-batch, update by update, over one period of rollouts against updates.
+
+    The two periods need not divide each other; the pattern then repeats after their least common multiple. The end of a data
+    epoch, which may cut a window short, is not part of it.
+
+    Returns:
+        One list for each update of the period: the lag of each of its micro-batches.
+    """
+    cycle = microbatches_per_rollout * rollouts_per_cycle
+    slots = cycle // reuse_epochs
+    refreshed_at = [0] * rollouts_per_cycle
+    lags: list[list[int]] = []
+    window: list[int] = []
+    for index in range(math.lcm(cycle, microbatches_per_update)):
+        position = index % cycle
+        if position < rollouts_per_cycle:
+            refreshed_at[position] = len(lags)
+        rollout = (position % slots) * rollouts_per_cycle // slots
+        window.append(len(lags) - refreshed_at[rollout])
+        if len(window) == microbatches_per_update:
+            lags.append(window)
+            window = []
+    return lags
+
+
+def encode_fraction(value: Fraction) -> int | str:
+    """A whole number as a number, any other fraction as text such as "1/2"."""
+    return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+
+
+def decode_fraction(value: int | str) -> Fraction:
+    """The inverse of `encode_fraction`."""
+    return Fraction(value)
