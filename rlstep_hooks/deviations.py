@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.version import Version
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rlstep_hooks.conformance import Difference
-    from rlstep_hooks.report import Finding
-    from rlstep_hooks.rules.base import Progress
+from rlstep_hooks.conformance import Difference
+from rlstep_hooks.report import Finding
+from rlstep_hooks.rules.base import Progress
 
 
 class Evidence(msgspec.Struct, frozen=True):

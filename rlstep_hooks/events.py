@@ -229,7 +229,18 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
     counts: dict[str, int] = {}
 
 
-TOPICS = ("order", "samples", "log_ratio", "refresh", "loss", "weights", "sampler", "learning_rate", "ranks", "recording")
+TOPICS = (
+    "order",
+    "samples",
+    "log_ratio",
+    "refresh",
+    "loss",
+    "weights",
+    "sampler",
+    "learning_rate",
+    "ranks",
+    "recording",
+)
 """What a process can fail to observe; each rule names the topics that it needs."""
 
 AnyEvent = (

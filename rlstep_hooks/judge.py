@@ -125,12 +125,18 @@ class Judge:
         schedule = event.schedule
         self._progress = Progress(schedule, event)
         self._deviations = known_deviations(schedule.framework, schedule.version)
-        start = Position(**event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates}))
+        start = Position(
+            **event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
+        )
         self._progress.epoch = start.epoch
         self._conformance = Conformance(schedule, start)
         self._rules = [rule(self._progress) for rule in RULES]
         self._handlers = {
-            name: [(rule, getattr(rule, name)) for rule in self._rules if getattr(type(rule), name) is not getattr(Rule, name)]
+            name: [
+                (rule, getattr(rule, name))
+                for rule in self._rules
+                if getattr(type(rule), name) is not getattr(Rule, name)
+            ]
             for name in HANDLERS
         }
         for what, why in self._unobserved.items():

@@ -50,7 +50,7 @@ def agree_on_run(rank: int, world_size: int) -> tuple[str, bool]:
     Returns:
         The name, and whether all processes can know it.
     """
-    global _named  # noqa: PLW0603 - counts training calls of this process; all ranks count alike
+    global _named
     _named += 1
     name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     if world_size == 1:
@@ -232,7 +232,11 @@ def _shape(event: Any) -> str:
     if event is None:
         return "the end of the record"
     if isinstance(event, Rollout):
-        return f"rollout of {event.samples} samples at version {event.policy_version}" if event.purpose == "training" else ""
+        return (
+            f"rollout of {event.samples} samples at version {event.policy_version}"
+            if event.purpose == "training"
+            else ""
+        )
     if isinstance(event, MicroBatch):
         return f"micro-batch of {event.samples} samples at version {event.policy_version}, old log-probs of {event.old_version}"
     if isinstance(event, Refresh):

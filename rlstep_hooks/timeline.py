@@ -84,9 +84,7 @@ class ExpectedEnd(msgspec.Struct, frozen=True, tag="run_ended"):
     """Windows closed in the whole run."""
 
 
-ExpectedEvent = (
-    ExpectedRollout | ExpectedRefresh | ExpectedMicroBatch | ExpectedUpdate | ExpectedEpochEnd | ExpectedEnd
-)
+ExpectedEvent = ExpectedRollout | ExpectedRefresh | ExpectedMicroBatch | ExpectedUpdate | ExpectedEpochEnd | ExpectedEnd
 
 
 def expected_events(schedule: Schedule, start: Position | None = None) -> Generator[ExpectedEvent, bool | None, None]:

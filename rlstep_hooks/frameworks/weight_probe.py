@@ -27,7 +27,10 @@ class WeightProbe:
         step = max(len(same) // PROBED_TENSORS, 1)
         self._parameters = same[::step][:PROBED_TENSORS]
         self._strides = [max(p.numel() // PROBED_PER_TENSOR, 1) for p in self._parameters]
-        self.size = sum(len(range(0, p.numel(), s)[:PROBED_PER_TENSOR]) for p, s in zip(self._parameters, self._strides, strict=True))
+        self.size = sum(
+            len(range(0, p.numel(), s)[:PROBED_PER_TENSOR])
+            for p, s in zip(self._parameters, self._strides, strict=True)
+        )
         self._before: Tensor | None = None
         self._gradient: Tensor | None = None
         self._after: Tensor | None = None
@@ -38,7 +41,10 @@ class WeightProbe:
 
         with torch.no_grad():
             return torch.cat(
-                [p.detach().reshape(-1)[::s][:PROBED_PER_TENSOR] for p, s in zip(self._parameters, self._strides, strict=True)]
+                [
+                    p.detach().reshape(-1)[::s][:PROBED_PER_TENSOR]
+                    for p, s in zip(self._parameters, self._strides, strict=True)
+                ]
             )
 
     def before_step(self) -> None:

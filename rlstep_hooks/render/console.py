@@ -85,7 +85,11 @@ def plan_table(schedule: Schedule) -> RenderableType:
             "others each time" if schedule.rows_reshuffled else "always the same",
         )
     if schedule.lr_horizon is not None and schedule.lr_horizon != schedule.lr_ticks:
-        table.add_row("learning rate", f"schedule of {number(schedule.lr_horizon, 'ticks')}", f"the run takes {number(schedule.lr_ticks)}")
+        table.add_row(
+            "learning rate",
+            f"schedule of {number(schedule.lr_horizon, 'ticks')}",
+            f"the run takes {number(schedule.lr_ticks)}",
+        )
     return Group(head, Text(), table)
 
 

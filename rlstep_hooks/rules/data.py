@@ -128,6 +128,7 @@ class SamplesConserved(Rule):
             for row in range(size)
         ):
             self.checks += 1
+        return None
 
 
 class EvaluationInTraining(Rule):
@@ -155,6 +156,7 @@ class EvaluationInTraining(Rule):
         """Remember recent evaluation rollouts."""
         if event.purpose == "evaluation":
             self._last_evaluation_rollouts = [*self._last_evaluation_rollouts[-63:], event.index]
+        return None
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Look for samples of an evaluation rollout."""
@@ -233,6 +235,7 @@ class NoSignal(Rule):
         if values.max_abs_advantage is not None and event.purpose == "training":
             self.checks += 1
             self._with_signal += values.max_abs_advantage > 0
+        return None
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the run as a whole."""

@@ -134,6 +134,7 @@ class RateAtZero(Rule):
             if not self._zeros:
                 self._first_zero = self.progress.where(update=event.index)
             self._zeros += 1
+        return None
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the zeros at the end of the run, or a run of zeros throughout."""

@@ -203,7 +203,9 @@ class EpochLength(_OrderRule):
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an end of an epoch on one side only."""
         ended = isinstance(difference.observed, EpochEnd)
-        due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(difference.observed, Rollout | MicroBatch)
+        due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(
+            difference.observed, Rollout | MicroBatch
+        )
         if not (ended or due) or isinstance(difference.expected, ExpectedUpdate | ExpectedEnd):
             return None
         self.checks += 1
@@ -211,7 +213,10 @@ class EpochLength(_OrderRule):
             expected=name_of(difference.expected),
             observed=name_of(difference.observed),
             where=difference.where,
-            why=f"the plan has {self.schedule.microbatches_per_epoch} micro-batches of each process in a pass over {self.schedule.rows} rows",
+            why=(
+                f"the plan has {self.schedule.microbatches_per_epoch} micro-batches of each process in a pass over "
+                f"{self.schedule.rows} rows"
+            ),
             fix="compare the rows in the plan with the trainer's data set, and look for a replaced sampler or loader",
         )
 
@@ -220,7 +225,8 @@ class RunLength(_OrderRule):
     """Training ended before or after the planned number of updates.
 
     What it checks:
-        Training ends after the planned number of updates, unless something asked for an early stop.
+        Training ends after the planned number of updates, and that is the number the trainer itself announced (max_steps),
+        unless something asked for an early stop.
 
     Why it matters:
         A run that stops short exits without an error, with the learning rate far from its end.
@@ -246,6 +252,22 @@ class RunLength(_OrderRule):
             where=difference.where,
             why="the loop ran out of data or went on past its plan",
             fix="compare the updates in the plan with the rows, the passes and max_steps",
+        )
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Compare the updates with the number that the trainer announced."""
+        announced = self.progress.started.facts.get("max_steps")
+        if not isinstance(announced, int) or event.status != "completed" or event.stopped:
+            return None
+        self.checks += 1
+        if event.updates == announced:
+            return None
+        return self.fail(
+            expected=f"{announced} updates, as the trainer announced (max_steps)",
+            observed=f"{event.updates}",
+            why="the rows gave fewer updates than max_steps, so progress, epochs and learning rate end short",
+            fix="compare max_steps with the updates in the plan",
+            variant="announced",
         )
 
 

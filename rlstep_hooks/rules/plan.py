@@ -36,6 +36,7 @@ class ConfigRewritten(Rule):
     def started(self, event: RunStarted) -> Finding | None:
         """Count the check; changes arrive as events of their own."""
         self.checks += 1
+        return None
 
     def config_changed(self, event: ConfigChanged) -> Finding | None:
         """Report the changed setting."""

@@ -52,7 +52,9 @@ class RatioAtLagZero(Rule):
     title = "Ratio not 1 at lag 0"
     severity = "warning"
     topics = ("log_ratio",)
-    nothing_seen = "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
+    nothing_seen = (
+        "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
+    )
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
@@ -123,7 +125,10 @@ class RatioStuckAtOne(Rule):
         if values.max_abs_log_ratio != 0.0:
             return None
         return self.fail(
-            expected=f"a ratio other than 1 on some of {values.tokens} tokens, {event.policy_version - event.sampled_version} updates after they were sampled",
+            expected=(
+                f"a ratio other than 1 on some of {values.tokens} tokens, "
+                f"{event.policy_version - event.sampled_version} updates after they were sampled"
+            ),
             observed="exactly 1 on every token",
             where=where,
             why="the old log-probs are those of the current weights: recomputed, or the same tensor",
@@ -153,9 +158,9 @@ class RefreshNotAsPlanned(Rule):
 
     def matched(self, event: object) -> None:
         """Count rollouts and refreshes as planned."""
-        if isinstance(event, Refresh):
-            self.checks += 1
-        elif isinstance(event, MicroBatch) and self.schedule.old_logprob_source == "detach":
+        if isinstance(event, Refresh) or (
+            isinstance(event, MicroBatch) and self.schedule.old_logprob_source == "detach"
+        ):
             self.checks += 1
 
     def difference(self, difference: Difference) -> Finding | None:

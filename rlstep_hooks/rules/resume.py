@@ -33,6 +33,7 @@ class ResumeFailed(Rule):
     def started(self, event: RunStarted) -> Finding | None:
         """Count the check of a resumed run."""
         self.checks += event.start_updates > 0
+        return None
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Look at how a resumed run ended."""

@@ -6,13 +6,30 @@ Nothing is downloaded. One micro-batch takes some ten milliseconds.
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-WORDS = ("add", "two", "three", "five", "seven", "sum", "is", "equals", "the", "of", "and", "then", "so", "answer", "now", "yes")
+WORDS = (
+    "add",
+    "two",
+    "three",
+    "five",
+    "seven",
+    "sum",
+    "is",
+    "equals",
+    "the",
+    "of",
+    "and",
+    "then",
+    "so",
+    "answer",
+    "now",
+    "yes",
+)
 
 
 def tiny_tokenizer() -> Any:
@@ -62,7 +79,9 @@ def tiny_rows(count: int) -> Any:
     """A data set of `count` different prompts."""
     from datasets import Dataset
 
-    prompts = [f"add {i % 40} and {(3 * i + 1) % 40} then {WORDS[i % len(WORDS)]} {(i // 40) % 40}" for i in range(count)]
+    prompts = [
+        f"add {i % 40} and {(3 * i + 1) % 40} then {WORDS[i % len(WORDS)]} {(i // 40) % 40}" for i in range(count)
+    ]
     return Dataset.from_dict({"prompt": prompts})
 
 
@@ -133,10 +152,17 @@ def tiny_trainer(
 
     tokenizer = tiny_tokenizer()
     kind = trainer_class or getattr(trl, f"{algorithm}Trainer")
+    config = tiny_config(output_dir, algorithm=algorithm, **settings)
+    model = model if model is not None else tiny_model(tokenizer)
+    if config.beta != 0.0 and not isinstance(model, str):
+        # The trainer loads its reference model from where the policy came from, so the policy needs to be on disk.
+        folder = str(Path(output_dir) / "tiny-model")
+        model.save_pretrained(folder)
+        model = folder
     return kind(
-        model=model if model is not None else tiny_model(tokenizer),
+        model=model,
         reward_funcs=reward,
-        args=tiny_config(output_dir, algorithm=algorithm, **settings),
+        args=config,
         train_dataset=dataset if dataset is not None else tiny_rows(rows),
         eval_dataset=tiny_rows(evaluation_rows) if evaluation_rows else None,
         processing_class=tokenizer,

@@ -74,6 +74,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         self._report: Report | None = None
         self._refused = ""
         self._training_calls = 0
+        self._asked_to_stop = False
         self._raised: Finding | None = None
         self.folder: Path | None = None
         """Where the current record is written; None in memory."""
@@ -138,13 +139,17 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A pass of the loader ended."""
         if self._observer is not None:
-            self._observer.epoch_ended(stopping=control.should_training_stop and state.global_step < state.max_steps)
+            # An empty loader also sets should_training_stop; that is nobody's wish.
+            wished = control.should_training_stop or control.should_epoch_stop
+            self._asked_to_stop = (
+                wished and state.global_step < state.max_steps and self._observer.microbatches_in_epoch > 0
+            )
+            self._observer.epoch_ended(stopping=self._asked_to_stop)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training ended without an exception."""
         if self._recorder is not None and self._observer is not None:
-            stopped = control.should_training_stop and state.global_step < state.max_steps
-            self._end("completed", state.global_step, stopped=stopped and not self._ran_out_of_data())
+            self._end("completed", state.global_step, stopped=self._asked_to_stop)
             self._act(control, state, at_update=False)
 
     # Life of one audit
@@ -153,7 +158,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         """Whether this callback audits this trainer; says why where it does not."""
         mine = self._trainer() if self._trainer is not None else None
         if mine is not None and mine is not trainer:
-            _warn(f"one callback audits one trainer; this {type(trainer).__name__} is not audited. Give it a callback of its own.")
+            _warn(
+                f"one callback audits one trainer; this {type(trainer).__name__} is not audited. Give it a callback of its own."
+            )
             return False
         reason = _unsupported(trainer)
         if reason:
@@ -172,7 +179,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             _warn(f"not evaluated: {reason}. Training goes on without an audit.")
 
     def _begin(self, trainer: Any, optimizer: Any) -> None:
-        self._report, self._raised = None, None
+        self._report, self._raised, self._asked_to_stop = None, None, False
         accelerator = trainer.accelerator
         rank, world_size = accelerator.process_index, accelerator.num_processes
         run, agreed = agree_on_run(rank, world_size)
@@ -266,7 +273,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         finally:
             self._detach()
 
-    def _end(self, status: Literal["completed", "raised"], updates: int, *, error: str = "", stopped: bool = False) -> None:
+    def _end(
+        self, status: Literal["completed", "raised"], updates: int, *, error: str = "", stopped: bool = False
+    ) -> None:
         recorder, observer = self._recorder, self._observer
         if recorder is None or observer is None:
             return
@@ -297,10 +306,6 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         if self._observer is not None:
             self._observer.detach()
         self._observer = None
-
-    def _ran_out_of_data(self) -> bool:
-        """Whether the loop stopped because its loader was empty, which is no wish of anybody's."""
-        return self._recorder is not None and self._recorder.judge.counts.microbatches == 0
 
     def _act(self, control: Any, state: Any, *, at_update: bool) -> None:
         """Carry out `on_fail` for errors found since the last time."""

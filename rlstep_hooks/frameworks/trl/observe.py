@@ -20,6 +20,7 @@ from rlstep_hooks.events import (
     Measured,
     MicroBatch,
     MicroBatchValues,
+    Purpose,
     Refresh,
     Rollout,
     RolloutValues,
@@ -78,7 +79,7 @@ class LogProbCall:
 class Phase:
     """What the trainer is doing while a hook runs: the calls seen since it began."""
 
-    def __init__(self, purpose: Literal["training", "evaluation"]) -> None:
+    def __init__(self, purpose: Purpose) -> None:
         self.purpose = purpose
         self.loss_inputs: dict[str, Any] | None = None
         self.calls: list[LogProbCall] = []
@@ -101,6 +102,7 @@ class TrlObserver:
         self._rollout_calls: list[LogProbCall] | None = None
         self._rollouts = 0
         self._microbatches = 0
+        self.microbatches_in_epoch = 0
         self._window = 0
         self._windows = self.version
         self._sampled: OrderedDict[int, int] = OrderedDict()
@@ -115,8 +117,9 @@ class TrlObserver:
         self._settings = {name: getattr(trainer.args, name, None) for name in CYCLE_SETTINGS}
         self._probe: WeightProbe | None = None
         self._positions: Tensor | None = None
-        self._loss_settings = read_loss_settings(trainer, release) if schedule.algorithm == "GRPO" else None
-        self._compares_loss = self._loss_settings is not None and not self._uncovered_loss()
+        clips = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
+        self._loss_settings = read_loss_settings(trainer, release) if clips else None
+        self._compares_loss = clips and not self._uncovered_loss()
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
         self._epochs = epochs
 
@@ -192,7 +195,9 @@ class TrlObserver:
             if "training_step" in overridden or "prediction_step" in overridden:
                 cannot("samples", why)
         if trainer.accelerator.dataloader_config.dispatch_batches:
-            cannot("samples", "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move")
+            cannot(
+                "samples", "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move"
+            )
 
     def _uncovered_loss(self) -> str:
         """Why the documented formula does not cover this trainer's loss; empty where it does."""
@@ -229,7 +234,9 @@ class TrlObserver:
         self._handles.clear()
         left = self._patches.restore()
         if left:
-            self.recorder.cannot("recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}")
+            self.recorder.cannot(
+                "recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}"
+            )
 
     @contextmanager
     def _contained(self, *topics: str) -> Iterator[None]:
@@ -279,6 +286,7 @@ class TrlObserver:
         """A pass of the loader ended (TrainerCallback.on_epoch_end, all releases)."""
         with self._contained("order"):
             self._epochs += 1
+            self.microbatches_in_epoch = 0
             self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._epochs, stopping=stopping))
 
     # Rollouts
@@ -318,7 +326,7 @@ class TrlObserver:
 
         index, recorder = self._rollouts, self.recorder
         self._rollouts += 1
-        purpose = "evaluation" if self._phase is not None and self._phase.purpose == "evaluation" else "training"
+        purpose: Purpose = self._phase.purpose if self._phase is not None else "training"
         if purpose == "evaluation":
             self._evaluation_rollouts += 1
         else:
@@ -390,7 +398,9 @@ class TrlObserver:
             return None
         prompts = [row.get("prompt") for row in rows]
         return all(
-            prompts[start] == prompt for start in range(0, samples, group) for prompt in prompts[start + 1 : start + group]
+            prompts[start] == prompt
+            for start in range(0, samples, group)
+            for prompt in prompts[start + 1 : start + group]
         )
 
     def _add_rollout_values(self, index: int, output: Any) -> None:
@@ -503,39 +513,46 @@ class TrlObserver:
             if checksum is not None and checksum.shape[0] == inputs["completion_ids"].shape[0]:
                 values.append((self._token_checksum(inputs["completion_ids"]) == checksum).all().float())
                 parts.append("tokens")
-            if self._loss_settings is not None and self._compares_loss and (old is None or log_ratio is not None):
+            if self._loss_settings is not None and (old is None or log_ratio is not None):
                 values += self._loss_values(phase, inputs, log_ratio, mask)
-                parts.append("loss")
+                parts.append("loss" if self._compares_loss else "clip")
             self._values.add(("microbatch", self._microbatches, ",".join(parts)), torch.stack(values))
 
-    def _loss_values(self, phase: Phase, inputs: dict[str, Any], log_ratio: Tensor | None, mask: Tensor) -> list[Tensor]:
+    def _loss_values(
+        self, phase: Phase, inputs: dict[str, Any], log_ratio: Tensor | None, mask: Tensor
+    ) -> list[Tensor]:
+        """Clipped tokens, and where the formula covers this loss: the loss, the formula's, and the latter's largest value."""
         import torch
 
         settings = self._loss_settings
-        assert settings is not None and phase.loss is not None  # the caller has looked
+        if settings is None or phase.loss is None:
+            return []
         advantages = inputs["advantages"]
         if advantages.dim() == 1:
             advantages = advantages.unsqueeze(1)
         if log_ratio is None:
-            token_loss, clipped = -advantages * torch.ones_like(mask, dtype=advantages.dtype), None
+            token_loss, values = -advantages.expand(mask.shape), [torch.zeros((), device=mask.device)]
         else:
             token_loss, clipped = clipped_token_loss(log_ratio, advantages, settings)
-        window = getattr(self.trainer, "current_gradient_accumulation_steps", self.trainer.args.gradient_accumulation_steps)
-        expected = documented_loss(
-            token_loss, mask, settings=settings, window=window, generation_tokens=inputs.get("num_items_in_batch")
-        )
-        largest = documented_loss(
-            token_loss.abs(), mask, settings=settings, window=window, generation_tokens=inputs.get("num_items_in_batch")
-        )
-        clipped_tokens = (clipped * mask).sum() if clipped is not None else torch.zeros((), device=mask.device)
-        return [phase.loss.detach().float(), expected.float(), largest.float(), clipped_tokens.float()]
+            values = [(clipped * mask).sum().float()]
+        if not self._compares_loss:
+            return values
+        trainer, tokens = self.trainer, inputs.get("num_items_in_batch")
+        window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        expected = documented_loss(token_loss, mask, settings=settings, window=window, generation_tokens=tokens)
+        largest = documented_loss(token_loss.abs(), mask, settings=settings, window=window, generation_tokens=tokens)
+        return [*values, phase.loss.detach().float(), expected.float(), largest.float()]
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:
         """(B, T) token ids -> (B,) int64 that changes with any token and with their order."""
         import torch
 
         width = completion_ids.shape[1]
-        if self._positions is None or self._positions.shape[0] < width or self._positions.device != completion_ids.device:
+        if (
+            self._positions is None
+            or self._positions.shape[0] < width
+            or self._positions.device != completion_ids.device
+        ):
             self._positions = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * 2654435761
         return (completion_ids * self._positions[:width]).sum(-1)
 
@@ -583,6 +600,7 @@ class TrlObserver:
             )
         )
         self._microbatches += 1
+        self.microbatches_in_epoch += 1
         self._window += 1
 
     def _identify(self, inputs: dict[str, Any]) -> tuple[tuple[SampleRows, ...] | None, list[int]]:
@@ -744,9 +762,10 @@ def _microbatch_values(index: int, parts: str, numbers: list[float]) -> MicroBat
         old_intact = bool(next(rest))
     if "tokens" in names:
         tokens_intact = bool(next(rest))
+    if "loss" in names or "clip" in names:
+        clipped = next(rest) / max(tokens, 1.0)
     if "loss" in names:
-        loss, expected, largest, clipped_tokens = (next(rest) for _ in range(4))
-        clipped = clipped_tokens / max(tokens, 1.0)
+        loss, expected, largest = (next(rest) for _ in range(3))
         if largest > 0 and abs(expected) > 0.01 * largest:
             loss_ratio = loss / expected
     return MicroBatchValues(

@@ -6,6 +6,7 @@ spg steps_per_generation, mu num_iterations. "Micro-step" is TRL's name for a mi
 
 from __future__ import annotations
 
+import math
 import os
 from fractions import Fraction
 from typing import Any, Literal
@@ -157,26 +158,32 @@ def _prompts_per_chunk(settings: Settings, release: Release, world_size: int) ->
     return settings.batch * world_size * settings.steps_per_generation // settings.group
 
 
+def _divide_up(value: int, by: int) -> int:
+    return -(-value // by)
+
+
 def _totals(settings: Settings, release: Release, world_size: int, rows: int) -> _Totals:
     prompts = _prompts_per_chunk(settings, release, world_size)
     chunks = rows // prompts
     microbatches = chunks * settings.steps_per_generation * settings.iterations
     if release.sampler_counts_dropped_rows:
         # The loader divides the sampler's length by its batch, and accelerate that by the processes, each rounded up.
-        length = -(-(-(-rows * settings.group * settings.iterations // settings.batch)) // world_size)
+        batches = _divide_up(rows * settings.group * settings.iterations, settings.batch)
+        length = _divide_up(batches, world_size)
     else:
         length = microbatches
     per_epoch = max(
-        length // settings.accumulation if release.updates_rounded_down else -(-length // settings.accumulation), 1
+        length // settings.accumulation if release.updates_rounded_down else _divide_up(length, settings.accumulation),
+        1,
     )
     if settings.max_steps > 0:
         horizon = settings.max_steps
-        passes = -(-horizon // per_epoch)
+        passes = _divide_up(horizon, per_epoch)
     else:
-        horizon = -(-(settings.epochs * per_epoch).numerator // (settings.epochs * per_epoch).denominator)
-        passes = -(-settings.epochs.numerator // settings.epochs.denominator)
+        horizon = math.ceil(settings.epochs * per_epoch)
+        passes = math.ceil(settings.epochs)
     # What the rows really allow: the last, shorter window of a pass is an update too.
-    possible = -(-microbatches // settings.accumulation)
+    possible = _divide_up(microbatches, settings.accumulation)
     updates = min(horizon, passes * possible)
     full, rest = divmod(updates, possible) if possible else (0, 0)
     return _Totals(
@@ -357,6 +364,4 @@ def plan_trainer(trainer: Any) -> Schedule:
     Raises:
         TypeError: The object is no such trainer.
     """
-    return plan_config(
-        trainer.args, rows=rows_of(trainer.train_dataset), world_size=trainer.accelerator.num_processes
-    )
+    return plan_config(trainer.args, rows=rows_of(trainer.train_dataset), world_size=trainer.accelerator.num_processes)

@@ -1,0 +1,83 @@
+"""One session an environment: the frameworks pin versions that cannot live together.
+
+nox -s demo            the main job: a real TRL run on the CPU, audited
+nox                    all tests
+nox -s unit            the fast path
+"""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2024.3.2"
+nox.options.sessions = ["lint", "unit", "trl"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.default_venv_backend = "virtualenv|venv"
+
+TORCH = "torch==2.13.0"
+TESTS = ("pytest==9.0.2", "hypothesis==6.155.2")
+COMMON = ("accelerate==1.15.0", "numpy==2.4.6", "jinja2")
+
+# Releases that work together; each set was trained with (see the README's table).
+PINS = {
+    "4.51": ("transformers==4.51.3", "tokenizers==0.21.4", "huggingface_hub==0.36.2", "datasets==5.0.1", "fsspec==2026.6.0"),
+    "4.57": ("transformers==4.57.6", "tokenizers==0.22.2", "huggingface_hub==0.36.2", "datasets==5.0.1", "fsspec==2026.6.0"),
+    "5.23": (
+        "transformers==5.23.0", "tokenizers==0.23.3", "huggingface_hub==2.4.0", "datasets==5.2.0", "fsspec==2026.9.0", "requests",
+    ),
+}  # fmt: skip
+TRL = {"0.16.1": "4.51", "0.17.0": "4.57", "0.18.2": "4.57", "0.24.0": "4.57", "1.0.0": "5.23", "1.16.0": "5.23"}
+NEWEST = "1.16.0"
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+
+
+def install_trl(session: nox.Session, release: str, *more: str) -> None:
+    # torch first and held: any other release of it brings gigabytes. TRL without its dependencies, which are pinned above.
+    session.install(TORCH)
+    session.install(TORCH, *PINS[TRL[release]], *COMMON, *more)
+    session.install("--no-deps", f"trl=={release}")
+    session.install("-e", ".")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    session.install("ruff==0.17.5", "mypy==2.4.1", "-e", ".")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    session.install("-e", ".", *TESTS)
+    session.run("pytest", "tests/unit", "tests/golden", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("release", list(TRL))
+def trl(session: nox.Session, release: str) -> None:
+    install_trl(session, release, *TESTS)
+    session.run("pytest", "tests/frameworks/trl", "tests/faults", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    install_trl(session, NEWEST)
+    session.run("rlstep", "demo", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """100 random legal configurations, trained for real: no false finding."""
+    install_trl(session, NEWEST, *TESTS)
+    session.run(
+        "pytest", "tests/frameworks/trl/test_random_configs.py", *session.posargs, env=OFFLINE | {"RLSTEP_SOAK": "100"}
+    )
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Overhead of the audit: paired runs with and without it."""
+    install_trl(session, NEWEST)
+    session.run("python", "tests/bench/trl_overhead.py", *session.posargs, env=OFFLINE)

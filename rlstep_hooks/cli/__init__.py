@@ -1,0 +1,7 @@
+"""The `rlstep` command. Exit status: 0 pass, 1 findings, 2 the tool could not do it."""
+
+from __future__ import annotations
+
+from rlstep_hooks.cli.app import main
+
+__all__ = ["main"]

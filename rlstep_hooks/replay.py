@@ -1,0 +1,66 @@
+"""Reports from records on disk: the same judge, fed from files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.events import RunStarted
+from rlstep_hooks.judge import Judge
+from rlstep_hooks.ledger import Record, read_lines, records
+from rlstep_hooks.ranks import merge_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.report import Report
+
+
+class NoRecordError(LookupError):
+    """A folder holds no record of the run asked for."""
+
+
+def report_of(folder: Path, run: str | None = None) -> Report:
+    """The report of one recorded run, finished or not.
+
+    Args:
+        folder: The folder of records.
+        run: Name of the run; the latest if left out.
+
+    Raises:
+        NoRecordError: There is none.
+    """
+    runs = records(folder) if folder.is_dir() else {}
+    if not runs:
+        raise NoRecordError(f"{folder} holds no record (files named <run>.rank<k>.jsonl)")
+    if run is not None and run not in runs:
+        raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
+    name = run or next(reversed(runs))
+    return _report(folder, runs[name])
+
+
+def _report(folder: Path, found: list[Record]) -> Report:
+    first = found[0]
+    judge = Judge()
+    problems: list[str] = []
+    last = 0.0
+    for event, problem in read_lines(first.path):
+        if problem:
+            problems.append(problem)
+        if event is not None:
+            judge.observe(event)
+            last = max(last, event.at)
+    report = judge.report()
+    started = judge.run
+    if started is None:
+        problems.append(f"{first.path.name} does not say how the run began")
+    elif isinstance(started, RunStarted):
+        report = merge_ranks(report, folder, started, wait=0.0)
+    if judge.ended is None:
+        problems.append(f"the record ends {last:.1f} s after it began, before training did")
+    if problems:
+        report = msgspec.structs.replace(
+            report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:20])}
+        )
+    return report
