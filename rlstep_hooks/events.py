@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from rlstep_hooks.report import Finding, Verdict
 from rlstep_hooks.schedule import Schedule, decode_fraction, encode_fraction
 
 FORMAT_VERSION = 1
@@ -216,7 +217,7 @@ class Unobserved(Event, frozen=True, kw_only=True, tag="unobserved"):
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
-    """Training returned or raised. The last line of every complete file."""
+    """Training returned or raised."""
 
     status: Literal["completed", "raised"]
     updates: int
@@ -227,6 +228,13 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
     """Whether something asked for an early stop."""
     digest: int = 0
     counts: dict[str, int] = {}
+
+
+class Judged(Event, frozen=True, kw_only=True, tag="judged"):
+    """What the process itself found, so that one process can report for all. The last line of every complete file."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
 
 
 TOPICS = (
@@ -256,6 +264,7 @@ AnyEvent = (
     | Measured
     | Unobserved
     | RunEnded
+    | Judged
 )
 
 

@@ -36,6 +36,7 @@ OPEN_EVENTS = 65_536
 """Events of one kind that may wait for their numbers; more than any rollout has."""
 
 _Item = TypeVar("_Item")
+_SEVERITIES = ("error", "warning", "info")
 
 _HANDLER_OF = {
     Rollout: "rollout",
@@ -103,6 +104,7 @@ class Judge:
         self._count(event)
         if self._progress is None:
             return []
+        self._progress.events += 1
         if isinstance(event, Measured):
             return self._measured(event)
         findings: list[Finding] = []
@@ -276,8 +278,9 @@ class Judge:
 
     def report(self) -> Report:
         """The judgement so far."""
-        findings = [finding for rule in self._rules for finding in rule.findings()]
-        findings.sort(key=_by_severity)
+        found = [item for rule in self._rules for item in rule.findings()]
+        found.sort(key=lambda item: (_SEVERITIES.index(item[1].severity), item[0]))
+        findings = [finding for _, finding in found]
         outcomes = [rule.outcome() for rule in self._rules if not isinstance(rule, RANK_RULES)]
         schedule = self._run.schedule if self._run else None
         not_evaluated = dict(self._unobserved)
@@ -320,15 +323,9 @@ def _keep(waiting: dict[int, _Item], index: int, item: _Item) -> None:
         del waiting[next(iter(waiting))]
 
 
-def _by_severity(finding: Finding) -> tuple[int, int, str]:
-    order = {"error": 0, "warning": 1, "info": 2}
-    place = finding.where.microbatch if finding.where.microbatch is not None else (finding.where.update or 0)
-    return order[finding.severity], place, finding.code
-
-
 def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: int) -> Report:
     """A report with what the comparison of processes added."""
-    merged = sorted([*report.findings, *findings], key=_by_severity)
+    merged = sorted([*report.findings, *findings], key=lambda finding: _SEVERITIES.index(finding.severity))
     verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
     unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
     return msgspec.structs.replace(

@@ -13,7 +13,9 @@ from datetime import timedelta
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.events import MicroBatch, Refresh, Rollout, RunEnded, RunStarted
+import msgspec
+
+from rlstep_hooks.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted, decode
 from rlstep_hooks.judge import merge_findings
 from rlstep_hooks.ledger import Record, records
 from rlstep_hooks.report import Finding, Report, RuleOutcome, Where
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 STORE_WAIT = 20.0
 """Seconds that a process waits for rank 0 to name the run."""
+TAIL_BYTES = 262_144
+"""Bytes read from the end of a record to find its last two lines."""
 RECORD_WAIT = 30.0
 """Seconds that rank 0 waits at the end for the other processes' records."""
 
@@ -115,48 +119,71 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
     deadline = time.monotonic() + wait
     while True:
         found = records(folder).get(started.run, [])
-        ends = {record.rank: _last(record) for record in found}
-        complete = [rank for rank, end in ends.items() if isinstance(end, RunEnded)]
-        if len(complete) >= started.world_size or time.monotonic() >= deadline:
+        tails = {record.rank: _tail(record) for record in found}
+        # A process opens its record when training begins, so one that has none by now will not get one.
+        if all(tail.judged is not None for tail in tails.values()) or time.monotonic() >= deadline:
             break
         time.sleep(0.05)
-    findings: list[Finding] = []
-    outcomes = [
-        _missing(found, ends, started, findings),
-        _disagreement(found, findings),
-    ]
+    findings = _findings_of_others(report, started.rank, tails)
+    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings)]
     return merge_findings(report, findings, outcomes, processes=len(found))
 
 
-def _last(record: Record) -> Any:
-    """A record's last event, read from the end of its file."""
-    from rlstep_hooks.events import decode
+class Tail(msgspec.Struct, frozen=True):
+    """The end of a record: None for what it does not have."""
 
+    ended: RunEnded | None
+    judged: Judged | None
+
+
+def _tail(record: Record) -> Tail:
+    """Read a record's last lines from the end of its file."""
     with record.path.open("rb") as file:
         file.seek(0, os.SEEK_END)
-        file.seek(max(file.tell() - 65_536, 0))
+        file.seek(max(file.tell() - TAIL_BYTES, 0))
         lines = file.read().splitlines()
-    try:
-        return decode(lines[-1]) if lines else None
-    except ValueError:
-        return None
+    ended: RunEnded | None = None
+    judged: Judged | None = None
+    for line in lines[-2:]:
+        try:
+            event = decode(line)
+        except ValueError:
+            continue
+        ended = event if isinstance(event, RunEnded) else ended
+        judged = event if isinstance(event, Judged) else judged
+    return Tail(ended, judged)
 
 
-def _missing(found: list[Record], ends: dict[int, Any], started: RunStarted, findings: list[Finding]) -> RuleOutcome:
+def _findings_of_others(report: Report, rank: int, tails: dict[int, Tail]) -> list[Finding]:
+    """What other processes found and this one did not: the first process that has it speaks for the rest."""
+    known = {finding.code for finding in report.findings}
+    findings = []
+    for other, tail in sorted(tails.items()):
+        if other == rank or tail.judged is None:
+            continue
+        for finding in tail.judged.findings:
+            if finding.code not in known:
+                place = msgspec.structs.replace(finding.where, rank=other)
+                findings.append(msgspec.structs.replace(finding, where=place))
+        known |= {finding.code for finding in tail.judged.findings}
+    return findings
+
+
+def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding]) -> RuleOutcome:
     code, title = ProcessMissing.code, ProcessMissing.title
-    absent = [rank for rank in range(started.world_size) if rank not in ends]
-    unfinished = [rank for rank, end in ends.items() if not isinstance(end, RunEnded)]
+    absent = [rank for rank in range(started.world_size) if rank not in tails]
+    unfinished = [rank for rank, tail in tails.items() if tail.ended is None]
     elsewhere = started.local_world_size < started.world_size
     if elsewhere and absent:
         return RuleOutcome(
             code=code,
             title=title,
             verdict="NOT_EVALUATED",
-            checks=len(ends),
+            checks=len(tails),
             reason=f"no records of ranks {_list(absent)} here: is the folder shared between machines?",
         )
     if not absent and not unfinished:
-        return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(ends))
+        return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(tails))
     observed = []
     if absent:
         observed.append(f"no record of rank {_list(absent)}")
@@ -174,7 +201,7 @@ def _missing(found: list[Record], ends: dict[int, Any], started: RunStarted, fin
             fix="attach the callback in every process, and look at how that process ended",
         )
     )
-    return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(ends))
+    return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(tails))
 
 
 def _list(ranks: list[int]) -> str:
@@ -182,13 +209,12 @@ def _list(ranks: list[int]) -> str:
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def _disagreement(found: list[Record], findings: list[Finding]) -> RuleOutcome:
+def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Finding]) -> RuleOutcome:
     code, title = RanksDisagree.code, RanksDisagree.title
     if len(found) < 2:
         return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason="only one record is here")
-    ends = [_last(record) for record in found]
-    finished = [(r, e) for r, e in zip(found, ends, strict=True) if isinstance(e, RunEnded)]
-    if len(finished) == len(found) and len({end.digest for _, end in finished}) == 1:
+    digests = {tail.ended.digest if tail.ended is not None else None for tail in tails.values()}
+    if len(digests) == 1 and None not in digests:
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(found))
     first = found[0]
     for other in found[1:]:
@@ -214,7 +240,7 @@ def _disagreement(found: list[Record], findings: list[Finding]) -> RuleOutcome:
 def _first_difference(left: Record, right: Record) -> tuple[int, str, str] | None:
     """The first structural event at which two records part; an unfinished record that just stops is no difference."""
     rollout = -1
-    whole = all(isinstance(_last(record), RunEnded) for record in (left, right))
+    whole = all(_tail(record).ended is not None for record in (left, right))
     pairs = zip_longest(_structural(left), _structural(right)) if whole else zip(_structural(left), _structural(right))  # noqa: B905
     for mine, theirs in pairs:
         if isinstance(mine, Rollout):

@@ -37,6 +37,7 @@ class Progress:
     def __init__(self, schedule: Schedule, started: RunStarted) -> None:
         self.schedule = schedule
         self.started = started
+        self.events = 0
         self.rollouts = 0
         self.microbatches = 0
         self.updates = 0
@@ -73,6 +74,8 @@ class Progress:
 
 class _Reported(msgspec.Struct):
     finding: Finding
+    found_at: int
+    """Events judged when it was found."""
     occurrences: int = 1
 
 
@@ -124,7 +127,7 @@ class Rule:
             why=why,
             fix=fix,
         )
-        self._reported[variant] = _Reported(finding)
+        self._reported[variant] = _Reported(finding, self.progress.events)
         return finding
 
     def replace(self, before: Finding, after: Finding) -> None:
@@ -133,9 +136,11 @@ class Rule:
             if reported.finding is before:
                 reported.finding = after
 
-    def findings(self) -> list[Finding]:
-        """Findings so far, with the number of occurrences."""
-        return [msgspec.structs.replace(r.finding, occurrences=r.occurrences) for r in self._reported.values()]
+    def findings(self) -> list[tuple[int, Finding]]:
+        """Findings so far, with the number of occurrences, each after the number of events at which it was found."""
+        return [
+            (r.found_at, msgspec.structs.replace(r.finding, occurrences=r.occurrences)) for r in self._reported.values()
+        ]
 
     def outcome(self) -> RuleOutcome:
         """PASS, FAIL or NOT_EVALUATED with the reason."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from transformers import Trainer, TrainerCallback
 
-from rlstep_hooks.events import ConfigChanged, RunEnded, RunStarted
+from rlstep_hooks.events import ConfigChanged, Judged, RunEnded, RunStarted
 from rlstep_hooks.frameworks.trl.facts import live_facts, package_versions
 from rlstep_hooks.frameworks.trl.observe import TrlObserver
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.report import Finding
 
 OnFail = Literal["warn", "stop", "raise"]
+
+
+JUDGED_FINDINGS = 50
+"""Findings that a process hands to the reporting one."""
 
 
 class _Default:
@@ -292,9 +296,14 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
                 counts=_as_dict(counts),
             )
         )
-        recorder.ledger.close()
         started = recorder.judge.run
         self._report = recorder.judge.report()
+        recorder.emit(
+            Judged(
+                at=recorder.now(), verdict=self._report.verdict, findings=tuple(self._report.findings[:JUDGED_FINDINGS])
+            )
+        )
+        recorder.ledger.close()
         if started is not None and started.rank == 0:
             self._report = merge_ranks(self._report, self.folder, started)
         for listener in self._listeners if self._listeners is not None else (ConsoleListener(),):

@@ -68,7 +68,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ),
         evidence="grpo_trainer.py 0.16.1 and 0.17.0 _prepare_inputs; measured: `l GorlSllSl` after eval_on_start in 0.17.0",
         workaround="evaluate only through eval_strategy, or use TRL 0.18 or later",
-        codes=_ORDER | {"RLS502", "RLS503", "RLS504", "RLS304"},
+        codes=_ORDER | {"RLS207", "RLS304", "RLS502", "RLS503", "RLS504"},
         applies=_evaluated_before,
     ),
     Deviation(

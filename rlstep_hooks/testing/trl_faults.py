@@ -1,0 +1,109 @@
+"""Mistakes of real runs, to be made on a built TRL trainer before it trains: see what the audit says of them.
+
+Each function takes a GRPOTrainer and changes that one object, the way a wrapper library or a user's patch does. TRL itself is
+never touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def replace_method(trainer: Any, name: str, around: Callable[..., Any]) -> None:
+    """Put a function in the place of one trainer's method.
+
+    Args:
+        trainer: The trainer; only its own attributes change.
+        name: The method.
+        around: Called with the original method first, then with the call's arguments.
+    """
+    original = getattr(trainer, name)
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    setattr(trainer, name, replacement)
+
+
+def alter_microbatches(trainer: Any, alter: Callable[[dict[str, Any]], dict[str, Any]], *, first: int = 0) -> None:
+    """Change what each training micro-batch hands to the loss.
+
+    Args:
+        trainer: The trainer.
+        alter: From a copy of the micro-batch (its tensors are the buffer's own) to what the loss gets.
+        first: The first micro-batch to change, counted from 0.
+    """
+    count = itertools.count()
+
+    def prepare(original: Callable[..., Any], batch: Any) -> Any:
+        prepared = original(batch)
+        return alter(dict(prepared)) if trainer.model.training and next(count) >= first else prepared
+
+    replace_method(trainer, "_prepare_inputs", prepare)
+
+
+def log_probs(trainer: Any, model: Any, batch: dict[str, Any]) -> Tensor:
+    """Per-token log-probs of a batch's completions (samples, tokens), by the method that the loss uses in this release."""
+    import torch
+
+    name = "_get_per_token_logps_and_entropies"
+    method = getattr(trainer, name if hasattr(trainer, name) else "_get_per_token_logps")
+    tokens = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    with torch.no_grad():
+        found = method(model, tokens, mask, batch["completion_ids"].shape[1])
+    return found[0] if isinstance(found, tuple) else found
+
+
+def regenerate_every_step(trainer: Any) -> None:
+    """Clear the sample buffer before each micro-batch, so that TRL (0.17 and later) generates for every one.
+
+    ms-swift#9261: an integration misread the generation period, and rollouts came twice as often as configured. Nothing is
+    reused; the ratio is 1 throughout and the run takes several times as long.
+    """
+
+    def prepare(original: Callable[..., Any], batch: Any) -> Any:
+        trainer._buffered_inputs = None
+        return original(batch)
+
+    replace_method(trainer, "_prepare_inputs", prepare)
+
+
+def recompute_old_log_probs(trainer: Any) -> None:
+    """Compute the old log-probs anew in every loss, with the weights of the moment.
+
+    verifiers PR#320: num_iterations was "not working correctly ... ratio always 1". The clip never acts.
+    """
+
+    def loss(original: Callable[..., Any], model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        inputs["old_per_token_logps"] = log_probs(trainer, model, inputs)
+        return original(model, inputs, *args, **kwargs)
+
+    replace_method(trainer, "compute_loss", loss)
+
+
+def permuted_old_log_probs(trainer: Any) -> None:
+    """Move the old log-probs of each micro-batch to its next sample, and nothing else with them.
+
+    trl#454: ratios diverge from the first update on, because numerator and denominator belong to different samples. Seen when
+    code sorts or shuffles some tensors of the sample buffer and forgets others.
+    """
+
+    def alter(batch: dict[str, Any]) -> dict[str, Any]:
+        return batch | {"old_per_token_logps": batch["old_per_token_logps"].roll(1, dims=0)}
+
+    alter_microbatches(trainer, alter)
+
+
+FAULTS: dict[str, Callable[[Any], None]] = {
+    function.__name__: function for function in (regenerate_every_step, recompute_old_log_probs, permuted_old_log_probs)
+}
+"""The demonstration faults by name. All need several passes over a rollout (`num_iterations` above 1) to show."""
