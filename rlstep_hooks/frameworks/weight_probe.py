@@ -10,58 +10,61 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
 
-PROBED_TENSORS = 16
-PROBED_PER_TENSOR = 64
+PROBED_TENSORS = 8
+PROBED_PER_TENSOR = 128
 
 
 class WeightProbe:
-    """Looks at up to 64 evenly spaced weights in each of up to 16 trainable tensors, before and after an update.
+    """Looks at up to 128 evenly spaced weights in each of up to 8 trainable tensors, before and after an update.
 
-    Everything stays on the weights' device; nothing is fetched here. Tensors on several devices or of several dtypes are
-    reduced to the first tensor's device and dtype class, so the probe is one small vector.
+    Everything stays on the weights' device and nothing is fetched here: about twenty small operations an update, whatever the
+    size of the model. Tensors on another device or of another dtype than the first trainable one are not probed.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         trainable = [p for p in parameters if p.requires_grad and p.numel() > 0 and p.is_floating_point()]
-        same = [p for p in trainable if p.device == trainable[0].device and p.dtype == trainable[0].dtype]
+        same = [
+            p
+            for p in trainable
+            if p.is_contiguous() and (p.device, p.dtype) == (trainable[0].device, trainable[0].dtype)
+        ]
         step = max(len(same) // PROBED_TENSORS, 1)
-        self._parameters = same[::step][:PROBED_TENSORS]
-        self._strides = [max(p.numel() // PROBED_PER_TENSOR, 1) for p in self._parameters]
-        self.size = sum(
-            len(range(0, p.numel(), s)[:PROBED_PER_TENSOR])
-            for p, s in zip(self._parameters, self._strides, strict=True)
-        )
+        self._probed = [(p, *_spacing(p.numel())) for p in same[::step][:PROBED_TENSORS]]
+        self.size = sum(count for _, count, _ in self._probed)
         self._before: Tensor | None = None
         self._gradient: Tensor | None = None
         self._after: Tensor | None = None
         self._moved: Tensor | None = None
 
     def _read(self) -> Tensor:
+        """The probed weights now, as one vector (a copy)."""
         import torch
 
-        with torch.no_grad():
-            return torch.cat(
-                [
-                    p.detach().reshape(-1)[::s][:PROBED_PER_TENSOR]
-                    for p, s in zip(self._parameters, self._strides, strict=True)
-                ]
-            )
+        return torch.cat([p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed])
+
+    def _read_gradient(self) -> Tensor:
+        """The gradients of the probed weights, 0 where there is none."""
+        import torch
+
+        parts = []
+        for parameter, count, stride in self._probed:
+            gradient = parameter.grad
+            if gradient is None:
+                parts.append(parameter.new_zeros(count))
+            elif gradient.is_contiguous():
+                parts.append(gradient.as_strided((count,), (stride,)))
+            else:
+                parts.append(gradient.reshape(-1)[::stride][:count])
+        return torch.cat(parts)
 
     def before_step(self) -> None:
         """Read weights and gradients just before the optimizer steps."""
         import torch
 
-        self._before = self._read()
-        self._moved = None if self._after is None else (self._before != self._after).sum()
         with torch.no_grad():
-            self._gradient = torch.cat(
-                [
-                    torch.zeros_like(p.detach().reshape(-1)[::s][:PROBED_PER_TENSOR])
-                    if p.grad is None
-                    else p.grad.detach().reshape(-1)[::s][:PROBED_PER_TENSOR].to(p.dtype)
-                    for p, s in zip(self._parameters, self._strides, strict=True)
-                ]
-            )
+            self._before = self._read()
+            self._gradient = self._read_gradient()
+            self._moved = None if self._after is None else self._before != self._after
 
     def after_step(self, learning_rate: float) -> Tensor | None:
         """Compare with the weights before.
@@ -71,8 +74,8 @@ class WeightProbe:
         exceed.
 
         Returns:
-            float32 of shape (5,): weights changed, weights with a gradient, weights whose change must be visible, the
-            largest change, weights that moved since the step before. None without a reading before.
+            float32 of shape (5,): weights changed, weights with a gradient, weights whose change must be visible, weights that
+            moved since the step before, the largest change. None without a reading before.
         """
         import torch
 
@@ -81,22 +84,16 @@ class WeightProbe:
             return None
         with torch.no_grad():
             after = self._read()
-            difference = after - before
-            epsilon = torch.finfo(before.dtype).eps
-            visible = (gradient.abs() * learning_rate) > (before.abs() * epsilon)
-            moved = self._moved if self._moved is not None else torch.zeros((), device=before.device)
-            values = torch.stack(
-                [
-                    difference.count_nonzero().float(),
-                    gradient.count_nonzero().float(),
-                    visible.count_nonzero().float(),
-                    difference.abs().max().float(),
-                    moved.float(),
-                ]
-            )
+            change = (after - before).abs_()
+            visible = gradient.abs() * learning_rate > before.abs_() * torch.finfo(before.dtype).eps
+            moved = self._moved if self._moved is not None else torch.zeros_like(visible)
+            counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(1, dtype=torch.float32)
+            values = torch.cat([counts, change.max().float().reshape(1)])
         self._after, self._before, self._gradient = after, None, None
         return values
 
-    def forget(self) -> None:
-        """Drop the reading after the last step (something is known to have replaced the weights)."""
-        self._after = None
+
+def _spacing(size: int) -> tuple[int, int]:
+    """How many weights of a tensor to probe, and how far apart."""
+    stride = max(size // PROBED_PER_TENSOR, 1)
+    return min((size - 1) // stride + 1, PROBED_PER_TENSOR), stride

@@ -50,12 +50,17 @@ def alter_microbatches(trainer: Any, alter: Callable[[dict[str, Any]], dict[str,
     replace_method(trainer, "_prepare_inputs", prepare)
 
 
+def log_prob_method(trainer: Any) -> str:
+    """The name of the method that computes per-token log-probs; renamed in TRL 0.20."""
+    name = "_get_per_token_logps_and_entropies"
+    return name if hasattr(trainer, name) else "_get_per_token_logps"
+
+
 def log_probs(trainer: Any, model: Any, batch: dict[str, Any]) -> Tensor:
     """Per-token log-probs of a batch's completions (samples, tokens), by the method that the loss uses in this release."""
     import torch
 
-    name = "_get_per_token_logps_and_entropies"
-    method = getattr(trainer, name if hasattr(trainer, name) else "_get_per_token_logps")
+    method = getattr(trainer, log_prob_method(trainer))
     tokens = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     with torch.no_grad():

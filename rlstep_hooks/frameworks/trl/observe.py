@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rlstep_hooks.frameworks.trl.loss import LossSettings
     from rlstep_hooks.frameworks.trl.releases import Release
     from rlstep_hooks.schedule import Schedule
 
@@ -483,65 +484,71 @@ class TrlObserver:
         import torch
 
         inputs = phase.loss_inputs
-        if inputs is None or not phase.calls:
-            return
         new = next((call.log_probs for call in reversed(phase.calls) if call.grad), None)
-        if new is None:
+        if inputs is None or new is None:
+            self.recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
             return
         old = self._old_log_probs(inputs)
         with torch.no_grad():
             new = new.detach()
             mask = _token_mask(inputs)
-            tokens = mask.sum()
-            values = [tokens.float()]
+            numbers = [mask.sum(dtype=torch.float32)]
             parts = []
             log_ratio = None
-            if old is not None and old.dim() == 2:
-                log_ratio = (new - old) * mask
+            if old is not None:
+                scope = "token" if old.dim() == 2 else "sequence"
+                log_ratio = (new - old) * mask if scope == "token" else (new * mask).sum(1) - old
                 size = log_ratio.abs()
-                values += [size.max().float(), size.sum().float()]
-                parts.append("token")
-            elif old is not None:
-                size = ((new * mask).sum(1) - old).abs()
-                values += [size.max().float(), size.sum().float()]
-                parts.append("sequence")
-            checksum = inputs.get(OLD)
-            if checksum is not None and old is not None and checksum.shape[0] == old.shape[0]:
-                values.append((bit_checksum(old) == checksum).all().float())
-                parts.append("old")
+                numbers += [size.max(), size.sum(dtype=torch.float32)]
+                parts.append(scope)
+                checksum = inputs.get(OLD)
+                if checksum is not None and checksum.shape[0] == old.shape[0]:
+                    numbers.append((bit_checksum(old) != checksum).sum(dtype=torch.float32))
+                    parts.append("old")
             checksum = inputs.get(TOKENS)
             if checksum is not None and checksum.shape[0] == inputs["completion_ids"].shape[0]:
-                values.append((self._token_checksum(inputs["completion_ids"]) == checksum).all().float())
+                altered = self._token_checksum(inputs["completion_ids"]) != checksum
+                numbers.append(altered.sum(dtype=torch.float32))
                 parts.append("tokens")
-            if self._loss_settings is not None and (old is None or log_ratio is not None):
-                values += self._loss_values(phase, inputs, log_ratio, mask)
-                parts.append("loss" if self._compares_loss else "clip")
-            self._values.add(("microbatch", self._microbatches, ",".join(parts)), torch.stack(values))
+            if self._loss_settings is not None and (log_ratio is None or log_ratio.dim() == 2):
+                self._add_loss_numbers(self._loss_settings, phase, inputs, log_ratio, mask, parts, numbers)
+            self._values.add(("microbatch", self._microbatches, ",".join(parts)), torch.stack(_as_float32(numbers)))
 
-    def _loss_values(
-        self, phase: Phase, inputs: dict[str, Any], log_ratio: Tensor | None, mask: Tensor
-    ) -> list[Tensor]:
-        """Clipped tokens, and where the formula covers this loss: the loss, the formula's, and the latter's largest value."""
+    def _add_loss_numbers(
+        self,
+        settings: LossSettings,
+        phase: Phase,
+        inputs: dict[str, Any],
+        log_ratio: Tensor | None,
+        mask: Tensor,
+        parts: list[str],
+        numbers: list[Tensor],
+    ) -> None:
+        """Add the clipped tokens and, on the first micro-batch of each window, the loss against the documented one.
+
+        All micro-batches of a window share its normaliser, so the first stands for the others.
+        """
         import torch
 
-        settings = self._loss_settings
-        if settings is None or phase.loss is None:
-            return []
+        compares = self._compares_loss and self._window == 0 and phase.loss is not None
+        if log_ratio is None and not compares:
+            return
         advantages = inputs["advantages"]
         if advantages.dim() == 1:
             advantages = advantages.unsqueeze(1)
         if log_ratio is None:
-            token_loss, values = -advantages.expand(mask.shape), [torch.zeros((), device=mask.device)]
+            token_loss = -advantages.expand(mask.shape)
         else:
             token_loss, clipped = clipped_token_loss(log_ratio, advantages, settings)
-            values = [(clipped * mask).sum().float()]
-        if not self._compares_loss:
-            return values
-        trainer, tokens = self.trainer, inputs.get("num_items_in_batch")
-        window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-        expected = documented_loss(token_loss, mask, settings=settings, window=window, generation_tokens=tokens)
-        largest = documented_loss(token_loss.abs(), mask, settings=settings, window=window, generation_tokens=tokens)
-        return [*values, phase.loss.detach().float(), expected.float(), largest.float()]
+            numbers.append((clipped * mask).sum(dtype=torch.float32))
+            parts.append("clip")
+        if compares and phase.loss is not None:
+            trainer, tokens = self.trainer, inputs.get("num_items_in_batch")
+            window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+            for terms in (token_loss, token_loss.abs()):
+                numbers.append(documented_loss(terms, mask, settings=settings, window=window, generation_tokens=tokens))
+            numbers.append(phase.loss.detach())
+            parts.append("loss")
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:
         """(B, T) token ids -> (B,) int64 that changes with any token and with their order."""
@@ -689,7 +696,7 @@ class TrlObserver:
             )
 
     def _update_values(self, index: int, numbers: list[float]) -> UpdateValues:
-        changed, with_gradient, visible, largest, moved = numbers
+        changed, with_gradient, visible, moved, largest = numbers
         return UpdateValues(
             index=index,
             probed=self._probe.size if self._probe is not None else 0,
@@ -725,6 +732,13 @@ def bit_checksum(values: Tensor) -> Tensor:
     return bits.sum(-1, dtype=torch.int64) if bits.dim() > 1 else bits.to(torch.int64)
 
 
+def _as_float32(numbers: list[Tensor]) -> list[Tensor]:
+    """The same numbers in one dtype, converting only those of another."""
+    import torch
+
+    return [number if number.dtype == torch.float32 else number.float() for number in numbers]
+
+
 def _token_mask(inputs: dict[str, Any]) -> Tensor:
     """(B, T): 1 on tokens that the loss counts. Tool tokens are masked out where there are tools."""
     mask: Tensor = inputs["completion_mask"]
@@ -757,15 +771,15 @@ def _microbatch_values(index: int, parts: str, numbers: list[float]) -> MicroBat
         maximum = next(rest)
         mean = next(rest) / max(tokens, 1.0)
     else:
-        maximum = mean = 0.0  # the old log-probs are the current ones
+        maximum = mean = clipped = 0.0  # the old log-probs are the current ones
     if "old" in names:
-        old_intact = bool(next(rest))
+        old_intact = next(rest) == 0
     if "tokens" in names:
-        tokens_intact = bool(next(rest))
-    if "loss" in names or "clip" in names:
+        tokens_intact = next(rest) == 0
+    if "clip" in names:
         clipped = next(rest) / max(tokens, 1.0)
     if "loss" in names:
-        loss, expected, largest = (next(rest) for _ in range(3))
+        expected, largest, loss = (next(rest) for _ in range(3))
         if largest > 0 and abs(expected) > 0.01 * largest:
             loss_ratio = loss / expected
     return MicroBatchValues(

@@ -1,0 +1,171 @@
+"""Training is bit for bit the same with and without the audit, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+import torch
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
+from tests.frameworks.trl.conftest import RELEASE
+from tests.frameworks.trl.helpers import problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "reuse": {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 6},
+    "dropout": {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 4},
+    "evaluation": {
+        "gradient_accumulation_steps": 2,
+        "max_steps": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "evaluation_rows": 4,
+    },
+    "reference": {"max_steps": 3, "beta": 0.04},
+    "bfloat16": {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 4, "bf16": True},
+}
+_TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "runtime", "per_second")
+
+
+def _logs(trainer: Any) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in entry.items() if not any(part in name for part in _TIMES)}
+        for entry in trainer.state.log_history
+    ]
+
+
+def _state(trainer: Any) -> dict[str, Any]:
+    optimizer = trainer.optimizer.state_dict()["state"]
+    return {
+        "weights": {name: value.clone() for name, value in trainer.model.state_dict().items()},
+        "moments": {(i, n): v for i, entry in optimizer.items() for n, v in entry.items()},
+        "torch": torch.get_rng_state(),
+        "numpy": numpy.random.get_state()[1],
+        "python": random.getstate(),
+        "logs": _logs(trainer),
+    }
+
+
+def _run(folder: Path, name: str, callbacks: list[Any]) -> dict[str, Any]:
+    model = tiny_model(tiny_tokenizer(), dropout=0.1) if name == "dropout" else None
+    trainer = tiny_trainer(folder, callbacks=callbacks, model=model, **SETTINGS[name])
+    trainer.train()
+    return _state(trainer)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_training_is_bit_for_bit_the_same(tmp_path: Path, name: str) -> None:
+    audit = StepAuditCallback(log_dir=tmp_path / "log", listeners=())
+    bare, audited = _run(tmp_path / "bare", name, []), _run(tmp_path / "audited", name, [audit])
+    assert audit.report.counts.updates == SETTINGS[name]["max_steps"]
+    for part in ("weights", "moments"):
+        assert bare[part].keys() == audited[part].keys()
+        for key, value in bare[part].items():
+            other = audited[part][key]
+            assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, (part, key)
+    assert torch.equal(bare["torch"], audited["torch"])
+    assert (bare["numpy"] == audited["numpy"]).all()
+    assert bare["python"] == audited["python"]
+    assert bare["logs"] == audited["logs"]
+
+
+def _attributes(trainer: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(trainer).items() if callable(value) and not isinstance(value, torch.nn.Module)}
+
+
+def test_everything_patched_is_given_back(build: Callable[..., Any]) -> None:
+    trainer, audit = build(max_steps=2)
+    own = trainer.compute_loss = trainer.compute_loss  # an instance attribute of the user's own must survive as it is
+    before = _attributes(trainer)
+    assert "train" in before, "the audit wraps `train` when the trainer is built"
+    trainer.train()
+    assert audit.report.verdict == "PASS", problems(audit.report)
+    after = _attributes(trainer)
+    assert after.keys() == before.keys() - {"train"} | ({"train"} & after.keys())
+    assert trainer.compute_loss is own
+    for name in ("training_step", "prediction_step", "_generate_and_score_completions", "_compute_loss"):
+        assert name not in vars(trainer)
+    inner = trainer.optimizer.optimizer
+    assert not inner._optimizer_step_pre_hooks
+    assert not inner._optimizer_step_post_hooks
+    assert not trainer.model._forward_pre_hooks
+
+
+class UserError(Exception):
+    """Raised by a reward function."""
+
+
+@pytest.mark.parametrize("place", ["reward", "callback"])
+def test_an_exception_of_the_user_passes_unchanged(build: Callable[..., Any], place: str) -> None:
+    from transformers import TrainerCallback
+
+    raised = UserError("mine")
+
+    def reward(completions: Any, **kwargs: Any) -> list[float]:
+        raise raised
+
+    class Failing(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            raise raised
+
+    trainer, audit = build(max_steps=2, **({"reward": reward} if place == "reward" else {}))
+    if place == "callback":
+        trainer.add_callback(Failing())
+    with pytest.raises(UserError) as caught:
+        trainer.train()
+    assert caught.value is raised
+    assert not audit.report.complete
+    assert not problems(audit.report), "an exception of the user's is no finding"
+    assert "training_step" not in vars(trainer)
+    assert not trainer.optimizer.optimizer._optimizer_step_post_hooks
+
+
+HOOKS = (
+    "_emit_microbatch",
+    "_emit_rollout",
+    "_measure_loss",
+    "_before_step",
+    "_emit_update",
+    "_emit_measured",
+    "_identify",
+    "_check_settings",
+)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_that_raises_costs_an_observation_and_nothing_else(
+    tmp_path: Path, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlstep_hooks.frameworks.trl import observe
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("broken on purpose")
+
+    bare = _run(tmp_path / "bare", "reuse", [])
+    if hook == "_before_step":
+        monkeypatch.setattr(observe.WeightProbe, "before_step", broken)
+    else:
+        monkeypatch.setattr(observe.TrlObserver, hook, broken)
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    audited = _run(tmp_path / "audited", "reuse", [audit])
+    for key, value in bare["weights"].items():
+        assert torch.equal(value, audited["weights"][key])
+    assert torch.equal(bare["torch"], audited["torch"])
+    assert any("broken on purpose" in reason for reason in audit.report.not_evaluated.values())
+    assert not problems(audit.report), "what was not observed is no finding"
+
+
+def test_the_release_under_test_is_supported() -> None:
+    from rlstep_hooks.frameworks.trl.releases import installed_release
+
+    release = installed_release()
+    assert release is not None
+    assert release.supported
+    assert release.trl == str(RELEASE)
