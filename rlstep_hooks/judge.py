@@ -74,6 +74,8 @@ class Judge:
         self._counts: dict[str, int] = defaultdict(int)
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
         self._ended: RunEnded | None = None
+        self.failed = False
+        """Whether an error was found so far."""
 
     @property
     def run(self) -> RunStarted | None:
@@ -184,6 +186,11 @@ class Judge:
         return findings
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
+        explained = self._explained(rule, finding, difference)
+        self.failed = self.failed or explained.severity == "error"
+        return explained
+
+    def _explained(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         assert self._progress is not None  # rules exist only once there is a plan
         evidence = Evidence(finding, self._progress, difference)
         for deviation in self._deviations:

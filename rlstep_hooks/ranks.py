@@ -212,7 +212,7 @@ def _list(ranks: list[int]) -> str:
 def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Finding]) -> RuleOutcome:
     code, title = RanksDisagree.code, RanksDisagree.title
     if len(found) < 2:
-        return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason="only one record is here")
+        return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason="only one record is here", idle=True)
     digests = {tail.ended.digest if tail.ended is not None else None for tail in tails.values()}
     if len(digests) == 1 and None not in digests:
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(found))

@@ -74,6 +74,8 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How often the rule compared something."""
     reason: str = ""
     """Why it was not evaluated."""
+    idle: bool = False
+    """Whether that is only because the run never did what the rule looks at."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ def demo(
 def main() -> None:
     """Run the command line."""
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except Exception as error:
@@ -71,3 +71,4 @@ def main() -> None:
             raise
         show()
         sys.exit(2)
+    sys.exit(status)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from rlstep_hooks.rules import BY_CODE, RULES, page
 
@@ -42,5 +44,20 @@ def show(code: str | None) -> int:
         return 2
     rule = BY_CODE[code.upper()]
     console.print(f"[bold]{rule.code} {rule.title}[/bold] ({rule.severity})\n")
-    console.print(page(rule), highlight=False, markup=False)
+    for indent, paragraph in _paragraphs(page(rule)):
+        console.print(Padding(Text(paragraph), (0, 0, 0, indent)))
     return 0
+
+
+def _paragraphs(text: str) -> list[tuple[int, str]]:
+    """A docstring's paragraphs with their indentation, each on one line for the terminal to wrap."""
+    found: list[tuple[int, str]] = []
+    continues = False
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if continues and line.strip() and found[-1][0] == indent:
+            found[-1] = (indent, f"{found[-1][1]} {line.strip()}")
+        else:
+            found.append((indent, line.strip()))
+        continues = bool(line.strip())
+    return found

@@ -178,15 +178,25 @@ def verdict_block(report: Report) -> RenderableType:
         parts += [table, Text()]
     for finding in report.findings:
         parts += [finding_lines(finding), Text()]
-    if report.not_evaluated:
-        parts.append(Text("not evaluated", style="dim"))
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(style="dim")
-        for name, reason in report.not_evaluated.items():
-            table.add_row(f"  {name}", escape(reason))
-        parts.append(table)
+    parts += _not_evaluated_lines(report)
     return Group(*parts)
+
+
+def _not_evaluated_lines(report: Report) -> list[RenderableType]:
+    """What could not be observed, each with its reason; rules that merely had nothing to compare in one line."""
+    idle = [rule.code for rule in report.rules if rule.verdict == "NOT_EVALUATED" and rule.idle]
+    unseen = {name: reason for name, reason in report.not_evaluated.items() if name not in idle}
+    lines: list[RenderableType] = []
+    if unseen:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="yellow", no_wrap=True)
+        table.add_column()
+        for name, reason in unseen.items():
+            table.add_row(f"  {name}", escape(reason))
+        lines += [Text("not evaluated", style="yellow"), table]
+    if idle:
+        lines.append(Text(f"nothing to compare in this run for {', '.join(idle)}", style="dim"))
+    return lines
 
 
 class ConsoleListener:
@@ -235,10 +245,9 @@ class LiveListener:
         schedule = judge.run.schedule if judge.run is not None else None
         rollouts = number(schedule.rollouts) if schedule is not None and schedule.rollouts is not None else "?"
         updates = number(schedule.updates) if schedule is not None and schedule.updates is not None else "?"
-        failed = any(f.severity == "error" for f in judge.report().findings)
         return (
             f"rollout {counts.rollouts} of {rollouts} · update {counts.updates} of {updates} · lag {self._lag} · "
-            f"|log ratio| up to {self._largest:.2g} · {'FAIL' if failed else 'PASS'} so far"
+            f"|log ratio| up to {self._largest:.2g} · {'FAIL' if judge.failed else 'PASS'} so far"
         )
 
     def finished(self, report: Report) -> None:

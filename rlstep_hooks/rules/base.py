@@ -153,6 +153,7 @@ class Rule:
                 verdict="NOT_EVALUATED",
                 checks=self.checks,
                 reason=self.disabled or self.nothing_seen,
+                idle=not self.disabled,
             )
         return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=self.checks)
 

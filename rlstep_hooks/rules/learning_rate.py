@@ -30,7 +30,7 @@ class ScheduleHorizon(Rule):
     code = "RLS601"
     title = "Learning-rate horizon is not the run's length"
     topics = ("learning_rate",)
-    nothing_seen = "the length of the run or of the schedule is not known"
+    nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
 
     def started(self, event: RunStarted) -> Finding | None:
         """Compare horizon and ticks."""

@@ -65,6 +65,19 @@ def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSett
     return -torch.minimum(free, clipped), clipped < free
 
 
+def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:
+    """exp(r - n) - (r - n) - 1: the estimate of the KL divergence of each token that TRL adds with weight beta.
+
+    Args:
+        reference: (B, T), log-probs of the reference model.
+        new: (B, T), log-probs of the policy.
+    """
+    import torch
+
+    difference = reference - new
+    return torch.exp(difference) - difference - 1
+
+
 def documented_loss(
     token_loss: Tensor, mask: Tensor, *, settings: LossSettings, window: int, generation_tokens: Tensor | None
 ) -> Tensor:

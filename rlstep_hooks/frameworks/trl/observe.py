@@ -30,7 +30,13 @@ from rlstep_hooks.events import (
     WeightSync,
 )
 from rlstep_hooks.frameworks.deferred import DeferredValues
-from rlstep_hooks.frameworks.trl.loss import COVERED, clipped_token_loss, documented_loss, read_loss_settings
+from rlstep_hooks.frameworks.trl.loss import (
+    COVERED,
+    clipped_token_loss,
+    documented_loss,
+    kl_estimate,
+    read_loss_settings,
+)
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
 from rlstep_hooks.frameworks.weight_probe import WeightProbe
 from rlstep_hooks.patching import Patches
@@ -120,7 +126,7 @@ class TrlObserver:
         self._positions: Tensor | None = None
         clips = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release) if clips else None
-        self._compares_loss = clips and not self._uncovered_loss()
+        self._loss_uncovered = self._uncovered_loss()
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
         self._epochs = epochs
 
@@ -195,18 +201,23 @@ class TrlObserver:
                 cannot("refresh", why)
             if "training_step" in overridden or "prediction_step" in overridden:
                 cannot("samples", why)
+        if self._loss_uncovered:
+            cannot("loss", f"the documented formula is not evaluated with {self._loss_uncovered}")
         if trainer.accelerator.dataloader_config.dispatch_batches:
             cannot(
                 "samples", "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move"
             )
 
     def _uncovered_loss(self) -> str:
-        """Why the documented formula does not cover this trainer's loss; empty where it does."""
+        """What keeps the documented formula from covering this trainer's loss; empty where it does."""
         trainer, args = self.trainer, self.trainer.args
-        if _overridden(type(trainer), "compute_loss") or _overridden(type(trainer), "_compute_loss"):
-            return f"{type(trainer).__name__} overrides the loss"
+        if self.schedule.algorithm != "GRPO":
+            return f"the loss of {self.schedule.algorithm}"
         plain = {
-            "a KL term": trainer.beta == 0.0,
+            "a loss of the subclass's own": not any(
+                _overridden(type(trainer), name) for name in ("compute_loss", "_compute_loss")
+            ),
+            "a KL term whose reference is computed in the loss": self.schedule.reference_source != "in_loss",
             "a loss type without this clip": getattr(trainer, "loss_type", "bnpo") in COVERED,
             "a sequence-level ratio": getattr(trainer, "importance_sampling_level", "token") == "token",
             "a two-sided clip": getattr(args, "delta", None) is None,
@@ -511,7 +522,7 @@ class TrlObserver:
                 numbers.append(altered.sum(dtype=torch.float32))
                 parts.append("tokens")
             if self._loss_settings is not None and (log_ratio is None or log_ratio.dim() == 2):
-                self._add_loss_numbers(self._loss_settings, phase, inputs, log_ratio, mask, parts, numbers)
+                self._add_loss_numbers(self._loss_settings, phase, inputs, new, log_ratio, mask, parts, numbers)
             self._values.add(("microbatch", self._microbatches, ",".join(parts)), torch.stack(_as_float32(numbers)))
 
     def _add_loss_numbers(
@@ -519,6 +530,7 @@ class TrlObserver:
         settings: LossSettings,
         phase: Phase,
         inputs: dict[str, Any],
+        new: Tensor,
         log_ratio: Tensor | None,
         mask: Tensor,
         parts: list[str],
@@ -530,7 +542,7 @@ class TrlObserver:
         """
         import torch
 
-        compares = self._compares_loss and self._window == 0 and phase.loss is not None
+        compares = not self._loss_uncovered and self._window == 0 and phase.loss is not None
         if log_ratio is None and not compares:
             return
         advantages = inputs["advantages"]
@@ -542,6 +554,12 @@ class TrlObserver:
             token_loss, clipped = clipped_token_loss(log_ratio, advantages, settings)
             numbers.append((clipped * mask).sum(dtype=torch.float32))
             parts.append("clip")
+        reference = inputs.get("ref_per_token_logps")
+        if compares and reference is not None and self.trainer.beta != 0.0:
+            kl = kl_estimate(reference, new)
+            if log_ratio is not None and getattr(self.trainer.args, "use_bias_correction_kl", False):
+                kl = kl * torch.exp(log_ratio)
+            token_loss = token_loss + self.trainer.beta * kl
         if compares and phase.loss is not None:
             trainer, tokens = self.trainer, inputs.get("num_items_in_batch")
             window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)

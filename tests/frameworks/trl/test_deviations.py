@@ -88,7 +88,7 @@ def test_resume(tmp_path: Path, saved_at: int) -> None:
     audit = StepAuditCallback(log_dir=None, listeners=())
     trainer = tiny_trainer(tmp_path, callbacks=[audit], **settings)
     checkpoint = str(tmp_path / f"checkpoint-{saved_at}")
-    if saved_at == 3 and RELEASE < Version("0.17"):
+    if saved_at == 3 and Version("0.17") > RELEASE:
         with pytest.raises(TypeError, match="'NoneType' object is not subscriptable"):
             trainer.train(resume_from_checkpoint=checkpoint)
         check(audit.report, "trl-resume-raises", present=True)
@@ -105,7 +105,7 @@ def test_resume(tmp_path: Path, saved_at: int) -> None:
 
 
 def test_stale_rollouts_without_old_log_probs(build: Callable[..., Any]) -> None:
-    if RELEASE < Version("0.18"):
+    if Version("0.18") > RELEASE:
         pytest.skip("steps_per_generation came with 0.18")
     trainer, audit = build(
         gradient_accumulation_steps=4, steps_per_generation=3, num_train_epochs=1, loss_type="bnpo", rows=36
@@ -118,7 +118,7 @@ def test_stale_rollouts_without_old_log_probs(build: Callable[..., Any]) -> None
 
 
 def test_gradients_left_over(build: Callable[..., Any]) -> None:
-    if RELEASE < Version("0.18"):
+    if Version("0.18") > RELEASE:
         pytest.skip("steps_per_generation came with 0.18")
     trainer, audit = build(
         gradient_accumulation_steps=3, steps_per_generation=5, num_train_epochs=2, loss_type="bnpo", rows=36
@@ -147,7 +147,7 @@ def test_max_steps_counts_dropped_rows(build: Callable[..., Any], scheduler: str
 
 @pytest.mark.parametrize(("accumulation", "per_generation"), [(2, 4), (4, 2), (2, 2)])
 def test_dapo_divisor(build: Callable[..., Any], accumulation: int, per_generation: int) -> None:
-    if RELEASE < Version("0.22"):
+    if Version("0.22") > RELEASE:
         pytest.skip("the dapo loss came with 0.22")
     trainer, audit = build(
         gradient_accumulation_steps=accumulation, steps_per_generation=per_generation, max_steps=4, loss_type="dapo"
@@ -161,13 +161,22 @@ def test_dapo_divisor(build: Callable[..., Any], accumulation: int, per_generati
         assert f"{accumulation / per_generation:.4g} times" in audit.report.findings[0].observed
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.04])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo"])
-def test_other_losses_do_not_depend_on_the_generation_period(build: Callable[..., Any], loss_type: str) -> None:
-    if RELEASE < Version("0.18"):
+def test_other_losses_do_not_depend_on_the_generation_period(
+    build: Callable[..., Any], loss_type: str, beta: float
+) -> None:
+    if Version("0.18") > RELEASE:
         pytest.skip("steps_per_generation came with 0.18")
-    trainer, audit = build(gradient_accumulation_steps=2, steps_per_generation=4, max_steps=4, loss_type=loss_type)
+    trainer, audit = build(
+        gradient_accumulation_steps=2, steps_per_generation=4, max_steps=4, loss_type=loss_type, beta=beta
+    )
     trainer.train()
     check(audit.report, "", present=False)
     outcome = next(rule for rule in audit.report.rules if rule.code == "RLS801")
-    assert outcome.verdict == "PASS"
-    assert outcome.checks >= 4
+    if beta and release_between("0.18", "0.19"):  # the reference is computed in the loss there
+        assert outcome.verdict == "NOT_EVALUATED"
+        assert "KL term" in outcome.reason
+    else:
+        assert outcome.verdict == "PASS", outcome.reason
+        assert outcome.checks >= 3

@@ -34,11 +34,11 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     """Settings that TRL accepts, for runs of at most some dozen micro-batches."""
     batch = draw(st.integers(1, 4))
     accumulation = draw(st.integers(1, 4))
-    periods = RELEASE >= Version("0.18")
+    periods = Version("0.18") <= RELEASE
     per_generation = draw(st.integers(1, 5)) if periods else accumulation
     iterations = draw(st.integers(1, 3))
     # 0.16 forms groups within one micro-batch, later releases within the generation batch.
-    whole = batch if RELEASE < Version("0.17") else batch * per_generation
+    whole = batch if Version("0.17") > RELEASE else batch * per_generation
     groups = [g for g in range(2, whole + 1) if whole % g == 0]
     if not groups:
         batch, whole = 2 * batch, 2 * whole
@@ -60,10 +60,10 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     }
     if periods:
         config["steps_per_generation"] = per_generation
-    if RELEASE >= Version("0.17"):
+    if Version("0.17") <= RELEASE:
         config["shuffle_dataset"] = draw(st.booleans()) or rows % prompts != 0
-    if RELEASE >= Version("0.18"):
-        losses = ["grpo", "bnpo", "dr_grpo"] + (["dapo"] if RELEASE >= Version("0.22") else [])
+    if Version("0.18") <= RELEASE:
+        losses = ["grpo", "bnpo", "dr_grpo"] + (["dapo"] if Version("0.22") <= RELEASE else [])
         config["loss_type"] = draw(st.sampled_from(losses))
     if draw(st.booleans()):
         config["max_steps"] = draw(st.integers(1, max(min(MICROBATCHES, 3 * per_epoch) // accumulation, 1)))

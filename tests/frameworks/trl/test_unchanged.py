@@ -77,7 +77,11 @@ def test_training_is_bit_for_bit_the_same(tmp_path: Path, name: str) -> None:
 
 
 def _attributes(trainer: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(trainer).items() if callable(value) and not isinstance(value, torch.nn.Module)}
+    return {
+        name: value
+        for name, value in vars(trainer).items()
+        if callable(value) and not isinstance(value, torch.nn.Module)
+    }
 
 
 def test_everything_patched_is_given_back(build: Callable[..., Any]) -> None:
