@@ -61,6 +61,7 @@ class Conformance:
         self._updates = start.updates
         self._version = start.version
         self._window = start.window
+        self._since_boundary = start.epoch_microbatches % schedule.microbatches_per_update
         self._cycle = start.cycle
         self._sampled = start.sampled
         self._epoch = start.epoch
@@ -79,10 +80,10 @@ class Conformance:
         except StopIteration:
             self._next = None
 
-    def where(self) -> Where:
+    def where(self, event: OrderedEvent | None = None) -> Where:
         """The place in the run of the event being looked at."""
         return Where(
-            rollout=max(self._rollouts - 1, 0),
+            rollout=self._rollouts if isinstance(event, Rollout) else max(self._rollouts - 1, 0),
             update=self._updates,
             microbatch=self._microbatches,
             epoch=self._epoch,
@@ -161,7 +162,7 @@ class Conformance:
         aspect: Literal["kind", "samples", "lag", "microbatches", "reference", "version"],
     ) -> Difference:
         self.checks += 1
-        return Difference(self._next or ExpectedEnd(self._updates), event, aspect, self.where())
+        return Difference(self._next or ExpectedEnd(self._updates), event, aspect, self.where(event))
 
     def _count(self, event: OrderedEvent) -> None:
         if isinstance(event, Rollout):
@@ -172,15 +173,16 @@ class Conformance:
         elif isinstance(event, MicroBatch):
             self._microbatches += 1
             self._window += 1
+            self._since_boundary += 1
             self._in_epoch += 1
             self._cycle += 1
         elif isinstance(event, Update):
             self._updates += 1
             self._version = event.version
-            self._window = 0
+            self._window = self._since_boundary = 0
         elif isinstance(event, EpochEnd):
             self._epoch = event.epoch
-            self._in_epoch = 0
+            self._in_epoch = self._since_boundary = 0
 
     def _observed_position_at_rollout(self, event: Rollout) -> Position:
         several = self.schedule.rollouts_per_cycle > 1
@@ -190,8 +192,17 @@ class Conformance:
             cycle=self._window % self.schedule.rollouts_per_cycle if several else 0,
             window=self._window,
             epoch=self._epoch,
-            epoch_microbatches=self._in_epoch,
+            epoch_microbatches=self._in_step(),
         )
+
+    def _in_step(self) -> int:
+        """Micro-batches of this pass, in step with its windows: one lost or seen twice must not shift all later updates."""
+        size, cycle = self.schedule.microbatches_per_update, self.schedule.microbatches_per_cycle
+        if self.schedule.partial_window == "carry":
+            return self._in_epoch
+        near = range(max(self._in_epoch - size + 1, 0), self._in_epoch + size)
+        fitting = [n for n in near if n % size == self._since_boundary % size]
+        return min(fitting, key=lambda n: (n % cycle != 0, abs(n - self._in_epoch)))
 
     def _observed_position(self, *, after_epoch: bool) -> Position:
         return Position(

@@ -185,7 +185,7 @@ class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Probed weights with a gradient other than zero."""
     visible: int
     """Probed weights whose gradient times learning rate is large enough to change them in their dtype."""
-    max_change: float
+    max_change: float | None = None
     moved_before: int = 0
     """Probed weights that differ from their value right after the update before this one."""
 

@@ -207,8 +207,8 @@ class Judge:
             return
         if isinstance(event, Rollout):
             if event.purpose == "training":
-                progress.rollouts += 1
-            _keep(progress.open_rollouts, event.index, (event, progress.where(rollout=event.index)))
+                progress.number_rollout(event.index)
+            _keep(progress.open_rollouts, event.index, (event, progress.where()))
         elif isinstance(event, MicroBatch):
             _keep(progress.open_microbatches, event.index, (event, progress.where(microbatch=event.index)))
         elif isinstance(event, Update) and event.role == "policy":

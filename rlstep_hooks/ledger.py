@@ -124,7 +124,9 @@ def records(folder: Path) -> dict[str, list[Record]]:
 
 
 def _started(found: list[Record]) -> float:
+    """When a run began; where its first line cannot be read, when its file was last written."""
     for record in found:
-        for event in record.events():
-            return event.started if isinstance(event, RunStarted) else 0.0
-    return 0.0
+        first = next(record.events(), None)
+        if isinstance(first, RunStarted):
+            return first.started
+    return found[0].path.stat().st_mtime

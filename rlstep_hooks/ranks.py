@@ -126,6 +126,10 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
         time.sleep(0.05)
     findings = _findings_of_others(report, started.rank, tails)
     outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings)]
+    if report.verdict == "PASS" and any(
+        t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
+    ):
+        report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
     return merge_findings(report, findings, outcomes, processes=len(found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -49,6 +49,7 @@ class Progress:
         self.open_rollouts: dict[int, tuple[Rollout, Where]] = {}
         self.update_values: dict[int, UpdateValues] = {}
         self._recent: deque[int] = deque()
+        self._numbers: OrderedDict[int, int] = OrderedDict()
 
     @property
     def resumed(self) -> bool:
@@ -56,13 +57,24 @@ class Progress:
         return self.started.start_updates > 0
 
     def where(self, *, rollout: int | None = None, update: int | None = None, microbatch: int | None = None) -> Where:
-        """A place in the run; numbers left out are those of now."""
+        """A place in the run; numbers left out are those of now. Rollouts are training rollouts, counted from 0."""
         return Where(
             rollout=max(self.rollouts - 1, 0) if rollout is None else rollout,
             update=self.updates if update is None else update,
             microbatch=microbatch,
             epoch=self.epoch,
         )
+
+    def number_rollout(self, index: int) -> None:
+        """Give the training rollout of this index its number."""
+        self._numbers[index] = self.rollouts
+        self.rollouts += 1
+        if len(self._numbers) > RECENT_UPDATES:
+            self._numbers.popitem(last=False)
+
+    def rollout_number(self, index: int) -> int | None:
+        """Which training rollout has this index, counted from 0; None for one of an evaluation."""
+        return self._numbers.get(index)
 
     def remember(self, version: int, values: UpdateValues) -> None:
         """Keep the values of the update that made `version`."""

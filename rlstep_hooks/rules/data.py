@@ -43,7 +43,7 @@ class PromptGroups(Rule):
         return self.fail(
             expected=f"each prompt {self.schedule.samples_per_prompt} times in a row",
             observed="blocks that mix prompts",
-            where=self.progress.where(rollout=event.index),
+            where=self.progress.where(),
             why="advantages compare rewards of different prompts",
             fix="look for a replaced sampler or a loader that shuffles or dispatches rows",
         )
@@ -115,7 +115,7 @@ class SamplesConserved(Rule):
         return self.fail(
             expected=f"each sample trained {passes} time{'s' if passes > 1 else ''} on its process",
             observed=observed,
-            where=self.progress.where(rollout=rollout, microbatch=microbatch),
+            where=self.progress.where(rollout=self.progress.rollout_number(rollout), microbatch=microbatch),
             why="samples were generated and scored, and then not used as the configuration says",
             fix="look for code that picks, filters or clears the sample buffer",
         )
@@ -168,7 +168,7 @@ class EvaluationInTraining(Rule):
                 return self.fail(
                     expected="samples of a training rollout",
                     observed=f"{len(part.rows)} samples generated for evaluation",
-                    where=self.progress.where(rollout=part.rollout, microbatch=event.index),
+                    where=self.progress.where(microbatch=event.index),
                     why="the evaluation set leaks into training, and training prompts are skipped",
                     fix="do not evaluate while training is under way, or use a release that keeps the two apart",
                 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, RunEnded, Update
+from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update
 from rlstep_hooks.rules.base import Rule
 from rlstep_hooks.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
     ExpectedMicroBatch,
+    ExpectedRefresh,
     ExpectedRollout,
     ExpectedUpdate,
 )
@@ -69,7 +70,7 @@ class UnexpectedRollout(_OrderRule):
         """Claim a rollout that came instead of something else."""
         if not isinstance(difference.observed, Rollout) or difference.aspect != "kind":
             return None
-        if isinstance(difference.expected, ExpectedUpdate | ExpectedEpochEnd | ExpectedEnd):
+        if isinstance(difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedEpochEnd | ExpectedEnd):
             return None
         self.checks += 1
         return self.fail(
@@ -138,7 +139,7 @@ class EarlyUpdate(_OrderRule):
         """Claim an update that came instead of something else."""
         if not isinstance(difference.observed, Update) or difference.aspect != "kind":
             return None
-        if isinstance(difference.expected, ExpectedEnd):
+        if isinstance(difference.expected, ExpectedRefresh | ExpectedEnd):
             return None
         self.checks += 1
         return self.fail(
@@ -173,6 +174,8 @@ class MissingUpdate(_OrderRule):
         """Claim anything that came where an update was due."""
         if not isinstance(difference.expected, ExpectedUpdate) or difference.aspect != "kind":
             return None
+        if isinstance(difference.observed, Refresh):
+            return None
         self.checks += 1
         return self.fail(
             expected=f"an update after {difference.expected.microbatches} micro-batches",
@@ -206,7 +209,7 @@ class EpochLength(_OrderRule):
         due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(
             difference.observed, Rollout | MicroBatch
         )
-        if not (ended or due) or isinstance(difference.expected, ExpectedUpdate | ExpectedEnd):
+        if not (ended or due) or isinstance(difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedEnd):
             return None
         self.checks += 1
         return self.fail(
@@ -241,8 +244,10 @@ class RunLength(_OrderRule):
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an end of training on one side only."""
-        early = isinstance(difference.observed, RunEnded) and not isinstance(difference.expected, ExpectedUpdate)
-        late = isinstance(difference.expected, ExpectedEnd)
+        early = isinstance(difference.observed, RunEnded) and not isinstance(
+            difference.expected, ExpectedRefresh | ExpectedUpdate
+        )
+        late = isinstance(difference.expected, ExpectedEnd) and not isinstance(difference.observed, Refresh)
         if not (early or late):
             return None
         self.checks += 1

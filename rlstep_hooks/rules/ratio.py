@@ -119,7 +119,7 @@ class RatioStuckAtOne(Rule):
             self.progress.update_values.get(version)
             for version in range(event.sampled_version + 1, event.policy_version + 1)
         )
-        if not any(v is not None and v.max_change >= VISIBLE_CHANGE[kind] for v in changes):
+        if not any(v is not None and (v.max_change or 0.0) >= VISIBLE_CHANGE[kind] for v in changes):
             return None
         self.checks += 1
         if values.max_abs_log_ratio != 0.0:
@@ -205,7 +205,7 @@ class RefreshNotAsPlanned(Rule):
         return self.fail(
             expected="old log-probs from a forward of the policy",
             observed="old log-probs that no observed forward of the policy produced",
-            where=self.progress.where(rollout=event.rollout),
+            where=self.progress.where(rollout=self.progress.rollout_number(event.rollout)),
             why="they come from other weights or another computation, so the ratio is not that of this policy",
             fix="look for code that replaces old_per_token_logps",
             variant="origin",

@@ -85,7 +85,7 @@ class SamplerVersion(Rule):
                 if unknown
                 else f"a sampler with version {event.sampler_version}, {event.policy_version - event.sampler_version} updates behind"
             ),
-            where=self.progress.where(rollout=event.index),
+            where=self.progress.where(),
             why="the samples come from other weights than those that train on them, and the ratio does not show it",
             fix=(
                 "look for code that generates with a copy of the model"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -721,7 +722,7 @@ class TrlObserver:
             changed=int(changed),
             with_gradient=int(with_gradient),
             visible=int(visible),
-            max_change=largest,
+            max_change=_finite(largest),
             moved_before=int(moved),
         )
 
@@ -750,6 +751,11 @@ def bit_checksum(values: Tensor) -> Tensor:
     return bits.sum(-1, dtype=torch.int64) if bits.dim() > 1 else bits.to(torch.int64)
 
 
+def _finite(number: float | None) -> float | None:
+    """The number, or None where it is not finite: JSON has no such numbers, and a report reads the same from a record."""
+    return number if number is not None and math.isfinite(number) else None
+
+
 def _as_float32(numbers: list[Tensor]) -> list[Tensor]:
     """The same numbers in one dtype, converting only those of another."""
     import torch
@@ -769,11 +775,11 @@ def _rollout_values(index: int, parts: str, numbers: list[float]) -> RolloutValu
         tokens = max(numbers[3], 1.0)
         return RolloutValues(
             index=index,
-            max_abs_advantage=numbers[0],
-            sampler_gap_mean=numbers[1] / tokens,
-            sampler_gap_max=numbers[2],
+            max_abs_advantage=_finite(numbers[0]),
+            sampler_gap_mean=_finite(numbers[1] / tokens),
+            sampler_gap_max=_finite(numbers[2]),
         )
-    return RolloutValues(index=index, max_abs_advantage=numbers[0])
+    return RolloutValues(index=index, max_abs_advantage=_finite(numbers[0]))
 
 
 def _microbatch_values(index: int, parts: str, numbers: list[float]) -> MicroBatchValues:
@@ -803,13 +809,13 @@ def _microbatch_values(index: int, parts: str, numbers: list[float]) -> MicroBat
     return MicroBatchValues(
         index=index,
         tokens=int(tokens),
-        max_abs_log_ratio=maximum,
-        mean_abs_log_ratio=mean,
+        max_abs_log_ratio=_finite(maximum),
+        mean_abs_log_ratio=_finite(mean),
         clipped=clipped,
         scope=scope,
         old_intact=old_intact,
         tokens_intact=tokens_intact,
-        loss_ratio=loss_ratio,
+        loss_ratio=_finite(loss_ratio),
     )
 
 

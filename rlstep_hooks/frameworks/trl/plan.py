@@ -279,6 +279,8 @@ def make_schedule(
                 else None
             ),
         )
+        if totals and not totals.microbatches_per_epoch:
+            not_evaluated["loader_epochs"] = "the rows do not fill a single rollout"
     else:
         for name in ("updates", "rollouts", "lr_ticks", "lr_horizon"):
             not_evaluated[name] = "neither the rows nor max_steps are known"
