@@ -43,7 +43,9 @@ def show(fault: str | None, log_dir: Path | None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         report = _train(console, Path(scratch), FAULTS[fault] if fault else None, log_dir)
     if log_dir is not None:
-        console.print(f"recorded in {log_dir}; `rlstep report {log_dir}` shows this again", highlight=False)
+        console.print(
+            f"recorded in {log_dir}; `rlstep report {log_dir}` shows this again", highlight=False, soft_wrap=True
+        )
     if fault is None:
         console.print("`rlstep demo --fault regenerate_every_step` shows the same run broken", highlight=False)
     return 1 if report.verdict == "FAIL" else 0 if report.verdict == "PASS" else 2

@@ -115,7 +115,8 @@ def _lag_words(schedule: Schedule) -> str:
 def _epoch_words(schedule: Schedule) -> str:
     if schedule.loader_epochs is None or schedule.loader_epochs == schedule.data_epochs:
         return ""
-    return f" ({approximate(schedule.loader_epochs)} loader passes)"
+    passes = "pass" if schedule.loader_epochs == 1 else "passes"
+    return f" ({approximate(schedule.loader_epochs)} loader {passes})"
 
 
 def finding_lines(finding: Finding) -> RenderableType:
