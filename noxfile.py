@@ -12,7 +12,6 @@ import nox
 nox.needs_version = ">=2024.3.2"
 nox.options.sessions = ["lint", "unit", "trl"]
 nox.options.reuse_existing_virtualenvs = True
-nox.options.default_venv_backend = "virtualenv|venv"
 
 TORCH = "torch==2.13.0"
 TESTS = ("pytest==9.0.2", "hypothesis==6.155.2")

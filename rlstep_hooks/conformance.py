@@ -59,6 +59,7 @@ class Conformance:
         self._rollouts = 0
         self._microbatches = 0
         self._updates = start.updates
+        self._closed = start.updates
         self._version = start.version
         self._window = start.window
         self._since_boundary = start.epoch_microbatches % schedule.microbatches_per_update
@@ -67,6 +68,7 @@ class Conformance:
         self._epoch = start.epoch
         self._in_epoch = start.epoch_microbatches
         self._lost = False
+        self._held: Difference | None = None
         self._restart(start)
 
     def _restart(self, position: Position) -> None:
@@ -95,9 +97,20 @@ class Conformance:
         Returns:
             The differences found: none where the event is as planned or nothing can be said of it.
         """
-        differences = self._match(event)
+        differences = self._settle(event)
+        differences += self._match(event)
         self._count(event)
         return differences
+
+    def _settle(self, event: OrderedEvent) -> list[Difference]:
+        """Report a pass that ended because the run was over, held back until now: the end of training is what differs."""
+        held, self._held = self._held, None
+        if held is None:
+            return []
+        if isinstance(event, RunEnded):
+            ended_by_wish = event.status == "raised" or event.stopped
+            return [] if ended_by_wish else [msgspec.structs.replace(held, observed=event)]
+        return [held]
 
     def _match(self, event: OrderedEvent) -> list[Difference]:
         if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped):
@@ -117,7 +130,11 @@ class Conformance:
             self._advance()
         expected = self._next
         if expected is None or not isinstance(expected, _COUNTERPART[type(event)]):
-            differences.append(self._difference(event, "kind"))
+            difference = self._difference(event, "kind")
+            if isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate):
+                self._held = difference
+            else:
+                differences.append(difference)
             if not isinstance(event, Refresh):
                 self._lost = True
             if isinstance(event, Rollout):
@@ -178,6 +195,7 @@ class Conformance:
             self._cycle += 1
         elif isinstance(event, Update):
             self._updates += 1
+            self._closed += event.by_loop
             self._version = event.version
             self._window = self._since_boundary = 0
         elif isinstance(event, EpochEnd):
@@ -187,10 +205,10 @@ class Conformance:
     def _observed_position_at_rollout(self, event: Rollout) -> Position:
         several = self.schedule.rollouts_per_cycle > 1
         return Position(
-            updates=self._updates,
+            updates=self._closed,
             version=event.policy_version,
             cycle=self._window % self.schedule.rollouts_per_cycle if several else 0,
-            window=self._window,
+            window=self._window if self.schedule.partial_window == "carry" else self._since_boundary,
             epoch=self._epoch,
             epoch_microbatches=self._in_step(),
         )
@@ -206,7 +224,7 @@ class Conformance:
 
     def _observed_position(self, *, after_epoch: bool) -> Position:
         return Position(
-            updates=self._updates,
+            updates=self._closed,
             version=self._version,
             cycle=self._cycle % self.schedule.microbatches_per_cycle,
             window=self._window,

@@ -114,6 +114,8 @@ class Update(Event, frozen=True, kw_only=True, tag="update"):
     """Counts windows of this process from 0, skipped ones included."""
     role: Literal["policy", "critic"] = "policy"
     applied: bool = True
+    by_loop: bool = True
+    """Whether the framework's training loop asked for it; False for a step made elsewhere."""
     version: int
     """Policy version after it."""
     microbatches: int
@@ -137,6 +139,8 @@ class EpochEnd(Event, frozen=True, kw_only=True, tag="epoch_end"):
     """Passes completed, this one included."""
     stopping: bool = False
     """Whether training was asked to stop before its planned end."""
+    run_over: bool = False
+    """Whether the framework counts its run as done, so that the pass ends for that and not for want of rows."""
 
 
 class Evaluated(Event, frozen=True, kw_only=True, tag="evaluated"):

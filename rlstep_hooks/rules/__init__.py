@@ -41,6 +41,7 @@ RULES: tuple[type[Rule], ...] = (
     learning_rate.ScheduleHorizon,
     learning_rate.SchedulerTicks,
     learning_rate.RateAtZero,
+    learning_rate.WarmupLength,
     resume.ResumeFailed,
     loss.LossScale,
     observation.ProcessMissing,

@@ -148,3 +148,40 @@ class RateAtZero(Rule):
             why="these updates change nothing" if self._positive else "no update of the run could change anything",
             fix="build the schedule for the number of updates of the run, or give it a floor",
         )
+
+
+class WarmupLength(Rule):
+    """The learning rate is still warming up when the run ends.
+
+    What it checks:
+        The warm-up that the live scheduler was built with is shorter than the ticks of the plan. Integers.
+
+    Why it matters:
+        The configured learning rate is never reached; the whole run trains at a fraction of it (maxtext PR#4225: a warm-up of
+        15 000 on a run of 500).
+
+    What to do:
+        Give the warm-up as a share of the run (`warmup_ratio`), or in the same unit as the run.
+    """
+
+    code = "RLS604"
+    title = "Warm-up as long as the run"
+    severity = "warning"
+    topics = ("learning_rate",)
+    nothing_seen = "the schedule has no warm-up, or the length of the run is not known"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Compare warm-up and ticks."""
+        warmup, ticks = event.facts.get("lr_warmup"), self.schedule.lr_ticks
+        if not warmup or not ticks:
+            return None
+        self.checks += 1
+        if warmup < ticks:
+            return None
+        return self.fail(
+            expected=f"a warm-up shorter than the {ticks} updates of the run",
+            observed=f"a warm-up of {warmup} ticks",
+            where=Where(),
+            why="the learning rate never reaches its configured value",
+            fix="give the warm-up as a share of the run, or in updates",
+        )

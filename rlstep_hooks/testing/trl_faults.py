@@ -69,14 +69,19 @@ def log_probs(trainer: Any, model: Any, batch: dict[str, Any]) -> Tensor:
 
 
 def regenerate_every_step(trainer: Any) -> None:
-    """Clear the sample buffer before each micro-batch, so that TRL (0.17 and later) generates for every one.
+    """Clear the sample buffer before each micro-batch, so that TRL generates for every one.
 
     ms-swift#9261: an integration misread the generation period, and rollouts came twice as often as configured. Nothing is
     reused; the ratio is 1 throughout and the run takes several times as long.
     """
+    slots = isinstance(trainer._buffered_inputs, list)  # TRL 0.16 keeps a slot for each micro-batch and fills only some
 
     def prepare(original: Callable[..., Any], batch: Any) -> Any:
-        trainer._buffered_inputs = None
+        if not slots:
+            trainer._buffered_inputs = None
+        elif trainer.state.global_step % trainer.num_iterations:
+            trainer._step += 1
+            return trainer._generate_and_score_completions(batch)
         return original(batch)
 
     replace_method(trainer, "_prepare_inputs", prepare)

@@ -148,7 +148,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             self._asked_to_stop = (
                 wished and state.global_step < state.max_steps and self._observer.microbatches_in_epoch > 0
             )
-            self._observer.epoch_ended(stopping=self._asked_to_stop)
+            run_over = state.global_step >= state.max_steps
+            self._observer.epoch_ended(stopping=self._asked_to_stop, run_over=run_over)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training ended without an exception."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlstep_hooks.deviations import Deviation, Evidence
-from rlstep_hooks.events import EpochEnd
+from rlstep_hooks.events import EpochEnd, Update
 
 _ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS205", "RLS206", "RLS208", "RLS307"})
 
@@ -31,7 +31,7 @@ def _window_never_ends(evidence: Evidence) -> bool:
     difference = evidence.difference
     schedule = evidence.progress.schedule
     return (
-        (difference is None or isinstance(difference.observed, EpochEnd))
+        (difference is None or isinstance(difference.observed, EpochEnd | Update))
         and bool(schedule.rows_dropped_per_epoch)
         and bool(schedule.microbatches_per_epoch)
         and (schedule.microbatches_per_epoch or 0) % schedule.microbatches_per_update != 0

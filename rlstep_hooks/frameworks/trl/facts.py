@@ -10,7 +10,7 @@ from typing import Any
 def live_facts(trainer: Any) -> dict[str, Any]:
     """Precision, dropout, scheduler and TRL's own counters."""
     scheduler = trainer.lr_scheduler
-    horizon = scheduler_horizon(scheduler)
+    horizon = scheduler_keyword(scheduler, "num_training_steps")
     facts: dict[str, Any] = {
         "trainer": type(trainer).__name__,
         "compute_dtype": compute_dtype(trainer),
@@ -23,28 +23,33 @@ def live_facts(trainer: Any) -> dict[str, Any]:
     }
     if horizon is not None:
         facts["lr_horizon"] = horizon
+    warmup = scheduler_keyword(scheduler, "num_warmup_steps")
+    if warmup is not None:
+        facts["lr_warmup"] = warmup
     if facts["lr_scheduler"] in ("constant", "constant_with_warmup"):
         facts["lr_constant"] = True
     return facts
 
 
-def scheduler_horizon(scheduler: Any) -> int | None:
-    """Ticks that a scheduler of transformers was built for: the argument that its lambda keeps; None if it keeps none."""
+def scheduler_keyword(scheduler: Any, name: str) -> int | None:
+    """A number of ticks that a scheduler of transformers was built with: its lambda keeps it; None where it keeps none."""
     for function in getattr(scheduler, "lr_lambdas", ()):
-        horizon = getattr(function, "keywords", {}).get("num_training_steps")
-        if isinstance(horizon, int):
-            return horizon
+        value = getattr(function, "keywords", {}).get(name)
+        if isinstance(value, int):
+            return value
     return None
 
 
 def compute_dtype(trainer: Any) -> str:
-    """The dtype in which forwards compute: autocast's if on, else that of the weights; "tf32" where matmuls use it."""
+    """The dtype in which forwards compute: autocast's if on, else that of the weights; "tf32" where matmuls use it.
+
+    Autocast is read from the accelerator, which takes it from the environment too, and not from `bf16` and `fp16` alone.
+    """
     import torch
 
-    if trainer.args.bf16:
-        return "bfloat16"
-    if trainer.args.fp16:
-        return "float16"
+    autocast = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}.get(str(trainer.accelerator.mixed_precision))
+    if autocast is not None:
+        return autocast
     dtype = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
     if dtype == "float32" and trainer.args.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         return "tf32"

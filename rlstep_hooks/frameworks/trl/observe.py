@@ -108,6 +108,7 @@ class TrlObserver:
         self._handles: list[Any] = []
         self._phase: Phase | None = None
         self._rollout_calls: list[LogProbCall] | None = None
+        self._forwards: ForwardCounter | None = None
         self._rollouts = 0
         self._microbatches = 0
         self.microbatches_in_epoch = 0
@@ -117,6 +118,7 @@ class TrlObserver:
         self._refreshed: OrderedDict[int, int] = OrderedDict()
         self._sampler_version: int | None = None
         self._stepped = False
+        self._loop_steps = False
         self._lr = 0.0
         self._lr_tick: int | None = None
         self._evaluation_batches = 0
@@ -295,12 +297,14 @@ class TrlObserver:
                 )
             self._evaluation_batches = self._evaluation_rollouts = 0
 
-    def epoch_ended(self, *, stopping: bool) -> None:
+    def epoch_ended(self, *, stopping: bool, run_over: bool) -> None:
         """A pass of the loader ended (TrainerCallback.on_epoch_end, all releases)."""
         with self._contained("order"):
             self._epochs += 1
             self.microbatches_in_epoch = 0
-            self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._epochs, stopping=stopping))
+            self.recorder.emit(
+                EpochEnd(at=self.recorder.now(), epoch=self._epochs, stopping=stopping, run_over=run_over)
+            )
 
     # Rollouts
 
@@ -309,11 +313,11 @@ class TrlObserver:
             return wrapped(*args, **kwargs)
         calls: list[LogProbCall] = []
         self._rollout_calls = calls
-        forwards = ForwardCounter(self.trainer.model) if self._watches_sampler() else None
+        forwards = self._forwards = ForwardCounter(self.trainer.model) if self._watches_sampler() else None
         try:
             output = wrapped(*args, **kwargs)
         finally:
-            self._rollout_calls = None
+            self._rollout_calls = self._forwards = None
             if forwards is not None:
                 forwards.remove()
         with self._contained("order", "samples", "refresh"):
@@ -342,8 +346,6 @@ class TrlObserver:
         purpose: Purpose = self._phase.purpose if self._phase is not None else "training"
         if purpose == "evaluation":
             self._evaluation_rollouts += 1
-        else:
-            self._check_settings()
         samples = int(output["prompt_ids"].shape[0])
         recorder.emit(
             Rollout(
@@ -357,6 +359,8 @@ class TrlObserver:
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
             )
         )
+        if purpose == "training":
+            self._check_settings()
         _remember(self._sampled, index, self.version)
         with torch.no_grad():
             output[ROWS] = torch.arange(samples) + (index << _ROLLOUT_SHIFT)
@@ -389,7 +393,7 @@ class TrlObserver:
         if forwards is None:
             return None
         # The log-prob passes of the policy are forwards too; generation is what comes on top of them.
-        return self.version if forwards > sum(1 for call in calls if self._is_policy(call.model)) else -1
+        return self.version if forwards else -1
 
     def _is_policy(self, model: Any) -> bool:
         return model is self.trainer.model or model is self.trainer.model_wrapped
@@ -451,7 +455,12 @@ class TrlObserver:
     # Log-probs and loss
 
     def _around_log_probs(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        before = self._forwards.count if self._forwards is not None else 0
         result = wrapped(*args, **kwargs)
+        if self._forwards is not None:
+            self._forwards.count = (
+                before  # generation is what this counts, not log-prob passes, which may come in chunks
+            )
         calls = self._rollout_calls
         if calls is None and self._phase is not None and self._phase.loss_inputs is not None:
             calls = self._phase.calls
@@ -537,13 +546,14 @@ class TrlObserver:
         parts: list[str],
         numbers: list[Tensor],
     ) -> None:
-        """Add the clipped tokens and, on the first micro-batch of each window, the loss against the documented one.
+        """Add the clipped tokens and, on one micro-batch of each window, the loss against the documented one.
 
-        All micro-batches of a window share its normaliser, so the first stands for the others.
+        All micro-batches of a window share its normaliser, so one stands for the others; which one moves on with each window.
         """
         import torch
 
-        compares = not self._loss_uncovered and self._window == 0 and phase.loss is not None
+        turn = self._windows % self.schedule.microbatches_per_update
+        compares = not self._loss_uncovered and self._window == turn and phase.loss is not None
         if log_ratio is None and not compares:
             return
         advantages = inputs["advantages"]
@@ -566,7 +576,7 @@ class TrlObserver:
             window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
             for terms in (token_loss, token_loss.abs()):
                 numbers.append(documented_loss(terms, mask, settings=settings, window=window, generation_tokens=tokens))
-            numbers.append(phase.loss.detach())
+            numbers.append(phase.loss.detach() / trainer.accelerator.gradient_accumulation_steps)
             parts.append("loss")
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:
@@ -591,7 +601,12 @@ class TrlObserver:
         index = self._microbatches
         old = self._old_log_probs(inputs)
         recomputed = next(
-            (c for c in phase.calls if old is not None and c.log_probs is old and self._is_policy(c.model)), None
+            (
+                c
+                for c in phase.calls
+                if old is not None and self._is_policy(c.model) and (c.log_probs is old or self._stands_for_old(c))
+            ),
+            None,
         )
         samples = int(inputs["completion_ids"].shape[0])
         trained, rollouts = self._identify(inputs)
@@ -629,6 +644,13 @@ class TrlObserver:
         self.microbatches_in_epoch += 1
         self._window += 1
 
+    def _stands_for_old(self, call: LogProbCall) -> bool:
+        """Whether a forward of the policy inside the loss can only serve as old log-probs.
+
+        It has no gradient, and is not the reference that 0.18 computes there with adapters switched off.
+        """
+        return not call.grad and not (self.schedule.reference_source == "in_loss" and self.trainer.ref_model is None)
+
     def _identify(self, inputs: dict[str, Any]) -> tuple[tuple[SampleRows, ...] | None, list[int]]:
         """Which samples a micro-batch holds, and of which rollouts."""
         rows = inputs.get(ROWS)
@@ -651,7 +673,7 @@ class TrlObserver:
         with self._contained("order", "weights"):
             self._stepped = True
             self.version += 1
-            self._emit_update(applied=True)
+            self._emit_update(applied=True, by_loop=self._loop_steps)
             if self._probe is not None:
                 values = self._probe.after_step(self._lr)
                 if values is not None:
@@ -660,12 +682,13 @@ class TrlObserver:
                 self._values.send()
                 self._emit_measured()
 
-    def _emit_update(self, *, applied: bool, skip_reason: str = "") -> None:
+    def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         self.recorder.emit(
             Update(
                 at=self.recorder.now(),
                 index=self._windows,
                 applied=applied,
+                by_loop=by_loop,
                 version=self.version,
                 microbatches=self._window,
                 learning_rate=self._lr,
@@ -678,10 +701,11 @@ class TrlObserver:
 
     def step_expected(self) -> None:
         """The loop is about to step (TrainerCallback.on_pre_optimizer_step, all releases)."""
-        self._stepped = False
+        self._stepped, self._loop_steps = False, True
 
     def step_passed(self) -> None:
         """The loop has been at its optimizer step (TrainerCallback.on_optimizer_step); it also fires when none was made."""
+        self._loop_steps = False
         with self._contained("order"):
             if not self._stepped and self._handles:
                 scaler = self._own_scaler is not None and bool(self.trainer.accelerator.optimizer_step_was_skipped)

@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from packaging.version import Version
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 RELEASE = Version(version("trl"))
+
+
+@pytest.fixture(autouse=True)
+def one_precision_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A trainer with bf16 leaves it in the environment and in accelerate's shared state, for all trainers after it."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture(autouse=True)

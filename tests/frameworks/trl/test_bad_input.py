@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHORT = {"max_steps": 2}
+FIRST_REUSE = 2 if RELEASE.release < (0, 17) else 1
+"""The update in which a rollout that comes too early shows: 0.16 generates for each micro-batch of the first pass anyway."""
 
 
 def test_an_unsupported_trainer_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +209,7 @@ def test_on_fail_raise_comes_out_of_train(tmp_path: Path) -> None:
     with pytest.raises(StepAuditError, match="RLS201 Rollout too early") as caught:
         trainer.train()
     assert caught.value.finding.code == "RLS201"
-    assert trainer.state.global_step <= 1
+    assert trainer.state.global_step <= FIRST_REUSE
     assert audit.report.verdict == "FAIL"
     assert "training_step" not in vars(trainer)
 
@@ -217,7 +219,7 @@ def test_on_fail_stop_ends_cleanly(tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path, callbacks=[audit], gradient_accumulation_steps=2, num_iterations=2, max_steps=8)
     FAULTS["regenerate_every_step"](trainer)
     trainer.train()
-    assert trainer.state.global_step == 1
+    assert trainer.state.global_step == FIRST_REUSE
     assert audit.report.verdict == "FAIL"
     assert audit.report.complete
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,19 @@ LIMIT = 120
 def run(folder: Path, case: str) -> dict[int, dict[str, Any]]:
     """Train on two ranks; what each rank wrote at its end.
 
-    The exit status is not looked at: torch aborts now and then when the interpreter of a rank exits, after all is done.
+    Neither the exit status nor a slow exit counts: torch aborts or hangs now and then when the interpreter of a rank exits,
+    after all is done.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", str(SCRIPT)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(
         [*command, str(folder), case], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+    deadline = time.monotonic() + LIMIT
+    while process.poll() is None and time.monotonic() < deadline and len(list(folder.glob("rank*.json"))) < 2:
+        time.sleep(0.2)
     try:
-        output, _ = process.communicate(timeout=LIMIT)
+        output, _ = process.communicate(timeout=20)
     except subprocess.TimeoutExpired:
         process.terminate()
         output, _ = process.communicate(timeout=30)

@@ -1,0 +1,100 @@
+"""Every fault of the corpus, in a real training run: found by the rule that names it, at the event where it begins."""
+
+from __future__ import annotations
+
+import gc
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.report import Finding, Report, Where
+from rlstep_hooks.rules import BY_CODE
+from rlstep_hooks.testing.tiny_trl import tiny_trainer
+from tests.faults.trl_faults import EXPRESSIBLE, FAULTS, RELEASE, WHOLE_RUN, Apply, Fault, unchanged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROVOKED_ELSEWHERE = {
+    "RLS102": "an information about the plan",
+    "RLS506": "an information about the plan",
+    "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
+    "RLS701": "needs a checkpoint",
+    "RLS901": "needs several processes",
+    "RLS902": "needs several processes",
+}
+"""Rules without a fault here, and why."""
+
+
+def train(folder: Path, settings: dict[str, Any], prepare: Apply, apply: Apply) -> Report:
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    trainer = tiny_trainer(folder, callbacks=[audit], **settings)
+    prepare(trainer)
+    apply(trainer)
+    trainer.train()
+    return audit.report
+
+
+def alarms(report: Report) -> list[Finding]:
+    return [finding for finding in report.findings if finding.severity != "info"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_imports() -> Iterator[None]:
+    """Spare each training call's full garbage collection the objects of all imported modules: a third of the time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Reports of runs without a fault, one for each setting."""
+    folder = tmp_path_factory.mktemp("clean")
+
+    @cache
+    def trained(settings: tuple[tuple[str, Any], ...], prepare: Apply) -> Report:
+        return train(folder, dict(settings), prepare, unchanged)
+
+    return lambda fault: trained(tuple(sorted(fault.settings.items())), fault.prepare)
+
+
+def is_at(found: Where, expected: Where) -> bool:
+    """Whether a place agrees with the expected one in every number that the latter has."""
+    if expected == WHOLE_RUN:
+        return found == expected
+    numbers = ((getattr(found, name), getattr(expected, name)) for name in Where.__struct_fields__)
+    return all(have == want for have, want in numbers if want is not None)
+
+
+def comes_before(found: Where, fault: Where) -> bool:
+    """Whether a place lies in an update before the fault's."""
+    return found.update is not None and fault.update is not None and found.update < fault.update
+
+
+@pytest.mark.parametrize("fault", EXPRESSIBLE, ids=lambda fault: fault.name)
+def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, clean: Any) -> None:
+    without = clean(fault)
+    assert (without.verdict, alarms(without)) == ("PASS", [])
+    report = train(tmp_path, dict(fault.settings), fault.prepare, fault.apply)
+    named = [finding for finding in alarms(report) if finding.code == fault.code]
+    assert named, f"not found by {fault.code}; found: {[str(finding) for finding in alarms(report)]}"
+    assert RELEASE is not None
+    place = fault.place(RELEASE)
+    assert is_at(named[0].where, place), f"at {named[0].where} instead of {place}"
+    early = [str(finding) for finding in alarms(report) if comes_before(finding.where, place)]
+    assert not early, "found before the fault began"
+
+
+def test_every_rule_has_a_fault_or_a_reason_for_none() -> None:
+    assert {fault.code for fault in FAULTS} | set(PROVOKED_ELSEWHERE) == set(BY_CODE)
+
+
+def test_names_are_unique_and_every_fault_is_described() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert all(fault.apply.__doc__ and fault.report for fault in FAULTS)

@@ -1,0 +1,741 @@
+"""The fault corpus: mistakes out of real reports, each made on a built GRPOTrainer before it trains.
+
+Each fault names the report it reproduces (numbers as in the reports' own trackers), the rule that must find it, and the place
+of its first event. Most begin in mid-run, so that a rule which only says "somewhere" does not pass.
+
+The common settings give six rollouts of eight samples in one data epoch. With two passes (`REUSED`) rollout r is trained by
+micro-batches 4r..4r+3 and updates 2r and 2r+1; with one (`ONCE`) by micro-batches 2r, 2r+1 and update r. TRL 0.16 makes two
+rollouts of four samples where later releases make one of eight.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+from transformers import TrainerCallback
+
+from rlstep_hooks.frameworks.trl.releases import Release, installed_release
+from rlstep_hooks.report import Where
+from rlstep_hooks.testing.trl_faults import (
+    alter_microbatches,
+    log_prob_method,
+    log_probs,
+    permuted_old_log_probs,
+    recompute_old_log_probs,
+    regenerate_every_step,
+    replace_method,
+)
+
+Apply = Callable[[Any], None]
+Settings = Mapping[str, Any]
+
+ONCE: Settings = {"rows": 12, "gradient_accumulation_steps": 2, "num_train_epochs": 1, "beta": 0.0}
+"""Six rollouts, one pass over each: 12 micro-batches, 6 updates."""
+REUSED: Settings = {**ONCE, "num_iterations": 2}
+"""Six rollouts, two passes over each: 24 micro-batches, 12 updates."""
+LARGE_ROLLOUT: Settings = {**ONCE, "rows": 24, "steps_per_generation": 4, "loss_type": "grpo"}
+"""Six rollouts of sixteen samples, two updates on each: 24 micro-batches, 12 updates. Not with the default loss of 0.22 to
+1.9, which is wrong by itself where a rollout is larger than an update (trl PR#6024)."""
+FALLING_RATE: Settings = {**REUSED, "lr_scheduler_type": "linear"}
+WARMED_UP: Settings = {**FALLING_RATE, "warmup_steps": 2}
+TWO_EPOCHS: Settings = {**REUSED, "num_train_epochs": 2}
+WITH_REFERENCE: Settings = {**REUSED, "beta": 0.04}
+EVALUATED: Settings = {**REUSED, "evaluation_rows": 4, "eval_strategy": "steps", "eval_steps": 3}
+"""Evaluates after updates 3, 6, 9 and 12; the first time in the middle of a rollout's use."""
+
+WHOLE_RUN = Where()
+"""The place of a finding about the run as a whole."""
+
+
+def unchanged(trainer: Any) -> None:
+    """Leave the trainer as it was built."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake, and where it must be found."""
+
+    name: str
+    report: str
+    """The report it reproduces."""
+    code: str
+    """The rule that names it."""
+    where: Where
+    """Place of the first event that is wrong; numbers left out are not compared, `WHOLE_RUN` is compared as it is."""
+    apply: Apply
+    where_016: Where | None = None
+    """The place in TRL 0.16, which counts rollouts of one micro-batch each; as above where None."""
+    settings: Settings = field(default_factory=lambda: REUSED)
+    prepare: Apply = unchanged
+    """What the run without the fault needs as well."""
+    since: str = "0.16"
+    """First release of TRL in which the mistake can be made in this way."""
+    before: str = "2"
+    """First release that was read in which it can no longer."""
+    absent: tuple[str, ...] = ()
+    """Minor releases between them in which it cannot."""
+
+    def expressible(self, release: Release) -> bool:
+        """Whether the mistake can be made in a release."""
+        return release.since(self.since) and not release.since(self.before) and not release.trl.startswith(self.absent)
+
+    def place(self, release: Release) -> Where:
+        """Where it must be found in a release."""
+        return self.where_016 if self.where_016 is not None and release.generates_per_microbatch else self.where
+
+
+RELEASE = installed_release()
+FAULTS: list[Fault] = []
+
+
+def fault(*, report: str, code: str, where: Where, **rest: Any) -> Callable[[Apply], Apply]:
+    """Register a function as a fault under its own name."""
+
+    def register(apply: Apply) -> Apply:
+        FAULTS.append(Fault(name=apply.__name__, report=report, code=code, where=where, apply=apply, **rest))
+        return apply
+
+    return register
+
+
+# How users and wrappers reach into a trainer
+
+
+def on(trainer: Any, event: str, act: Callable[..., None]) -> None:
+    """Add a callback that acts on one of transformers' events, called as `act(state, **kwargs)`."""
+    callback = TrainerCallback()
+
+    def handle(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        act(state, **kwargs)
+
+    setattr(callback, event, handle)
+    trainer.add_callback(callback)
+
+
+def after_update(trainer: Any, updates: int, act: Callable[[], None]) -> None:
+    """Act once, when that many updates are made."""
+
+    def once(state: Any, **kwargs: Any) -> None:
+        if state.global_step == updates:
+            act()
+
+    on(trainer, "on_step_end", once)
+
+
+def alter_rollouts(trainer: Any, alter: Callable[[dict[str, Any]], dict[str, Any]], *, after: int) -> None:
+    """Change what a generation phase returns, from the one after that many updates on."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        output = original(rows)
+        return alter(output) if trainer.state.global_step >= after else output
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
+def take(batch: dict[str, Any], samples: int) -> dict[str, Any]:
+    """The first samples of a batch."""
+    size = batch["completion_ids"].shape[0]
+    return {
+        name: value[:samples] if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size else value
+        for name, value in batch.items()
+    }
+
+
+# B, C: sizes and settings
+
+
+@fault(report="unsloth#3149", code="RLS101", where=Where(update=0))
+def batch_raised_by_a_wrapper(trainer: Any) -> None:
+    """A wrapper doubles the per-device batch after the configuration was written."""
+    trainer.args.per_device_train_batch_size *= 2
+
+
+@fault(report="unsloth#3066", code="RLS204", where=Where(rollout=2, update=4, microbatch=10), since="0.17")
+def accumulation_raised_in_mid_run(trainer: Any) -> None:
+    """An "auto batch" feature raises the accumulation from 2 to 4 after four updates."""
+    after_update(trainer, 4, lambda: setattr(trainer.args, "gradient_accumulation_steps", 4))
+
+
+@fault(report="unsloth#3066", code="RLS203", where=Where(rollout=2, update=4, microbatch=9), since="0.17")
+def accumulation_lowered_in_mid_run(trainer: Any) -> None:
+    """An "auto batch" feature lowers the accumulation from 2 to 1 after four updates."""
+    after_update(trainer, 4, lambda: setattr(trainer.args, "gradient_accumulation_steps", 1))
+
+
+@fault(report="ms-swift#9261", code="RLS101", where=Where(update=4), since="0.18")
+def generation_period_halved_in_mid_run(trainer: Any) -> None:
+    """The generation period is set to one micro-batch after four updates."""
+    after_update(trainer, 4, lambda: setattr(trainer.args, "steps_per_generation", 1))
+
+
+# A, F: rollouts and updates
+
+
+FAULTS.append(
+    Fault(
+        name="regenerate_every_step",
+        report="ms-swift#9261",
+        code="RLS201",
+        where=Where(update=0, microbatch=1),
+        where_016=Where(update=1, microbatch=2),
+        apply=regenerate_every_step,
+    )
+)
+
+
+@fault(report="verifiers PR#320", code="RLS202", where=Where(update=2, microbatch=4))
+def passes_doubled_on_the_trainer(trainer: Any) -> None:
+    """Somebody sets the number of passes on the trainer, where the loader does not look: every second rollout is skipped."""
+    trainer.num_iterations *= 2
+
+
+@fault(
+    report="trl#583",
+    code="RLS203",
+    where=Where(rollout=1, update=4, microbatch=8),
+    where_016=Where(rollout=3, update=4, microbatch=8),
+)
+def optimizer_stepped_twice(trainer: Any) -> None:
+    """A callback makes the fourth update itself, and the loop steps once more: an update without a micro-batch."""
+
+    def step(state: Any, *, optimizer: Any, **kwargs: Any) -> None:
+        if state.global_step == 3:
+            optimizer.step()
+
+    on(trainer, "on_pre_optimizer_step", step)
+
+
+@fault(report="Absolute-Zero#14", code="RLS209", where=Where(update=0), settings={**ONCE, "max_steps": 6})
+def data_set_shrunk_below_a_rollout(trainer: Any) -> None:
+    """A filter leaves fewer rows than one rollout needs; the run ends well and saves an untrained model."""
+    trainer.train_dataset = trainer.train_dataset.select(range(1))
+
+
+@fault(report="verl#7401", code="RLS210", where=Where(update=3))
+def bad_batches_skipped(trainer: Any) -> None:
+    """A "skip bad batches" wrapper swallows one optimizer step; counters and learning rate go on."""
+    made = itertools.count()
+
+    def guard(state: Any, *, optimizer: Any, **kwargs: Any) -> None:
+        replace_method(optimizer, "step", lambda original, *args: None if next(made) == 3 else original(*args))
+
+    on(trainer, "on_train_begin", guard)
+
+
+class ShortenedSampler(Sampler[int]):
+    """The last sixth of another sampler is left out."""
+
+    def __init__(self, whole: Any) -> None:
+        self._indices = list(whole)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._indices[: len(self)])
+
+    def __len__(self) -> int:
+        return len(self._indices) * 5 // 6
+
+
+@fault(
+    report="trl#998",
+    code="RLS205",
+    where=Where(rollout=4, update=10, microbatch=20, epoch=0),
+    where_016=Where(rollout=9, update=10, microbatch=20, epoch=0),
+    settings=TWO_EPOCHS,
+)
+def last_chunk_dropped(trainer: Any) -> None:
+    """The loader drops the last rollout's rows of each pass."""
+    replace_method(trainer, "_get_train_sampler", lambda original, *args: ShortenedSampler(original(*args)))
+
+
+@fault(report="OpenRLHF PR#1351", code="RLS206", where=Where(update=9))
+def length_rounded_down(trainer: Any) -> None:
+    """The number of updates is computed by rounding down before multiplying, so the loop ends early."""
+    on(trainer, "on_train_begin", lambda state, **kwargs: setattr(state, "max_steps", 9))
+
+
+@fault(report="SkyRL#872", code="RLS206", where=Where(update=6))
+def length_counted_in_rollouts(trainer: Any) -> None:
+    """The number of updates is set to the number of rollouts, so half of the run is missing; it ends where a rollout ends."""
+    on(trainer, "on_train_begin", lambda state, **kwargs: setattr(state, "max_steps", 6))
+
+
+@fault(
+    report="OpenRLHF#717",
+    code="RLS207",
+    where=Where(rollout=2, update=4, microbatch=9),
+    where_016=Where(rollout=5, update=4, microbatch=9),
+)
+def samples_filtered_from_a_micro_batch(trainer: Any) -> None:
+    """An accuracy filter drops a sample of each micro-batch."""
+    alter_microbatches(trainer, lambda batch: take(batch, 3), first=9)
+
+
+@fault(report="OpenRLHF#1296", code="RLS207", where=Where(rollout=2, update=4, microbatch=8), since="0.18")
+def samples_dropped_from_a_rollout(trainer: Any) -> None:
+    """Balancing over actors drops the samples that do not divide: half of a rollout."""
+    alter_rollouts(trainer, lambda output: take(output, 4), after=4)
+
+
+# G, H: old log-probs and the ratio
+
+
+FAULTS.append(
+    Fault(
+        name="recompute_old_log_probs",
+        report="verifiers PR#320",
+        code="RLS303",
+        where=Where(rollout=0, update=0, microbatch=0),
+        apply=recompute_old_log_probs,
+        where_016=Where(update=0, microbatch=0),
+    )
+)
+FAULTS.append(
+    Fault(
+        name="permuted_old_log_probs",
+        report="trl#454",
+        code="RLS305",
+        where=Where(update=0, microbatch=0),
+        apply=permuted_old_log_probs,
+    )
+)
+
+
+@fault(report="verifiers PR#320", code="RLS303", where=Where(update=5, microbatch=10))
+def old_log_probs_recomputed_in_a_copy(trainer: Any) -> None:
+    """A patched loss computes old log-probs anew and hands them over in a new dict; the buffer keeps the right ones."""
+
+    def loss(original: Callable[..., Any], model: Any, inputs: dict[str, Any], **kwargs: Any) -> Any:
+        if trainer.state.global_step >= 5:
+            inputs = inputs | {"old_per_token_logps": log_probs(trainer, model, inputs)}
+        return original(model, inputs, **kwargs)
+
+    replace_method(trainer, "_compute_loss" if hasattr(trainer, "_compute_loss") else "compute_loss", loss)
+
+
+@fault(report="verifiers PR#320", code="RLS302", where=Where(update=1, microbatch=2))
+def buffer_refreshed_after_each_update(trainer: Any) -> None:
+    """A callback brings the old log-probs of the buffer "up to date" after each update."""
+
+    def refresh(state: Any, **kwargs: Any) -> None:
+        for batch in trainer._buffered_inputs:
+            batch["old_per_token_logps"].copy_(log_probs(trainer, trainer.model, batch))
+
+    on(trainer, "on_step_end", refresh)
+
+
+@fault(
+    report="rllm#111",
+    code="RLS302",
+    where=Where(rollout=0, update=1, microbatch=2),
+    settings=LARGE_ROLLOUT,
+    since="0.18",
+)
+def old_log_probs_computed_when_first_used(trainer: Any) -> None:
+    """Old log-probs are computed lazily, when a micro-batch is first used: ppo_kl is flat 0 although updates lie between."""
+    alter_microbatches(trainer, lambda batch: batch | {"old_per_token_logps": log_probs(trainer, trainer.model, batch)})
+
+
+@fault(report="trl#3120", code="RLS303", where=Where(rollout=2, update=4, microbatch=8), since="0.18")
+def old_log_probs_not_computed(trainer: Any) -> None:
+    """A memory saver drops the pass that computes old log-probs, from the third rollout on."""
+    alter_rollouts(trainer, lambda output: output | {"old_per_token_logps": None}, after=4)
+
+
+@fault(report="AReno#68", code="RLS304", where=Where(update=5, microbatch=10), since="0.18")
+def old_log_probs_lost_on_the_way(trainer: Any) -> None:
+    """A collator keeps only the keys that it knows, and old log-probs are not one: "clip never binds"."""
+    alter_microbatches(trainer, lambda batch: batch | {"old_per_token_logps": None}, first=8)
+
+
+@fault(
+    report="slime#774",
+    code="RLS303",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+    settings=WITH_REFERENCE,
+)
+def reference_taken_for_old_policy(trainer: Any) -> None:
+    """The reference model's log-probs are stored as the old ones."""
+    alter_rollouts(
+        trainer,
+        lambda output: output | {"old_per_token_logps": log_probs(trainer, trainer.ref_model, output)},
+        after=4,
+    )
+
+
+@fault(report="miles PR#1829", code="RLS303", where=Where(rollout=2, update=4), where_016=Where(rollout=4, update=4))
+def old_log_probs_of_an_earlier_policy(trainer: Any) -> None:
+    """Clipping is anchored to a copy of the policy that never generated the samples."""
+    frozen = copy.deepcopy(trainer.model)
+    alter_rollouts(
+        trainer, lambda output: output | {"old_per_token_logps": log_probs(trainer, frozen, output)}, after=4
+    )
+
+
+@fault(
+    report="trl PR#3029",
+    code="RLS301",
+    where=Where(update=4, microbatch=8),
+    settings={**REUSED, "temperature": 0.6},
+    before="1.16",
+)
+def temperature_left_out_of_old_log_probs(trainer: Any) -> None:
+    """Old log-probs are computed without the sampling temperature, the new ones with it."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        temperature = trainer.temperature
+        trainer.temperature = 1.0 if trainer.state.global_step >= 4 else temperature
+        try:
+            return original(rows)
+        finally:
+            trainer.temperature = temperature
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
+@fault(report="verl#2305", code="RLS301", where=Where(update=0, microbatch=0))
+def old_log_probs_in_another_precision(trainer: Any) -> None:
+    """Old log-probs are computed under bfloat16 autocast, the new ones in float32."""
+
+    def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not torch.is_grad_enabled()):
+            return original(*args, **kwargs)
+
+    replace_method(trainer, log_prob_method(trainer), forward)
+
+
+@fault(report="trl PR#3234", code="RLS301", where=Where(rollout=0, update=0, microbatch=0))
+def dropout_left_on(trainer: Any) -> None:
+    """Attention dropout is active in both forwards, each with a mask of its own."""
+    for layer in trainer.model.model.layers:
+        layer.self_attn.attention_dropout = 0.3
+
+
+# Tokens
+
+
+def truncated(batch: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """A micro-batch whose completions are cut to a length, with all that belongs to their tokens."""
+    width = batch["completion_ids"].shape[1]
+    return {
+        name: value[:, :tokens]
+        if name.startswith(("completion_", "old_per", "ref_per"))
+        and isinstance(value, torch.Tensor)
+        and value.shape[-1] == width
+        else value
+        for name, value in batch.items()
+    }
+
+
+@fault(report="trl#2995", code="RLS306", where=Where(update=3, microbatch=6))
+def completions_truncated_for_the_loss(trainer: Any) -> None:
+    """A memory saver cuts completions before the loss; rewards and advantages were given for the whole ones."""
+    alter_microbatches(trainer, lambda batch: truncated(batch, 4), first=6)
+
+
+@fault(report="trl PR#3725", code="RLS306", where=Where(update=4, microbatch=9), settings=ONCE)
+def completions_reordered(trainer: Any) -> None:
+    """Completions are sorted by length, their advantages are not."""
+
+    def alter(batch: dict[str, Any]) -> dict[str, Any]:
+        order = torch.argsort(batch["completion_mask"].sum(1), stable=True).roll(1)
+        return batch | {name: batch[name][order] for name in ("completion_ids", "completion_mask")}
+
+    alter_microbatches(trainer, alter, first=9)
+
+
+@fault(report="trl PR#3493", code="RLS307", where=Where(update=4, microbatch=9), settings=ONCE)
+def samples_replayed(trainer: Any) -> None:
+    """A replay buffer hands out a micro-batch of the rollout before."""
+    seen: list[dict[str, Any]] = []
+
+    def replay(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append(batch)
+        return seen[-3] if len(seen) > 9 else batch
+
+    alter_microbatches(trainer, replay)
+
+
+@fault(
+    report="slime#774",
+    code="RLS308",
+    where=Where(rollout=2, update=4, microbatch=8),
+    where_016=Where(rollout=4, update=4, microbatch=8),
+    settings=WITH_REFERENCE,
+    absent=("0.18.",),
+)
+def reference_released_in_mid_run(trainer: Any) -> None:
+    """A memory saver releases the reference model and sets the KL coefficient of the trainer to 0."""
+
+    def release() -> None:
+        trainer.beta, trainer.ref_model = 0.0, None
+
+    after_update(trainer, 4, release)
+
+
+# E, J: weights and the sampler
+
+
+@fault(report="OpenRLHF#1297", code="RLS401", where=Where(update=0))
+def optimizer_of_copied_weights(trainer: Any) -> None:
+    """The optimizer was built from parameters that the model no longer holds."""
+    copies = [p.detach().clone().requires_grad_() for p in trainer.model.parameters()]
+    trainer.optimizer = torch.optim.AdamW(copies, lr=trainer.args.learning_rate)
+
+
+@fault(report="SkyRL#1680", code="RLS404", where=Where(update=5))
+def weights_overwritten_between_updates(trainer: Any) -> None:
+    """A weight sync writes an average back into the policy itself after the fifth update."""
+    start = copy.deepcopy(trainer.model.state_dict())
+
+    def average() -> None:
+        with torch.no_grad():
+            for name, value in trainer.model.state_dict().items():
+                value.lerp_(start[name], 0.1)
+
+    after_update(trainer, 5, average)
+
+
+def copy_of(model: Any) -> Any:
+    """A model of its own with the same weights. Not a deep copy: later releases give models a forward that a copy shares."""
+    copied = type(model)(model.config)
+    copied.load_state_dict(model.state_dict())
+    return copied
+
+
+def generate_with_copy(trainer: Any) -> None:
+    """Let a copy of the first weights generate, from the rollout after the fourth update on."""
+    serving = copy_of(trainer.model)
+    after_update(trainer, 4, lambda: setattr(trainer, "model_wrapped", serving))
+
+
+@fault(
+    report="ms-swift PR#4584",
+    code="RLS402",
+    where=Where(rollout=4, update=4),
+    where_016=Where(rollout=8, update=4),
+    settings=ONCE,
+)
+def generation_by_a_stale_copy(trainer: Any) -> None:
+    """A serving copy generates, and nobody pushes weights into it."""
+    generate_with_copy(trainer)
+
+
+@fault(report="trl#5312", code="RLS402", where=Where(rollout=2, update=4), where_016=Where(rollout=4, update=4))
+def generation_by_a_stale_copy_with_old_log_probs(trainer: Any) -> None:
+    """The same where the policy computes old log-probs, so that it runs in every rollout although it samples nothing."""
+    generate_with_copy(trainer)
+
+
+class EngineStandIn:
+    """Stands in for TRL's vLLM engine (`trainer.vllm_generation`, 1.0 and later): a copy of the policy with its own weights."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._policy = trainer.model
+        self._weights = copy_of(trainer.model)
+        self._tokenizer = trainer.processing_class
+        self._length = trainer.max_completion_length
+
+    def sync_weights(self) -> None:
+        """Take over the policy's weights."""
+        self.load(self._policy.state_dict())
+
+    def load(self, weights: dict[str, Any]) -> None:
+        """Put weights into the engine's memory."""
+        self._weights.load_state_dict(weights)
+
+    def generate(
+        self, *, prompts: list[list[int]], **kwargs: Any
+    ) -> tuple[None, list[list[int]], list[list[list[float]]], None]:
+        """Completions of the prompts, with the log-prob of each of their tokens."""
+        found = [self._complete(prompt) for prompt in prompts]
+        return None, [tokens for tokens, _ in found], [[[value] for value in values] for _, values in found], None
+
+    @torch.no_grad()
+    def _complete(self, prompt: list[int]) -> tuple[list[int], list[float]]:
+        whole, values = torch.tensor([prompt]), []
+        for _ in range(self._length):
+            scores = self._weights(input_ids=whole).logits[0, -1].log_softmax(-1)
+            token = torch.multinomial(scores.exp(), 1)
+            values.append(float(scores[token]))
+            whole = torch.cat([whole, token[None]], dim=1)
+            if int(token) == self._tokenizer.eos_token_id:
+                break
+        return whole[0, len(prompt) :].tolist(), values
+
+
+def with_engine(trainer: Any) -> None:
+    """Generate with a stand-in for the engine, without correction of its log-probs."""
+    trainer.use_vllm = True
+    trainer.vllm_importance_sampling_correction = False
+    trainer.vllm_generation = EngineStandIn(trainer)
+    trainer._last_loaded_step = -1
+
+
+@fault(report="rllm#291", code="RLS402", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0")
+def weights_not_pushed(trainer: Any) -> None:
+    """The push of weights to the engine is taken for done after the fourth update, and is left out."""
+
+    def pushed() -> None:
+        trainer._last_loaded_step = trainer.state.global_step
+
+    after_update(trainer, 4, pushed)
+
+
+@fault(report="trl#5312", code="RLS403", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0")
+def pushed_weights_dropped_by_the_engine(trainer: Any) -> None:
+    """The engine accepts the push and wakes up with its old weights."""
+    after_update(trainer, 4, lambda: replace_method(trainer.vllm_generation, "load", lambda original, weights: None))
+
+
+# E, F: data
+
+
+class ShuffledSampler(Sampler[int]):
+    """Another sampler's indices in random order."""
+
+    def __init__(self, ordered: Any) -> None:
+        self._indices = list(ordered)
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
+        return iter([self._indices[i] for i in order])
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+@fault(report="trl#4271", code="RLS501", where=Where(rollout=0, update=0))
+def loader_shuffles_again(trainer: Any) -> None:
+    """The loader shuffles what TRL's sampler had put into groups."""
+    replace_method(trainer, "_get_train_sampler", lambda original, *args: ShuffledSampler(original(*args)))
+
+
+@fault(
+    report="ms-swift#9261",
+    code="RLS502",
+    where=Where(rollout=3, update=3, microbatch=7),
+    where_016=Where(rollout=6, update=3, microbatch=7),
+    settings=ONCE,
+)
+def one_slice_trained_twice(trainer: Any) -> None:
+    """An index that is off by one trains the first half of each rollout twice and the second never."""
+    seen: list[dict[str, Any]] = []
+
+    def alter(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append(batch)
+        return seen[-2] if len(seen) > 7 and len(seen) % 2 == 0 else batch
+
+    alter_microbatches(trainer, alter)
+
+
+@fault(report="trl PR#3148", code="RLS503", where=Where(update=3, microbatch=6), settings=EVALUATED, since="0.18")
+def generation_cached_by_step(trainer: Any) -> None:
+    """Samples are cached by the step counter, which evaluation shares with training."""
+    cache: dict[int, Any] = {}
+
+    def prepare(original: Callable[..., Any], batch: Any) -> Any:
+        prepared = original(batch)
+        if trainer.model.training:
+            return cache.pop(trainer.state.global_step, prepared)
+        return cache.setdefault(trainer.state.global_step, prepared)
+
+    replace_method(trainer, "_prepare_inputs", prepare)
+
+
+@fault(report="unsloth PR#3609", code="RLS504", where=Where(update=3), settings=EVALUATED, since="0.18")
+def model_kept_in_training_mode(trainer: Any) -> None:
+    """A wrapper keeps the model in training mode, so that TRL takes evaluation batches for training ones."""
+    replace_method(trainer.model, "eval", lambda original: trainer.model)
+
+
+def constant_reward(completions: list[Any], **kwargs: Any) -> list[float]:
+    """What a parser gives that never matches."""
+    return [0.0] * len(completions)
+
+
+@fault(report="trl#3857", code="RLS505", where=WHOLE_RUN)
+def answer_never_parsed(trainer: Any) -> None:
+    """The reward is 0 for every completion."""
+    trainer.reward_funcs = [constant_reward]
+
+
+# K: the learning rate
+
+
+def built_for(trainer: Any, share: float) -> None:
+    """Have the schedule built for a share of the run's updates."""
+    replace_method(
+        trainer,
+        "create_scheduler",
+        lambda original, num_training_steps, **kwargs: original(int(num_training_steps * share), **kwargs),
+    )
+
+
+@fault(report="OpenRLHF PR#986", code="RLS601", where=WHOLE_RUN, settings=FALLING_RATE)
+def schedule_without_the_passes(trainer: Any) -> None:
+    """The schedule's length leaves out the passes over each rollout."""
+    built_for(trainer, 1 / 2)
+
+
+@fault(report="ROLL#407", code="RLS603", where=Where(update=6), settings=FALLING_RATE)
+def rate_at_zero_in_mid_run(trainer: Any) -> None:
+    """The learning rate is 0 for the second half of the run."""
+    built_for(trainer, 1 / 2)
+
+
+@fault(report="maxtext PR#4225", code="RLS604", where=WHOLE_RUN, settings=WARMED_UP)
+def warmup_in_another_unit(trainer: Any) -> None:
+    """The warm-up is given in samples, so the run ends before it does."""
+    trainer.args.warmup_steps = 96
+
+
+@fault(report="SkyRL#872", code="RLS602", where=Where(update=3))
+def scheduler_stepped_twice(trainer: Any) -> None:
+    """A callback steps the scheduler as well as the loop, from the third update on."""
+
+    def tick(state: Any, *, lr_scheduler: Any, **kwargs: Any) -> None:
+        if state.global_step >= 3:
+            lr_scheduler.step()
+
+    on(trainer, "on_step_end", tick)
+
+
+# M: the scale of the loss. In TRL 0.16 the terms of a micro-batch cancel at lag 0: it is one prompt's samples.
+
+
+@fault(
+    report="ms-swift#10116",
+    code="RLS801",
+    where=Where(update=2, microbatch=4),
+    where_016=Where(update=3, microbatch=6),
+)
+def loss_divided_twice(trainer: Any) -> None:
+    """A loss that is already divided by the accumulation is divided once more."""
+
+    def loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        value = original(*args, **kwargs)
+        return value / 2 if trainer.state.global_step >= 2 else value
+
+    replace_method(trainer, "compute_loss", loss)
+
+
+@fault(
+    report="ms-swift#10117",
+    code="RLS801",
+    where=Where(update=0, microbatch=0),
+    where_016=Where(update=1, microbatch=2),
+)
+def accelerate_divides_too(trainer: Any) -> None:
+    """accelerate is told the accumulation as well, and its backward divides by it once more."""
+    trainer.accelerator.gradient_accumulation_steps = 2
+
+
+EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]
+"""The faults that can be made in the installed release."""
