@@ -35,7 +35,7 @@ def install_trl(session: nox.Session, release: str, *more: str) -> None:
     # torch first and held: any other release of it brings gigabytes. TRL without its dependencies, which are pinned above.
     session.install(TORCH)
     session.install(TORCH, *PINS[TRL[release]], *COMMON, *more)
-    session.install("--no-deps", f"trl=={release}")
+    session.install("--no-deps", f"trl=={release}", *(["peft==0.21.2"] if release == NEWEST else []))
     session.install("-e", ".")
 
 

@@ -158,7 +158,7 @@ class Judge:
                 disabled(rule, why)
 
     def _match(self, event: Rollout | Refresh | MicroBatch | Update | EpochEnd | RunEnded) -> list[Finding]:
-        if self._conformance is None or "order" in self._unobserved:
+        if self._conformance is None or self._progress is None or "order" in self._unobserved:
             return []
         if isinstance(event, Rollout) and event.purpose == "evaluation":
             return []
@@ -166,9 +166,7 @@ class Judge:
             return []
         differences = self._conformance.observe(event)
         if not differences:
-            for rule, matched in self._handlers["matched"]:
-                if not rule.disabled:
-                    matched(event)
+            self._progress.matched[type(event)] += 1
             return []
         findings: list[Finding] = []
         for difference in differences:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rlstep_hooks.render.console import ConsoleListener, LiveListener
 
-UPDATES = 24
+UPDATES = 60
 
 
 def show(fault: str | None, log_dir: Path | None) -> int:
@@ -63,7 +63,7 @@ def _train(console: Console, scratch: Path, fault: Any, log_dir: Path | None) ->
     trainer = tiny_trainer(
         scratch,
         callbacks=[audit],
-        rows=48,
+        rows=60,
         gradient_accumulation_steps=2,
         num_iterations=3,
         max_steps=UPDATES,

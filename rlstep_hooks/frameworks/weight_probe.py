@@ -66,7 +66,7 @@ class WeightProbe:
             self._gradient = self._read_gradient()
             self._moved = None if self._after is None else self._before != self._after
 
-    def after_step(self, learning_rate: float) -> Tensor | None:
+    def after_step(self, learning_rate: float | Tensor) -> Tensor | None:
         """Compare with the weights before.
 
         A change counts as visible where the gradient times the learning rate is more than the weight's rounding: a bound that

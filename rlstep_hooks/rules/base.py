@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections import Counter, OrderedDict, deque
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -38,6 +38,7 @@ class Progress:
         self.schedule = schedule
         self.started = started
         self.events = 0
+        self.matched: Counter[type] = Counter()
         self.rollouts = 0
         self.microbatches = 0
         self.updates = 0
@@ -99,6 +100,8 @@ class Rule:
     severity: ClassVar[Severity] = "error"
     topics: ClassVar[tuple[str, ...]] = ()
     """What must be observable for this rule (`rlstep_hooks.events.TOPICS`)."""
+    compares: ClassVar[tuple[type, ...]] = ()
+    """Events whose match with the plan is a check of this rule."""
     nothing_seen: ClassVar[str] = "the run showed nothing that this rule compares"
     """The reason for NOT EVALUATED when the rule never compared anything."""
 
@@ -156,18 +159,19 @@ class Rule:
 
     def outcome(self) -> RuleOutcome:
         """PASS, FAIL or NOT_EVALUATED with the reason."""
+        checks = self.checks + sum(self.progress.matched[kind] for kind in self.compares)
         if any(r.finding.severity != "info" for r in self._reported.values()):
-            return RuleOutcome(code=self.code, title=self.title, verdict="FAIL", checks=self.checks)
-        if self.disabled or not self.checks:
+            return RuleOutcome(code=self.code, title=self.title, verdict="FAIL", checks=checks)
+        if self.disabled or not checks:
             return RuleOutcome(
                 code=self.code,
                 title=self.title,
                 verdict="NOT_EVALUATED",
-                checks=self.checks,
+                checks=checks,
                 reason=self.disabled or self.nothing_seen,
                 idle=not self.disabled,
             )
-        return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=self.checks)
+        return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=checks)
 
     # Handlers. The judge calls only those that a subclass overrides.
 
@@ -176,9 +180,6 @@ class Rule:
 
     def difference(self, difference: Difference) -> Finding | None:
         """The order or a size of an event is not as planned."""
-
-    def matched(self, event: Any) -> None:
-        """The order and sizes of an event are as planned."""
 
     def rollout(self, event: Rollout) -> Finding | None:
         """A generation phase ended."""
@@ -222,7 +223,6 @@ def disabled(rule: Rule, reason: str) -> None:
 HANDLERS = (
     "started",
     "difference",
-    "matched",
     "rollout",
     "refresh",
     "microbatch",

@@ -34,19 +34,7 @@ def name_of(event: Any) -> str:
     return _NAMES[event.__struct_config__.tag]
 
 
-class _OrderRule(Rule):
-    """Shared by the rules about which event comes next: counts every event that matched."""
-
-    topics = ("order",)
-    compares: tuple[type, ...] = ()
-
-    def matched(self, event: Any) -> None:
-        """Count an event of this rule's kind that came as planned."""
-        if isinstance(event, self.compares):
-            self.checks += 1
-
-
-class UnexpectedRollout(_OrderRule):
+class UnexpectedRollout(Rule):
     """A rollout came before the samples of the last one were used as planned.
 
     What it checks:
@@ -64,6 +52,7 @@ class UnexpectedRollout(_OrderRule):
 
     code = "RLS201"
     title = "Rollout too early"
+    topics = ("order",)
     compares = (Rollout,)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -86,7 +75,7 @@ class UnexpectedRollout(_OrderRule):
         )
 
 
-class MissingRollout(_OrderRule):
+class MissingRollout(Rule):
     """Samples were trained again where a new rollout was due.
 
     What it checks:
@@ -102,6 +91,7 @@ class MissingRollout(_OrderRule):
 
     code = "RLS202"
     title = "Rollout missing"
+    topics = ("order",)
     compares = (Rollout,)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -118,7 +108,7 @@ class MissingRollout(_OrderRule):
         )
 
 
-class EarlyUpdate(_OrderRule):
+class EarlyUpdate(Rule):
     """An update came before its accumulation window was full.
 
     What it checks:
@@ -133,6 +123,7 @@ class EarlyUpdate(_OrderRule):
 
     code = "RLS203"
     title = "Update too early"
+    topics = ("order",)
     compares = (Update,)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -151,7 +142,7 @@ class EarlyUpdate(_OrderRule):
         )
 
 
-class MissingUpdate(_OrderRule):
+class MissingUpdate(Rule):
     """An update that was due did not come.
 
     What it checks:
@@ -168,6 +159,7 @@ class MissingUpdate(_OrderRule):
 
     code = "RLS204"
     title = "Update missing"
+    topics = ("order",)
     compares = (Update,)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -186,7 +178,7 @@ class MissingUpdate(_OrderRule):
         )
 
 
-class EpochLength(_OrderRule):
+class EpochLength(Rule):
     """A data epoch is longer or shorter than the rows say.
 
     What it checks:
@@ -201,6 +193,7 @@ class EpochLength(_OrderRule):
 
     code = "RLS205"
     title = "Data epoch of another length"
+    topics = ("order",)
     compares = (EpochEnd,)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -224,7 +217,7 @@ class EpochLength(_OrderRule):
         )
 
 
-class RunLength(_OrderRule):
+class RunLength(Rule):
     """Training ended before or after the planned number of updates.
 
     What it checks:
@@ -240,6 +233,7 @@ class RunLength(_OrderRule):
 
     code = "RLS206"
     title = "Training of another length"
+    topics = ("order",)
     compares = (RunEnded,)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -276,7 +270,7 @@ class RunLength(_OrderRule):
         )
 
 
-class EventSize(_OrderRule):
+class EventSize(Rule):
     """A rollout or a micro-batch has another number of samples than planned.
 
     What it checks:
@@ -291,6 +285,7 @@ class EventSize(_OrderRule):
 
     code = "RLS207"
     title = "Another number of samples"
+    topics = ("order",)
     compares = (Rollout, MicroBatch)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -313,7 +308,7 @@ class EventSize(_OrderRule):
         )
 
 
-class WindowSize(_OrderRule):
+class WindowSize(Rule):
     """An update stands on another number of micro-batches than planned.
 
     What it checks:
@@ -328,6 +323,7 @@ class WindowSize(_OrderRule):
 
     code = "RLS208"
     title = "Another number of micro-batches in an update"
+    topics = ("order",)
     compares = (Update,)
 
     def difference(self, difference: Difference) -> Finding | None:

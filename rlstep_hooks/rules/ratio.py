@@ -155,13 +155,7 @@ class RefreshNotAsPlanned(Rule):
     code = "RLS303"
     title = "Old log-probs not refreshed as planned"
     topics = ("refresh",)
-
-    def matched(self, event: object) -> None:
-        """Count rollouts and refreshes as planned."""
-        if isinstance(event, Refresh) or (
-            isinstance(event, MicroBatch) and self.schedule.old_logprob_source == "detach"
-        ):
-            self.checks += 1
+    compares = (Rollout, Refresh)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a refresh that is missing or surplus, or of another version."""
@@ -337,11 +331,7 @@ class LagNotAsPlanned(Rule):
     code = "RLS307"
     title = "Lag not as planned"
     topics = ("order", "samples")
-
-    def matched(self, event: object) -> None:
-        """Count micro-batches at the planned lag."""
-        if isinstance(event, MicroBatch):
-            self.checks += 1
+    compares = (MicroBatch,)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a difference in lag."""
@@ -374,11 +364,7 @@ class ReferenceLogProbs(Rule):
     code = "RLS308"
     title = "Reference log-probs not as planned"
     topics = ("order",)
-
-    def matched(self, event: object) -> None:
-        """Count rollouts whose reference pass is as planned."""
-        if isinstance(event, Rollout):
-            self.checks += 1
+    compares = (Rollout,)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a difference in the reference pass."""

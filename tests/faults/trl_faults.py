@@ -71,6 +71,8 @@ class Fault:
     apply: Apply
     where_016: Where | None = None
     """The place in TRL 0.16, which counts rollouts of one micro-batch each; as above where None."""
+    where_unshuffled: Where | None = None
+    """The place in 0.16 and 0.17, where a micro-batch holds one prompt's samples, so that loss terms cancel at lag 0."""
     settings: Settings = field(default_factory=lambda: REUSED)
     prepare: Apply = unchanged
     """What the run without the fault needs as well."""
@@ -87,6 +89,8 @@ class Fault:
 
     def place(self, release: Release) -> Where:
         """Where it must be found in a release."""
+        if self.where_unshuffled is not None and not release.has_steps_per_generation:
+            return self.where_unshuffled
         return self.where_016 if self.where_016 is not None and release.generates_per_microbatch else self.where
 
 
@@ -183,7 +187,7 @@ FAULTS.append(
         report="ms-swift#9261",
         code="RLS201",
         where=Where(update=0, microbatch=1),
-        where_016=Where(update=1, microbatch=2),
+        where_unshuffled=Where(update=1, microbatch=3),
         apply=regenerate_every_step,
     )
 )
@@ -707,14 +711,14 @@ def scheduler_stepped_twice(trainer: Any) -> None:
     on(trainer, "on_step_end", tick)
 
 
-# M: the scale of the loss. In TRL 0.16 the terms of a micro-batch cancel at lag 0: it is one prompt's samples.
+# M: the scale of the loss.
 
 
 @fault(
     report="ms-swift#10116",
     code="RLS801",
     where=Where(update=2, microbatch=4),
-    where_016=Where(update=3, microbatch=6),
+    where_unshuffled=Where(update=3, microbatch=7),
 )
 def loss_divided_twice(trainer: Any) -> None:
     """A loss that is already divided by the accumulation is divided once more."""
@@ -730,7 +734,7 @@ def loss_divided_twice(trainer: Any) -> None:
     report="ms-swift#10117",
     code="RLS801",
     where=Where(update=0, microbatch=0),
-    where_016=Where(update=1, microbatch=2),
+    where_unshuffled=Where(update=1, microbatch=3),
 )
 def accelerate_divides_too(trainer: Any) -> None:
     """accelerate is told the accumulation as well, and its backward divides by it once more."""

@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import wrapt
 from transformers import Trainer, TrainerCallback
 
 from rlstep_hooks.events import ConfigChanged, Judged, RunEnded, RunStarted
@@ -184,6 +185,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             _warn(f"not evaluated: {reason}. Training goes on without an audit.")
 
     def _begin(self, trainer: Any, optimizer: Any) -> None:
+        if self._observer is not None:  # transformers begins again within one call (auto_find_batch_size)
+            self._end("raised", int(trainer.state.global_step), error="training began again")
+            self._detach()
         self._report, self._raised, self._asked_to_stop = None, None, False
         accelerator = trainer.accelerator
         rank, world_size = accelerator.process_index, accelerator.num_processes
@@ -228,6 +232,14 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         self._stop = StopAgreement(run, world_size) if self.on_fail == "stop" else None
         self._observer = TrlObserver(trainer, schedule, release, recorder, epochs=position.epoch)
         self._observer.attach(optimizer)
+        if not isinstance(vars(trainer).get("train"), wrapt.FunctionWrapper):
+            self._observer.on_raise = self._raised_in_step
+
+    def _raised_in_step(self, error: BaseException) -> None:
+        """A training step raised, and `train` is not wrapped (the callback was added late, or trains again)."""
+        trainer = self._trainer() if self._trainer is not None else None
+        self._end("raised", int(trainer.state.global_step) if trainer is not None else 0, error=describe(error))
+        self._detach()
 
     def _open_ledger(self, trainer: Any, run: str, rank: int) -> tuple[Ledger, str]:
         """The record's place, and what is wrong with the one asked for."""
@@ -272,17 +284,17 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         try:
             return wrapped(*args, **kwargs)
         except BaseException as error:
-            if self._observer is not None and self._recorder is not None and self._report is None:
-                self._end("raised", int(instance.state.global_step), error=describe(error))
+            self._end("raised", int(instance.state.global_step), error=describe(error))
             raise
         finally:
             self._detach()
+            self._train_patch.restore()
 
     def _end(
         self, status: Literal["completed", "raised"], updates: int, *, error: str = "", stopped: bool = False
     ) -> None:
         recorder, observer = self._recorder, self._observer
-        if recorder is None or observer is None:
+        if recorder is None or observer is None or self._report is not None:
             return
         observer.finish()
         observer.detach()

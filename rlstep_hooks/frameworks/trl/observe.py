@@ -103,6 +103,8 @@ class TrlObserver:
         self.release = release
         self.recorder = recorder
         self.active = False
+        self.on_raise: Callable[[BaseException], None] | None = None
+        """Told of an exception out of a training step, where nobody else sees it."""
         self.version = int(trainer.state.global_step)
         self._patches = Patches()
         self._handles: list[Any] = []
@@ -119,7 +121,8 @@ class TrlObserver:
         self._sampler_version: int | None = None
         self._stepped = False
         self._loop_steps = False
-        self._lr = 0.0
+        self._lr: float | None = None
+        self._device_lr: float | Tensor = 0.0
         self._lr_tick: int | None = None
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
@@ -270,6 +273,10 @@ class TrlObserver:
         phase = self._phase = Phase("training")
         try:
             result = wrapped(*args, **kwargs)
+        except BaseException as error:
+            if self.on_raise is not None:
+                self.on_raise(error)
+            raise
         finally:
             self._phase = None
         with self._contained("order", "samples", "log_ratio"):
@@ -313,7 +320,7 @@ class TrlObserver:
             return wrapped(*args, **kwargs)
         calls: list[LogProbCall] = []
         self._rollout_calls = calls
-        forwards = self._forwards = ForwardCounter(self.trainer.model) if self._watches_sampler() else None
+        forwards = self._forwards = ForwardCounter.of(self.trainer.model) if self._watches_sampler() else None
         try:
             output = wrapped(*args, **kwargs)
         finally:
@@ -399,8 +406,13 @@ class TrlObserver:
         return model is self.trainer.model or model is self.trainer.model_wrapped
 
     def _has_reference_call(self, calls: list[LogProbCall]) -> bool:
+        """Whether RLOO computed reference log-probs, which it does not hand on: with a model of their own, or, where adapters
+        are switched off for them, in a second pass of the policy."""
         reference = getattr(self.trainer, "ref_model", None)
-        return reference is not None and any(call.model is reference for call in calls)
+        if reference is not None:
+            return any(call.model is reference for call in calls)
+        passes = sum(1 for call in calls if self._is_policy(call.model) and not call.grad)
+        return self.schedule.algorithm == "RLOO" and passes > 1
 
     def _origin(self, old: Tensor, calls: list[LogProbCall]) -> int | None:
         """The policy version whose forward produced these old log-probs."""
@@ -664,7 +676,9 @@ class TrlObserver:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         with self._contained("weights", "learning_rate"):
             rate = optimizer.param_groups[0]["lr"]
-            self._lr = float(rate)
+            # A rate held in a tensor on the device stays there: reading it would wait for the device.
+            self._lr = float(rate) if not hasattr(rate, "is_cuda") or not rate.is_cuda else None
+            self._device_lr = rate
             self._lr_tick = getattr(self.trainer.lr_scheduler, "last_epoch", None)
             if self._probe is not None:
                 self._probe.before_step()
@@ -675,7 +689,7 @@ class TrlObserver:
             self.version += 1
             self._emit_update(applied=True, by_loop=self._loop_steps)
             if self._probe is not None:
-                values = self._probe.after_step(self._lr)
+                values = self._probe.after_step(self._device_lr)
                 if values is not None:
                     self._values.add(("update", self._windows - 1, ""), values)
             if self.trainer.args.device.type == "cpu":
@@ -752,11 +766,24 @@ class TrlObserver:
 
 
 class ForwardCounter:
-    """Counts forwards of a module while it exists. A forward hook, so nothing of the module itself is replaced."""
+    """Counts forwards of a model while it exists. A forward hook, so nothing of the model itself is replaced.
 
-    def __init__(self, module: Any) -> None:
+    It looks at the input embeddings: wrappers (PEFT's among them) generate with the model inside them and never call
+    themselves, but every forward with these weights embeds its tokens here.
+    """
+
+    def __init__(self, embeddings: Any) -> None:
         self.count = 0
-        self._handle = module.register_forward_pre_hook(self._see)
+        self._handle = embeddings.register_forward_pre_hook(self._see)
+
+    @classmethod
+    def of(cls, model: Any) -> ForwardCounter | None:
+        """A counter for a model of transformers; None where its embeddings cannot be found."""
+        try:
+            embeddings = model.get_input_embeddings()
+        except (AttributeError, NotImplementedError):
+            return None
+        return cls(embeddings) if hasattr(embeddings, "register_forward_pre_hook") else None
 
     def _see(self, module: Any, args: Any) -> None:
         self.count += 1

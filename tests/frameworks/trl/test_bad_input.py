@@ -260,6 +260,21 @@ def test_a_callback_added_later_audits_too(tmp_path: Path) -> None:
     assert "training_step" not in vars(trainer)
 
 
+def test_a_callback_added_later_sees_an_exception_too(tmp_path: Path) -> None:
+    def reward(completions: Any, **kwargs: Any) -> list[float]:
+        raise KeyError("mine")
+
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    trainer = tiny_trainer(tmp_path, reward=reward, **SHORT)
+    trainer.add_callback(audit)
+    with pytest.raises(KeyError, match="mine"):
+        trainer.train()
+    assert not audit.report.complete
+    assert not problems(audit.report)
+    assert "training_step" not in vars(trainer)
+    assert not trainer.optimizer.optimizer._optimizer_step_post_hooks
+
+
 def test_fewer_rows_than_one_rollout(build: Callable[..., Any]) -> None:
     trainer, audit = build(gradient_accumulation_steps=4, dataset=tiny_rows(3), max_steps=2)
     trainer.train()
