@@ -21,14 +21,14 @@ FORMAT_VERSION = 1
 Purpose = Literal["training", "evaluation"]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="event"):
     """What all events carry."""
 
     at: float = 0.0
     """Seconds since this process began recording."""
 
 
-class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
+class RunStarted(Event, frozen=True, kw_only=True, gc=False, tag="run_started"):
     """A process attached its audit. The first line of every file."""
 
     format: int = FORMAT_VERSION
@@ -52,7 +52,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """Releases of the packages involved."""
 
 
-class Rollout(Event, frozen=True, kw_only=True, tag="rollout"):
+class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """One generation phase on this process."""
 
     index: int
@@ -70,7 +70,7 @@ class Rollout(Event, frozen=True, kw_only=True, tag="rollout"):
     """Running checksum of this process's events, equal on all ranks of a healthy run."""
 
 
-class Refresh(Event, frozen=True, kw_only=True, tag="refresh"):
+class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
     """One computation of old log-probs."""
 
     rollout: int
@@ -84,14 +84,14 @@ class Refresh(Event, frozen=True, kw_only=True, tag="refresh"):
     """Whether it happened inside a training loss."""
 
 
-class SampleRows(msgspec.Struct, frozen=True, array_like=True):
+class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Samples by identity: rows of one rollout of this process."""
 
     rollout: int
     rows: tuple[int, ...]
 
 
-class MicroBatch(Event, frozen=True, kw_only=True, tag="microbatch"):
+class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     """One forward and backward of training."""
 
     index: int
@@ -107,7 +107,7 @@ class MicroBatch(Event, frozen=True, kw_only=True, tag="microbatch"):
     old_source: Literal["at_rollout", "recompute", "engine", "detach", "unknown"] = "at_rollout"
 
 
-class Update(Event, frozen=True, kw_only=True, tag="update"):
+class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
     """One optimizer step, or one that was skipped."""
 
     index: int
@@ -126,13 +126,13 @@ class Update(Event, frozen=True, kw_only=True, tag="update"):
     skip_reason: str = ""
 
 
-class WeightSync(Event, frozen=True, kw_only=True, tag="weight_sync"):
+class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
     """Weights pushed to the rollout engine."""
 
     policy_version: int
 
 
-class EpochEnd(Event, frozen=True, kw_only=True, tag="epoch_end"):
+class EpochEnd(Event, frozen=True, kw_only=True, gc=False, tag="epoch_end"):
     """The end of a pass of the loader."""
 
     epoch: int
@@ -143,14 +143,14 @@ class EpochEnd(Event, frozen=True, kw_only=True, tag="epoch_end"):
     """Whether the framework counts its run as done, so that the pass ends for that and not for want of rows."""
 
 
-class Evaluated(Event, frozen=True, kw_only=True, tag="evaluated"):
+class Evaluated(Event, frozen=True, kw_only=True, gc=False, tag="evaluated"):
     """One evaluation, kept apart from training."""
 
     batches: int
     rollouts: int
 
 
-class ConfigChanged(Event, frozen=True, kw_only=True, tag="config_changed"):
+class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_changed"):
     """A setting that the plan rests on has another value than before."""
 
     name: str
@@ -159,7 +159,7 @@ class ConfigChanged(Event, frozen=True, kw_only=True, tag="config_changed"):
     since: Literal["construction", "train_begin"]
 
 
-class MicroBatchValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MicroBatchValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Numbers of one micro-batch, over real (unmasked) tokens."""
 
     index: int
@@ -177,7 +177,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Loss over the loss that the documented formula gives for the same log-probs; None where it cannot be told."""
 
 
-class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Numbers of one update, from a probe of the trainable weights."""
 
     index: int
@@ -194,7 +194,7 @@ class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Probed weights that differ from their value right after the update before this one."""
 
 
-class RolloutValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RolloutValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Numbers of one rollout."""
 
     index: int
@@ -204,15 +204,15 @@ class RolloutValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     sampler_gap_max: float | None = None
 
 
-class Measured(Event, frozen=True, kw_only=True, tag="measured"):
-    """Numbers that the device had ready, for events already written."""
+class Measured(Event, frozen=True, kw_only=True, gc=False, tag="measured"):
+    """Numbers that the device had ready, for events already written; they come with the next rollout and at the end."""
 
     rollouts: tuple[RolloutValues, ...] = ()
     microbatches: tuple[MicroBatchValues, ...] = ()
     updates: tuple[UpdateValues, ...] = ()
 
 
-class Unobserved(Event, frozen=True, kw_only=True, tag="unobserved"):
+class Unobserved(Event, frozen=True, kw_only=True, gc=False, tag="unobserved"):
     """Something that could not be observed, with the reason. Rules that need it are NOT EVALUATED."""
 
     what: str
@@ -220,7 +220,7 @@ class Unobserved(Event, frozen=True, kw_only=True, tag="unobserved"):
     why: str
 
 
-class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
+class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
     """Training returned or raised."""
 
     status: Literal["completed", "raised"]
@@ -234,7 +234,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
     counts: dict[str, int] = {}
 
 
-class Judged(Event, frozen=True, kw_only=True, tag="judged"):
+class Judged(Event, frozen=True, kw_only=True, gc=False, tag="judged"):
     """What the process itself found, so that one process can report for all. The last line of every complete file."""
 
     verdict: Verdict

@@ -12,7 +12,7 @@ Severity = Literal["error", "warning", "info"]
 Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The place of an event in the run. All count from 0; None where the place has no such number."""
 
     rollout: int | None = None

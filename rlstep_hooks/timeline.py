@@ -36,7 +36,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the samples of a cycle already begun must be generated again first (they were not saved)."""
 
 
-class ExpectedRollout(msgspec.Struct, frozen=True, tag="rollout"):
+class ExpectedRollout(msgspec.Struct, frozen=True, gc=False, tag="rollout"):
     """One generation phase."""
 
     samples: int
@@ -47,14 +47,14 @@ class ExpectedRollout(msgspec.Struct, frozen=True, tag="rollout"):
     """Whether reference log-probs are computed with it."""
 
 
-class ExpectedRefresh(msgspec.Struct, frozen=True, tag="refresh"):
+class ExpectedRefresh(msgspec.Struct, frozen=True, gc=False, tag="refresh"):
     """One computation of old log-probs."""
 
     version: int
     """Policy version that computes them."""
 
 
-class ExpectedMicroBatch(msgspec.Struct, frozen=True, tag="microbatch"):
+class ExpectedMicroBatch(msgspec.Struct, frozen=True, gc=False, tag="microbatch"):
     """One forward and backward."""
 
     samples: int
@@ -63,21 +63,21 @@ class ExpectedMicroBatch(msgspec.Struct, frozen=True, tag="microbatch"):
     """Updates since the refresh of these samples, or since their rollout where nothing is refreshed."""
 
 
-class ExpectedUpdate(msgspec.Struct, frozen=True, tag="update"):
+class ExpectedUpdate(msgspec.Struct, frozen=True, gc=False, tag="update"):
     """One optimizer step."""
 
     microbatches: int
     """Micro-batches accumulated behind it."""
 
 
-class ExpectedEpochEnd(msgspec.Struct, frozen=True, tag="epoch_end"):
+class ExpectedEpochEnd(msgspec.Struct, frozen=True, gc=False, tag="epoch_end"):
     """The end of a pass of the loader (also when training ends within it)."""
 
     epoch: int
     """Passes completed, this one included."""
 
 
-class ExpectedEnd(msgspec.Struct, frozen=True, tag="run_ended"):
+class ExpectedEnd(msgspec.Struct, frozen=True, gc=False, tag="run_ended"):
     """The end of training."""
 
     updates: int

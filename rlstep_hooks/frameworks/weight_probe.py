@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
 
-PROBED_TENSORS = 8
-PROBED_PER_TENSOR = 128
+PROBED_TENSORS = 4
+PROBED_PER_TENSOR = 256
 
 
 class WeightProbe:
-    """Looks at up to 128 evenly spaced weights in each of up to 8 trainable tensors, before and after an update.
+    """Looks at up to 256 evenly spaced weights in each of up to 4 trainable tensors, before and after an update.
 
     Everything stays on the weights' device and nothing is fetched here: about twenty small operations an update, whatever the
     size of the model. Tensors on another device or of another dtype than the first trainable one are not probed.

@@ -9,6 +9,8 @@ that other work on the machine counts as little as possible) and one of wall tim
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import logging
 import platform
 import statistics
@@ -33,7 +35,7 @@ LARGE = {"hidden_size": 1024, "layers": 6}
 
 def train(folder: Path, size: dict[str, int], updates: int, *, audited: bool) -> tuple[float, float]:
     """Train once; processor and wall seconds of `trainer.train()`."""
-    callbacks: list[Any] = [StepAuditCallback(log_dir=folder / "log", listeners=())] if audited else []
+    callbacks: list[Any] = [StepAuditCallback(log_dir=folder / "log")] if audited else []
     trainer = tiny_trainer(
         folder / "out",
         callbacks=callbacks,
@@ -45,7 +47,8 @@ def train(folder: Path, size: dict[str, int], updates: int, *, audited: bool) ->
         max_completion_length=8,
     )
     began = time.process_time(), time.perf_counter()
-    trainer.train()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        trainer.train()
     return time.process_time() - began[0], time.perf_counter() - began[1]
 
 
@@ -80,7 +83,7 @@ def events() -> None:
     """Print what one event costs to encode and to judge, and its size on disk."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        train(folder, TINY, 64, audited=True)
+        train(folder, TINY, 200, audited=True)
         (found,) = records(folder / "log").values()
         recorded = list(found[0].events())
         size = found[0].path.stat().st_size
@@ -106,14 +109,14 @@ def main() -> None:
     """Print all figures."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--pairs", type=int, default=20)
-    arguments.add_argument("--updates", type=int, default=30)
+    arguments.add_argument("--updates", type=int, default=80)
     options = arguments.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     print(f"trl {version('trl')}, torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}")
     paired("tiny", TINY, options.pairs, options.updates)
-    paired("larger", LARGE, max(options.pairs // 4, 3), max(options.updates // 5, 4))
+    paired("larger", LARGE, max(options.pairs // 3, 3), max(options.updates // 10, 4))
     events()
 
 

@@ -711,7 +711,7 @@ def scheduler_stepped_twice(trainer: Any) -> None:
     on(trainer, "on_step_end", tick)
 
 
-# M: the scale of the loss.
+# M: the scale of the loss
 
 
 @fault(

@@ -128,13 +128,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         if self._observer is not None:
             self._observer.step_passed()
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A micro-batch inside a window ended."""
-        self._act(control, state, at_update=False)
-
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A window ended."""
-        self._act(control, state, at_update=True)
+        self._act(control, state)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation ended."""
@@ -156,7 +152,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         """Training ended without an exception."""
         if self._recorder is not None and self._observer is not None:
             self._end("completed", state.global_step, stopped=self._asked_to_stop)
-            self._act(control, state, at_update=False)
+            self._act(control, state)
 
     # Life of one audit
 
@@ -224,6 +220,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
                 versions=package_versions(),
             )
         )
+        recorder.settle()  # the plan is judged and shown before training begins
         if trouble:
             recorder.cannot("recording", trouble)
         if not agreed:
@@ -329,10 +326,11 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             self._observer.detach()
         self._observer = None
 
-    def _act(self, control: Any, state: Any, *, at_update: bool) -> None:
+    def _act(self, control: Any, state: Any) -> None:
         """Carry out `on_fail` for errors found since the last time."""
         recorder = self._recorder
-        if recorder is None:
+        # With "warn" nothing waits for the judgement: events are then judged in larger batches (`Recorder`).
+        if recorder is None or (self.on_fail == "warn" and self._listeners is None):
             return
         errors = [finding for finding in recorder.take_findings() if finding.severity == "error"]
         if self.on_fail == "raise" and errors and self._raised is None:
@@ -341,7 +339,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         if self._stop is not None:
             if errors:
                 self._stop.ask(state.global_step)
-            if at_update and self._stop.due(state.global_step):
+            if self._stop.due(state.global_step):
                 control.should_training_stop = True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -68,6 +69,7 @@ def active_dropout(model: Any) -> int:
     return count
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Releases of the packages involved."""
     found = {"python": platform.python_version()}

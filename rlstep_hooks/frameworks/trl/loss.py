@@ -6,6 +6,7 @@ completion tokens.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,23 +47,36 @@ def read_loss_settings(trainer: Any, release: Release) -> LossSettings:
     )
 
 
-def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:
+def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
     """-min(ratio * A, clip(ratio) * A), token by token.
 
     Args:
         log_ratio: (B, T), new minus old log-probs.
         advantages: (B, 1) or (B, T).
         settings: The clip range.
-
-    Returns:
-        The loss of each token (B, T), and where the clip removes its gradient (B, T, bool).
     """
     import torch
 
     ratio = torch.exp(log_ratio)
-    free = ratio * advantages
-    clipped = torch.clamp(ratio, 1 - settings.epsilon_low, 1 + settings.epsilon_high) * advantages
-    return -torch.minimum(free, clipped), clipped < free
+    clipped = torch.clamp(ratio, 1 - settings.epsilon_low, 1 + settings.epsilon_high)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+def clipped_tokens(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
+    """How many tokens have their gradient removed by the clip (float32, a single number).
+
+    The clip acts above 1 + epsilon_high where the advantage is positive, and below 1 - epsilon_low where it is negative.
+
+    Args:
+        log_ratio: (B, T), new minus old log-probs, 0 on masked tokens.
+        advantages: (B, 1) or (B, T).
+        settings: The clip range.
+    """
+    import torch
+
+    below = -math.log(1 - settings.epsilon_low) if settings.epsilon_low < 1 else math.inf
+    bound = torch.where(advantages > 0, math.log(1 + settings.epsilon_high), below)
+    return (log_ratio * advantages.sign() > bound).sum(dtype=torch.float32)
 
 
 def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:

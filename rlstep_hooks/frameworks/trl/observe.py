@@ -34,6 +34,7 @@ from rlstep_hooks.frameworks.deferred import DeferredValues
 from rlstep_hooks.frameworks.trl.loss import (
     COVERED,
     clipped_token_loss,
+    clipped_tokens,
     documented_loss,
     kl_estimate,
     read_loss_settings,
@@ -58,6 +59,9 @@ TOKENS = "rlstep_tokens"
 """Key added to a rollout's tensors: a checksum of each sample's completion tokens."""
 OLD = "rlstep_old"
 """Key added to a rollout's tensors: a checksum of each sample's old log-probs, bit for bit."""
+
+COMPARED_TENSORS = 256
+"""Tensors of the sample buffer that are remembered as compared; forgotten at a rollout when there are more."""
 
 _ROLLOUT_SHIFT = 32
 _REMEMBERED_ROLLOUTS = 4096
@@ -130,6 +134,7 @@ class TrlObserver:
         self._settings = {name: getattr(trainer.args, name, None) for name in CYCLE_SETTINGS}
         self._probe: WeightProbe | None = None
         self._positions: Tensor | None = None
+        self._compared_tensors: dict[int, tuple[Tensor, int]] = {}
         clips = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release) if clips else None
         self._loss_uncovered = self._uncovered_loss()
@@ -368,6 +373,8 @@ class TrlObserver:
         )
         if purpose == "training":
             self._check_settings()
+            if len(self._compared_tensors) >= COMPARED_TENSORS:
+                self._compared_tensors.clear()
         _remember(self._sampled, index, self.version)
         with torch.no_grad():
             output[ROWS] = torch.arange(samples) + (index << _ROLLOUT_SHIFT)
@@ -535,61 +542,71 @@ class TrlObserver:
                 numbers += [size.max(), size.sum(dtype=torch.float32)]
                 parts.append(scope)
                 checksum = inputs.get(OLD)
-                if checksum is not None and checksum.shape[0] == old.shape[0]:
+                if checksum is not None and checksum.shape[0] == old.shape[0] and not self._compared(old):
                     numbers.append((bit_checksum(old) != checksum).sum(dtype=torch.float32))
                     parts.append("old")
-            checksum = inputs.get(TOKENS)
-            if checksum is not None and checksum.shape[0] == inputs["completion_ids"].shape[0]:
-                altered = self._token_checksum(inputs["completion_ids"]) != checksum
+            checksum, completion_ids = inputs.get(TOKENS), inputs["completion_ids"]
+            if (
+                checksum is not None
+                and checksum.shape[0] == completion_ids.shape[0]
+                and not self._compared(completion_ids)
+            ):
+                altered = self._token_checksum(completion_ids) != checksum
                 numbers.append(altered.sum(dtype=torch.float32))
                 parts.append("tokens")
-            if self._loss_settings is not None and (log_ratio is None or log_ratio.dim() == 2):
-                self._add_loss_numbers(self._loss_settings, phase, inputs, new, log_ratio, mask, parts, numbers)
+            settings = self._loss_settings
+            if settings is not None and (log_ratio is None or log_ratio.dim() == 2):
+                if log_ratio is not None:
+                    numbers.append(clipped_tokens(log_ratio, _as_column(inputs["advantages"]), settings))
+                    parts.append("clip")
+                # All micro-batches of a window share its normaliser, so one stands for the others: each in its turn.
+                turn = self._windows % self.schedule.microbatches_per_update
+                if self._window == turn and not self._loss_uncovered and phase.loss is not None:
+                    numbers += self._loss_numbers(settings, phase.loss, inputs, new, log_ratio, mask)
+                    parts.append("loss")
             self._values.add(("microbatch", self._microbatches, ",".join(parts)), torch.stack(_as_float32(numbers)))
 
-    def _add_loss_numbers(
+    def _loss_numbers(
         self,
         settings: LossSettings,
-        phase: Phase,
+        loss: Tensor,
         inputs: dict[str, Any],
         new: Tensor,
         log_ratio: Tensor | None,
         mask: Tensor,
-        parts: list[str],
-        numbers: list[Tensor],
-    ) -> None:
-        """Add the clipped tokens and, on one micro-batch of each window, the loss against the documented one.
-
-        All micro-batches of a window share its normaliser, so one stands for the others; which one moves on with each window.
-        """
+    ) -> list[Tensor]:
+        """The documented loss, the same with terms that cannot cancel, and the loss that was returned."""
         import torch
 
-        turn = self._windows % self.schedule.microbatches_per_update
-        compares = not self._loss_uncovered and self._window == turn and phase.loss is not None
-        if log_ratio is None and not compares:
-            return
-        advantages = inputs["advantages"]
-        if advantages.dim() == 1:
-            advantages = advantages.unsqueeze(1)
-        if log_ratio is None:
-            token_loss = -advantages.expand(mask.shape)
-        else:
-            token_loss, clipped = clipped_token_loss(log_ratio, advantages, settings)
-            numbers.append((clipped * mask).sum(dtype=torch.float32))
-            parts.append("clip")
+        trainer, advantages = self.trainer, _as_column(inputs["advantages"])
+        token_loss = (
+            -advantages.expand(mask.shape) if log_ratio is None else clipped_token_loss(log_ratio, advantages, settings)
+        )
         reference = inputs.get("ref_per_token_logps")
-        if compares and reference is not None and self.trainer.beta != 0.0:
+        if reference is not None and trainer.beta != 0.0:
             kl = kl_estimate(reference, new)
-            if log_ratio is not None and getattr(self.trainer.args, "use_bias_correction_kl", False):
+            if log_ratio is not None and getattr(trainer.args, "use_bias_correction_kl", False):
                 kl = kl * torch.exp(log_ratio)
-            token_loss = token_loss + self.trainer.beta * kl
-        if compares and phase.loss is not None:
-            trainer, tokens = self.trainer, inputs.get("num_items_in_batch")
-            window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-            for terms in (token_loss, token_loss.abs()):
-                numbers.append(documented_loss(terms, mask, settings=settings, window=window, generation_tokens=tokens))
-            numbers.append(phase.loss.detach() / trainer.accelerator.gradient_accumulation_steps)
-            parts.append("loss")
+            token_loss = token_loss + trainer.beta * kl
+        tokens = inputs.get("num_items_in_batch")
+        window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        return [
+            *(
+                documented_loss(terms, mask, settings=settings, window=window, generation_tokens=tokens)
+                for terms in (token_loss, token_loss.abs())
+            ),
+            loss.detach() / trainer.accelerator.gradient_accumulation_steps,
+        ]
+
+    def _compared(self, tensor: Tensor) -> bool:
+        """Whether this very tensor was compared with its checksum in an earlier pass and not written to since.
+
+        torch counts in-place writes in a tensor's version; asking costs no work on the device.
+        """
+        version = -1 if tensor.is_inference() else tensor._version
+        known = self._compared_tensors.get(id(tensor))
+        self._compared_tensors[id(tensor)] = (tensor, version)
+        return known is not None and known[0] is tensor and known[1] == version >= 0
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:
         """(B, T) token ids -> (B,) int64 that changes with any token and with their order."""
@@ -692,9 +709,6 @@ class TrlObserver:
                 values = self._probe.after_step(self._device_lr)
                 if values is not None:
                     self._values.add(("update", self._windows - 1, ""), values)
-            if self.trainer.args.device.type == "cpu":
-                self._values.send()
-                self._emit_measured()
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         self.recorder.emit(
@@ -803,8 +817,14 @@ def bit_checksum(values: Tensor) -> Tensor:
 
 
 def _finite(number: float | None) -> float | None:
-    """The number, or None where it is not finite: JSON has no such numbers, and a report reads the same from a record."""
-    return number if number is not None and math.isfinite(number) else None
+    """The number to six digits (float32 has seven), or None where it is not finite: JSON has no such numbers, and a report
+    reads the same from a record."""
+    return float(f"{number:.6g}") if number is not None and math.isfinite(number) else None
+
+
+def _as_column(advantages: Tensor) -> Tensor:
+    """Advantages of shape (B,) as (B, 1); those of a subclass may have one for each token and stay (B, T)."""
+    return advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
 
 
 def _as_float32(numbers: list[Tensor]) -> list[Tensor]:
@@ -862,7 +882,7 @@ def _microbatch_values(index: int, parts: str, numbers: list[float]) -> MicroBat
         tokens=int(tokens),
         max_abs_log_ratio=_finite(maximum),
         mean_abs_log_ratio=_finite(mean),
-        clipped=clipped,
+        clipped=_finite(clipped),
         scope=scope,
         old_intact=old_intact,
         tokens_intact=tokens_intact,

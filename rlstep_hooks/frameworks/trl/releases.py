@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 
@@ -63,8 +64,9 @@ class Release(msgspec.Struct, frozen=True):
         return not self.since("0.18")
 
 
+@lru_cache(maxsize=1)
 def installed_release() -> Release | None:
-    """The releases that are installed here, or None without TRL."""
+    """The releases that are installed here, or None without TRL. Looked up once: reading metadata takes milliseconds."""
     try:
         return Release(installed("trl"), installed("transformers"))
     except PackageNotFoundError:
