@@ -63,20 +63,20 @@ def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSett
 
 
 def clipped_tokens(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
-    """How many tokens have their gradient removed by the clip (float32, a single number).
+    """How many tokens of each micro-batch have their gradient removed by the clip: (N,) float32.
 
     The clip acts above 1 + epsilon_high where the advantage is positive, and below 1 - epsilon_low where it is negative.
 
     Args:
-        log_ratio: (B, T), new minus old log-probs, 0 on masked tokens.
-        advantages: (B, 1) or (B, T).
+        log_ratio: (N, B, T), new minus old log-probs of N micro-batches, 0 on masked tokens.
+        advantages: (N, B, 1) or (N, B, T).
         settings: The clip range.
     """
     import torch
 
     below = -math.log(1 - settings.epsilon_low) if settings.epsilon_low < 1 else math.inf
     bound = torch.where(advantages > 0, math.log(1 + settings.epsilon_high), below)
-    return (log_ratio * advantages.sign() > bound).sum(dtype=torch.float32)
+    return (log_ratio * advantages.sign() > bound).sum((1, 2), dtype=torch.float32)
 
 
 def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:

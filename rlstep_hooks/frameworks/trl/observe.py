@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.events import (
     ConfigChanged,
@@ -20,7 +19,6 @@ from rlstep_hooks.events import (
     Evaluated,
     Measured,
     MicroBatch,
-    MicroBatchValues,
     Purpose,
     Refresh,
     Rollout,
@@ -31,13 +29,14 @@ from rlstep_hooks.events import (
     WeightSync,
 )
 from rlstep_hooks.frameworks.deferred import DeferredValues
-from rlstep_hooks.frameworks.trl.loss import (
-    COVERED,
-    clipped_token_loss,
-    clipped_tokens,
-    documented_loss,
-    kl_estimate,
-    read_loss_settings,
+from rlstep_hooks.frameworks.trl.loss import COVERED, read_loss_settings
+from rlstep_hooks.frameworks.trl.measure import (
+    ROWS,
+    Key,
+    MicroBatchMeter,
+    MicroBatchNumbers,
+    finite,
+    token_mask,
 )
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
 from rlstep_hooks.frameworks.weight_probe import WeightProbe
@@ -49,19 +48,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.frameworks.trl.loss import LossSettings
     from rlstep_hooks.frameworks.trl.releases import Release
     from rlstep_hooks.schedule import Schedule
-
-ROWS = "rlstep_rows"
-"""Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
-TOKENS = "rlstep_tokens"
-"""Key added to a rollout's tensors: a checksum of each sample's completion tokens."""
-OLD = "rlstep_old"
-"""Key added to a rollout's tensors: a checksum of each sample's old log-probs, bit for bit."""
-
-COMPARED_TENSORS = 256
-"""Tensors of the sample buffer that are remembered as compared; forgotten at a rollout when there are more."""
 
 _ROLLOUT_SHIFT = 32
 _REMEMBERED_ROLLOUTS = 4096
@@ -130,13 +118,11 @@ class TrlObserver:
         self._lr_tick: int | None = None
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
-        self._values: DeferredValues[tuple[str, int, str]] = DeferredValues()
+        self._values: DeferredValues[Key] = DeferredValues()
         self._settings = {name: getattr(trainer.args, name, None) for name in CYCLE_SETTINGS}
         self._probe: WeightProbe | None = None
-        self._positions: Tensor | None = None
-        self._compared_tensors: dict[int, tuple[Tensor, int]] = {}
         clips = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
-        self._loss_settings = read_loss_settings(trainer, release) if clips else None
+        self._meter = MicroBatchMeter(self._values, read_loss_settings(trainer, release) if clips else None)
         self._loss_uncovered = self._uncovered_loss()
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
         self._epochs = epochs
@@ -373,16 +359,11 @@ class TrlObserver:
         )
         if purpose == "training":
             self._check_settings()
-            if len(self._compared_tensors) >= COMPARED_TENSORS:
-                self._compared_tensors.clear()
         _remember(self._sampled, index, self.version)
         with torch.no_grad():
-            output[ROWS] = torch.arange(samples) + (index << _ROLLOUT_SHIFT)
-            output[TOKENS] = self._token_checksum(output["completion_ids"])
             old = output.get("old_per_token_logps")
             old = output.get("old_logps") if old is None else old
-            if old is not None:
-                output[OLD] = bit_checksum(old)
+            self._meter.mark(output, torch.arange(samples) + (index << _ROLLOUT_SHIFT), old)
         if old is not None and purpose == "training":
             made_by = self._origin(old, calls)
             if made_by is not None:
@@ -397,7 +378,7 @@ class TrlObserver:
                 )
             )
         self._add_rollout_values(index, output)
-        self._values.send()
+        self._send_numbers()
         self._emit_measured()
 
     def _sampler_at_rollout(self, forwards: int | None, calls: list[LogProbCall]) -> int | None:
@@ -445,13 +426,13 @@ class TrlObserver:
         with torch.no_grad():
             values = [output["advantages"].abs().max().float()]
             sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
-            kind = "plain"
+            kind = "rollout"
             if isinstance(sampled, torch.Tensor) and old is not None:
-                mask = _token_mask(output)
+                mask = token_mask(output)
                 gap = torch.nan_to_num((old - sampled).abs() * mask)
                 values += [gap.sum().float(), gap.max().float(), mask.sum().float()]
                 kind = "gap"
-            self._values.add(("rollout", index, kind), torch.stack(values))
+            self._values.add((kind, (index,)), torch.stack(values))
 
     def _check_settings(self) -> None:
         """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
@@ -529,97 +510,25 @@ class TrlObserver:
             self.recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
             return
         old = self._old_log_probs(inputs)
+        trainer, index = self.trainer, self._microbatches
         with torch.no_grad():
             new = new.detach()
-            mask = _token_mask(inputs)
-            numbers = [mask.sum(dtype=torch.float32)]
-            parts = []
-            log_ratio = None
-            if old is not None:
-                scope = "token" if old.dim() == 2 else "sequence"
-                log_ratio = (new - old) * mask if scope == "token" else (new * mask).sum(1) - old
-                size = log_ratio.abs()
-                numbers += [size.max(), size.sum(dtype=torch.float32)]
-                parts.append(scope)
-                checksum = inputs.get(OLD)
-                if checksum is not None and checksum.shape[0] == old.shape[0] and not self._compared(old):
-                    numbers.append((bit_checksum(old) != checksum).sum(dtype=torch.float32))
-                    parts.append("old")
-            checksum, completion_ids = inputs.get(TOKENS), inputs["completion_ids"]
-            if (
-                checksum is not None
-                and checksum.shape[0] == completion_ids.shape[0]
-                and not self._compared(completion_ids)
-            ):
-                altered = self._token_checksum(completion_ids) != checksum
-                numbers.append(altered.sum(dtype=torch.float32))
-                parts.append("tokens")
-            settings = self._loss_settings
-            if settings is not None and (log_ratio is None or log_ratio.dim() == 2):
-                if log_ratio is not None:
-                    numbers.append(clipped_tokens(log_ratio, _as_column(inputs["advantages"]), settings))
-                    parts.append("clip")
-                # All micro-batches of a window share its normaliser, so one stands for the others: each in its turn.
-                turn = self._windows % self.schedule.microbatches_per_update
-                if self._window == turn and not self._loss_uncovered and phase.loss is not None:
-                    numbers += self._loss_numbers(settings, phase.loss, inputs, new, log_ratio, mask)
-                    parts.append("loss")
-            self._values.add(("microbatch", self._microbatches, ",".join(parts)), torch.stack(_as_float32(numbers)))
-
-    def _loss_numbers(
-        self,
-        settings: LossSettings,
-        loss: Tensor,
-        inputs: dict[str, Any],
-        new: Tensor,
-        log_ratio: Tensor | None,
-        mask: Tensor,
-    ) -> list[Tensor]:
-        """The documented loss, the same with terms that cannot cancel, and the loss that was returned."""
-        import torch
-
-        trainer, advantages = self.trainer, _as_column(inputs["advantages"])
-        token_loss = (
-            -advantages.expand(mask.shape) if log_ratio is None else clipped_token_loss(log_ratio, advantages, settings)
-        )
-        reference = inputs.get("ref_per_token_logps")
-        if reference is not None and trainer.beta != 0.0:
-            kl = kl_estimate(reference, new)
-            if log_ratio is not None and getattr(trainer.args, "use_bias_correction_kl", False):
-                kl = kl * torch.exp(log_ratio)
-            token_loss = token_loss + trainer.beta * kl
-        tokens = inputs.get("num_items_in_batch")
-        window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-        return [
-            *(
-                documented_loss(terms, mask, settings=settings, window=window, generation_tokens=tokens)
-                for terms in (token_loss, token_loss.abs())
-            ),
-            loss.detach() / trainer.accelerator.gradient_accumulation_steps,
-        ]
-
-    def _compared(self, tensor: Tensor) -> bool:
-        """Whether this very tensor was compared with its checksum in an earlier pass and not written to since.
-
-        torch counts in-place writes in a tensor's version; asking costs no work on the device.
-        """
-        version = -1 if tensor.is_inference() else tensor._version
-        known = self._compared_tensors.get(id(tensor))
-        self._compared_tensors[id(tensor)] = (tensor, version)
-        return known is not None and known[0] is tensor and known[1] == version >= 0
-
-    def _token_checksum(self, completion_ids: Tensor) -> Tensor:
-        """(B, T) token ids -> (B,) int64 that changes with any token and with their order."""
-        import torch
-
-        width = completion_ids.shape[1]
-        if (
-            self._positions is None
-            or self._positions.shape[0] < width
-            or self._positions.device != completion_ids.device
-        ):
-            self._positions = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * 2654435761
-        return (completion_ids * self._positions[:width]).sum(-1)
+            log_ratio = self._meter.measure(index, inputs, new, old)
+            # All micro-batches of a window share its normaliser, so one stands for the others: each in its turn.
+            turn = self._windows % self.schedule.microbatches_per_update
+            if self._window == turn and not self._loss_uncovered and phase.loss is not None:
+                accumulation = trainer.args.gradient_accumulation_steps
+                self._meter.compare_loss(
+                    index,
+                    phase.loss,
+                    inputs,
+                    new=new,
+                    log_ratio=log_ratio,
+                    beta=trainer.beta,
+                    weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
+                    window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
+                    backward_divides_by=trainer.accelerator.gradient_accumulation_steps,
+                )
 
     # Events of the training loop
 
@@ -708,7 +617,7 @@ class TrlObserver:
             if self._probe is not None:
                 values = self._probe.after_step(self._device_lr)
                 if values is not None:
-                    self._values.add(("update", self._windows - 1, ""), values)
+                    self._values.add(("update", (self._windows - 1,)), values)
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         self.recorder.emit(
@@ -744,26 +653,30 @@ class TrlObserver:
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
         with self._contained("log_ratio", "weights"):
-            self._values.send()
+            self._send_numbers()
             self._emit_measured(wait=True)
 
+    def _send_numbers(self) -> None:
+        """Start fetching all numbers so far."""
+        import torch
+
+        with torch.no_grad():
+            self._meter.work_up()
+        self._values.send()
+
     def _emit_measured(self, *, wait: bool = False) -> None:
-        rollouts, microbatches, updates = [], [], []
-        for (kind, index, parts), numbers in self._values.ready(wait=wait):
-            if kind == "rollout":
-                rollouts.append(_rollout_values(index, parts, numbers))
+        rollouts, updates, microbatches = [], [], MicroBatchNumbers()
+        for (kind, indices), numbers in self._values.ready(wait=wait):
+            if kind in ("rollout", "gap"):
+                rollouts.append(_rollout_values(indices[0], kind, numbers))
             elif kind == "update":
-                updates.append(self._update_values(index, numbers))
+                updates.append(self._update_values(indices[0], numbers))
             else:
-                microbatches.append(_microbatch_values(index, parts, numbers))
-        if rollouts or microbatches or updates:
+                microbatches.take(kind, indices, numbers)
+        values = microbatches.values()
+        if rollouts or values or updates:
             self.recorder.emit(
-                Measured(
-                    at=self.recorder.now(),
-                    rollouts=tuple(rollouts),
-                    microbatches=tuple(microbatches),
-                    updates=tuple(updates),
-                )
+                Measured(at=self.recorder.now(), rollouts=tuple(rollouts), microbatches=values, updates=tuple(updates))
             )
 
     def _update_values(self, index: int, numbers: list[float]) -> UpdateValues:
@@ -774,7 +687,7 @@ class TrlObserver:
             changed=int(changed),
             with_gradient=int(with_gradient),
             visible=int(visible),
-            max_change=_finite(largest),
+            max_change=finite(largest),
             moved_before=int(moved),
         )
 
@@ -807,87 +720,16 @@ class ForwardCounter:
         self._handle.remove()
 
 
-def bit_checksum(values: Tensor) -> Tensor:
-    """(B,) or (B, T) floating point -> (B,) int64: the sum of the bit patterns, exact in any order of summation."""
-    import torch
-
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
-    bits = values.detach().contiguous().view(integer)
-    return bits.sum(-1, dtype=torch.int64) if bits.dim() > 1 else bits.to(torch.int64)
-
-
-def _finite(number: float | None) -> float | None:
-    """The number to six digits (float32 has seven), or None where it is not finite: JSON has no such numbers, and a report
-    reads the same from a record."""
-    return float(f"{number:.6g}") if number is not None and math.isfinite(number) else None
-
-
-def _as_column(advantages: Tensor) -> Tensor:
-    """Advantages of shape (B,) as (B, 1); those of a subclass may have one for each token and stay (B, T)."""
-    return advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
-
-
-def _as_float32(numbers: list[Tensor]) -> list[Tensor]:
-    """The same numbers in one dtype, converting only those of another."""
-    import torch
-
-    return [number if number.dtype == torch.float32 else number.float() for number in numbers]
-
-
-def _token_mask(inputs: dict[str, Any]) -> Tensor:
-    """(B, T): 1 on tokens that the loss counts. Tool tokens are masked out where there are tools."""
-    mask: Tensor = inputs["completion_mask"]
-    tool_mask = inputs.get("tool_mask")
-    return mask if tool_mask is None else mask * tool_mask
-
-
-def _rollout_values(index: int, parts: str, numbers: list[float]) -> RolloutValues:
-    if parts == "gap":
+def _rollout_values(index: int, kind: str, numbers: list[float]) -> RolloutValues:
+    if kind == "gap":
         tokens = max(numbers[3], 1.0)
         return RolloutValues(
             index=index,
-            max_abs_advantage=_finite(numbers[0]),
-            sampler_gap_mean=_finite(numbers[1] / tokens),
-            sampler_gap_max=_finite(numbers[2]),
+            max_abs_advantage=finite(numbers[0]),
+            sampler_gap_mean=finite(numbers[1] / tokens),
+            sampler_gap_max=finite(numbers[2]),
         )
-    return RolloutValues(index=index, max_abs_advantage=_finite(numbers[0]))
-
-
-def _microbatch_values(index: int, parts: str, numbers: list[float]) -> MicroBatchValues:
-    """Unpack one vector; `parts` names what it holds, in order."""
-    rest = iter(numbers)
-    tokens = next(rest)
-    maximum = mean = clipped = loss_ratio = None
-    old_intact = tokens_intact = None
-    scope: Literal["token", "sequence"] = "token"
-    names = parts.split(",")
-    if "token" in names or "sequence" in names:
-        scope = "token" if "token" in names else "sequence"
-        maximum = next(rest)
-        mean = next(rest) / max(tokens, 1.0)
-    else:
-        maximum = mean = clipped = 0.0  # the old log-probs are the current ones
-    if "old" in names:
-        old_intact = next(rest) == 0
-    if "tokens" in names:
-        tokens_intact = next(rest) == 0
-    if "clip" in names:
-        clipped = next(rest) / max(tokens, 1.0)
-    if "loss" in names:
-        expected, largest, loss = (next(rest) for _ in range(3))
-        if largest > 0 and abs(expected) > 0.01 * largest:
-            loss_ratio = loss / expected
-    return MicroBatchValues(
-        index=index,
-        tokens=int(tokens),
-        max_abs_log_ratio=_finite(maximum),
-        mean_abs_log_ratio=_finite(mean),
-        clipped=_finite(clipped),
-        scope=scope,
-        old_intact=old_intact,
-        tokens_intact=tokens_intact,
-        loss_ratio=_finite(loss_ratio),
-    )
+    return RolloutValues(index=index, max_abs_advantage=finite(numbers[0]))
 
 
 def _remember(table: OrderedDict[int, int], rollout: int, version: int) -> None:
