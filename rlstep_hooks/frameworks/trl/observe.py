@@ -514,9 +514,10 @@ class TrlObserver:
         with torch.no_grad():
             new = new.detach()
             log_ratio = self._meter.measure(index, inputs, new, old)
-            # All micro-batches of a window share its normaliser, so one stands for the others: each in its turn.
-            turn = self._windows % self.schedule.microbatches_per_update
-            if self._window == turn and not self._loss_uncovered and phase.loss is not None:
+            # The micro-batches of a cycle share their normalisers, so one stands for the others: each in its turn.
+            cycle, position = divmod(index, self.schedule.microbatches_per_cycle)
+            turn = cycle % self.schedule.microbatches_per_cycle
+            if position == turn and not self._loss_uncovered and phase.loss is not None:
                 accumulation = trainer.args.gradient_accumulation_steps
                 self._meter.compare_loss(
                     index,

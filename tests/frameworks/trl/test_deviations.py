@@ -179,4 +179,4 @@ def test_other_losses_do_not_depend_on_the_generation_period(
         assert "KL term" in outcome.reason
     else:
         assert outcome.verdict == "PASS", outcome.reason
-        assert outcome.checks >= 3
+        assert outcome.checks >= 1
