@@ -28,8 +28,8 @@ _NAME = re.compile(r"(?P<run>.+)\.rank(?P<rank>\d+)\.jsonl")
 class Ledger(Protocol):
     """A place for one process's events."""
 
-    def write(self, event: AnyEvent) -> None:
-        """Keep one event."""
+    def write(self, *events: AnyEvent) -> None:
+        """Keep events of one moment."""
 
     def close(self) -> None:
         """No more events will come."""
@@ -41,9 +41,9 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.events: deque[AnyEvent] = deque(maxlen=MEMORY_EVENTS)
 
-    def write(self, event: AnyEvent) -> None:
-        """Keep one event."""
-        self.events.append(event)
+    def write(self, *events: AnyEvent) -> None:
+        """Keep events of one moment."""
+        self.events.extend(events)
 
     def close(self) -> None:
         """Nothing to do."""
@@ -61,15 +61,15 @@ class FolderLedger:
         self.path = folder / f"{run}.rank{rank}.jsonl"
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
-    def write(self, event: AnyEvent) -> None:
-        """Append one line.
+    def write(self, *events: AnyEvent) -> None:
+        """Append one line for each event, all in one write.
 
         Raises:
             OSError: The disk is full or the file is gone.
         """
-        line = encode(event)
-        written = os.write(self._file, line)
-        if written != len(line):
+        lines = b"".join(map(encode, events))
+        written = os.write(self._file, lines)
+        if written != len(lines):
             raise OSError("the disk took only part of a line")
 
     def close(self) -> None:

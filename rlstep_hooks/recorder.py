@@ -56,23 +56,28 @@ class Recorder:
         """Seconds since recording began, to the microsecond."""
         return round(time.perf_counter() - self._began, 6)
 
-    def emit(self, event: AnyEvent) -> None:
-        """Record one event; it is judged with the next batch."""
+    def emit(self, *events: AnyEvent) -> None:
+        """Record events of one moment, in one write; they are judged with the next batch."""
+        recorded = [self._sealed(event) for event in events]
+        if self._writing:
+            try:
+                self.ledger.write(*recorded)
+            except Exception as error:  # noqa: BLE001 - a ledger of any kind must not end training
+                self._writing = False
+                self.cannot("recording", f"recording stopped: {describe(error)}")
+        self._waiting += recorded
+        if len(self._waiting) >= BATCH:
+            self.settle()
+
+    def _sealed(self, event: AnyEvent) -> AnyEvent:
+        """Go on with the running checksum, and put it into the events that carry it."""
         if isinstance(event, Rollout | Refresh | MicroBatch | Update) and not (
             isinstance(event, Rollout) and event.purpose == "evaluation"
         ):
             self.digest = zlib.crc32(_structure(event), self.digest)
         if isinstance(event, Rollout | RunEnded):
-            event = msgspec.structs.replace(event, digest=self.digest)
-        if self._writing:
-            try:
-                self.ledger.write(event)
-            except Exception as error:  # noqa: BLE001 - a ledger of any kind must not end training
-                self._writing = False
-                self.cannot("recording", f"recording stopped: {describe(error)}")
-        self._waiting.append(event)
-        if len(self._waiting) >= BATCH:
-            self.settle()
+            return msgspec.structs.replace(event, digest=self.digest)
+        return event
 
     def settle(self) -> None:
         """Judge what waits, and tell the listeners."""

@@ -30,6 +30,8 @@ class WeightProbe:
         ]
         step = max(len(same) // PROBED_TENSORS, 1)
         self._probed = [(p, *_spacing(p.numel())) for p in same[::step][:PROBED_TENSORS]]
+        self._views: list[Tensor] = []
+        self._addresses: list[int] = []
         self.size = sum(count for _, count, _ in self._probed)
         self._before: Tensor | None = None
         self._gradient: Tensor | None = None
@@ -40,7 +42,11 @@ class WeightProbe:
         """The probed weights now, as one vector (a copy)."""
         import torch
 
-        return torch.cat([p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed])
+        addresses = [p.data_ptr() for p, _, _ in self._probed]
+        if addresses != self._addresses:  # views alias the weights for as long as their storage stays where it is
+            self._views = [p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed]
+            self._addresses = addresses
+        return torch.cat(self._views)
 
     def _read_gradient(self) -> Tensor:
         """The gradients of the probed weights, 0 where there is none."""

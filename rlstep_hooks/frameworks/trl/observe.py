@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import OrderedDict
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.events import (
@@ -44,10 +43,11 @@ from rlstep_hooks.patching import Patches
 from rlstep_hooks.recorder import Recorder, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
+    from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.frameworks.trl.releases import Release
     from rlstep_hooks.schedule import Schedule
 
@@ -99,10 +99,13 @@ class TrlObserver:
         """Told of an exception out of a training step, where nobody else sees it."""
         self.version = int(trainer.state.global_step)
         self._patches = Patches()
+        self._guards: dict[tuple[str, ...], Contained] = {}
+        self._passes_decide = not release.has_steps_per_generation
+        """0.16 and 0.17: the number of passes decides whether old log-probs are used, not whether they are there."""
         self._handles: list[Any] = []
         self._phase: Phase | None = None
         self._rollout_calls: list[LogProbCall] | None = None
-        self._forwards: ForwardCounter | None = None
+        self._forwards: ForwardWatch | None = None
         self._rollouts = 0
         self._microbatches = 0
         self.microbatches_in_epoch = 0
@@ -247,14 +250,12 @@ class TrlObserver:
                 "recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}"
             )
 
-    @contextmanager
-    def _contained(self, *topics: str) -> Iterator[None]:
+    def _contained(self, *topics: str) -> Contained:
         """Keep this package's own errors away from training; what they cost the observation is recorded."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a hook must not reach training
-            for topic in topics:
-                self.recorder.cannot(topic, f"a hook failed: {describe(error)}")
+        guard = self._guards.get(topics)
+        if guard is None:
+            guard = self._guards[topics] = Contained(self.recorder, topics)
+        return guard
 
     # Training and evaluation
 
@@ -311,7 +312,7 @@ class TrlObserver:
             return wrapped(*args, **kwargs)
         calls: list[LogProbCall] = []
         self._rollout_calls = calls
-        forwards = self._forwards = ForwardCounter.of(self.trainer.model) if self._watches_sampler() else None
+        forwards = self._forwards = ForwardWatch.of(self.trainer.model) if self._watches_sampler() else None
         try:
             output = wrapped(*args, **kwargs)
         finally:
@@ -320,7 +321,7 @@ class TrlObserver:
                 forwards.remove()
         with self._contained("order", "samples", "refresh"):
             rows = args[0] if args else kwargs.get("inputs")
-            self._emit_rollout(rows, output, calls, forwards.count if forwards is not None else None)
+            self._emit_rollout(rows, output, calls, forwards.seen if forwards is not None else None)
         return output
 
     def _watches_sampler(self) -> bool:
@@ -336,7 +337,7 @@ class TrlObserver:
             or getattr(args, "use_transformers_paged", False)
         )
 
-    def _emit_rollout(self, rows: Any, output: Any, calls: list[LogProbCall], forwards: int | None) -> None:
+    def _emit_rollout(self, rows: Any, output: Any, calls: list[LogProbCall], forwards: bool | None) -> None:
         import torch
 
         index, recorder = self._rollouts, self.recorder
@@ -345,7 +346,7 @@ class TrlObserver:
         if purpose == "evaluation":
             self._evaluation_rollouts += 1
         samples = int(output["prompt_ids"].shape[0])
-        recorder.emit(
+        events: list[AnyEvent] = [
             Rollout(
                 at=recorder.now(),
                 index=index,
@@ -356,9 +357,7 @@ class TrlObserver:
                 reference=output.get("ref_per_token_logps") is not None or self._has_reference_call(calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
             )
-        )
-        if purpose == "training":
-            self._check_settings()
+        ]
         _remember(self._sampled, index, self.version)
         with torch.no_grad():
             old = output.get("old_per_token_logps")
@@ -368,7 +367,7 @@ class TrlObserver:
             made_by = self._origin(old, calls)
             if made_by is not None:
                 _remember(self._refreshed, index, made_by)
-            recorder.emit(
+            events.append(
                 Refresh(
                     at=recorder.now(),
                     rollout=index,
@@ -377,17 +376,19 @@ class TrlObserver:
                     policy_version=made_by,
                 )
             )
+        recorder.emit(*events)
+        if purpose == "training":
+            self._check_settings()
         self._add_rollout_values(index, output)
         self._send_numbers()
         self._emit_measured()
 
-    def _sampler_at_rollout(self, forwards: int | None, calls: list[LogProbCall]) -> int | None:
+    def _sampler_at_rollout(self, forwards: bool | None, calls: list[LogProbCall]) -> int | None:
         """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
         if getattr(self.trainer, "use_vllm", False):
             return self._sampler_version
         if forwards is None:
             return None
-        # The log-prob passes of the policy are forwards too; generation is what comes on top of them.
         return self.version if forwards else -1
 
     def _is_policy(self, model: Any) -> bool:
@@ -455,12 +456,15 @@ class TrlObserver:
     # Log-probs and loss
 
     def _around_log_probs(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        before = self._forwards.count if self._forwards is not None else 0
-        result = wrapped(*args, **kwargs)
-        if self._forwards is not None:
-            self._forwards.count = (
-                before  # generation is what this counts, not log-prob passes, which may come in chunks
-            )
+        watch = self._forwards
+        if watch is None:
+            result = wrapped(*args, **kwargs)
+        else:
+            watch.paused = True  # generation is what it looks for, not log-prob passes
+            try:
+                result = wrapped(*args, **kwargs)
+            finally:
+                watch.paused = False
         calls = self._rollout_calls
         if calls is None and self._phase is not None and self._phase.loss_inputs is not None:
             calls = self._phase.calls
@@ -496,7 +500,7 @@ class TrlObserver:
         """
         if self.schedule.algorithm == "RLOO":
             return inputs.get("old_logps")
-        if not self.release.has_steps_per_generation and self.trainer.num_iterations <= 1:
+        if self._passes_decide and self.trainer.num_iterations <= 1:
             return None
         return inputs.get("old_per_token_logps")
 
@@ -601,6 +605,8 @@ class TrlObserver:
         return tuple(SampleRows(r, tuple(found)) for r, found in by_rollout.items()), list(by_rollout)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.active:
+            return
         with self._contained("weights", "learning_rate"):
             rate = optimizer.param_groups[0]["lr"]
             # A rate held in a tensor on the device stays there: reading it would wait for the device.
@@ -611,6 +617,8 @@ class TrlObserver:
                 self._probe.before_step()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.active:
+            return
         with self._contained("order", "weights"):
             self._stepped = True
             self.version += 1
@@ -645,7 +653,7 @@ class TrlObserver:
         """The loop has been at its optimizer step (TrainerCallback.on_optimizer_step); it also fires when none was made."""
         self._loop_steps = False
         with self._contained("order"):
-            if not self._stepped and self._handles:
+            if self.active and not self._stepped and self._handles:
                 scaler = self._own_scaler is not None and bool(self.trainer.accelerator.optimizer_step_was_skipped)
                 self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
 
@@ -693,20 +701,42 @@ class TrlObserver:
         )
 
 
-class ForwardCounter:
-    """Counts forwards of a model while it exists. A forward hook, so nothing of the model itself is replaced.
+class Contained:
+    """A context in which an exception costs an observation and nothing else. One object serves all its uses."""
 
-    It looks at the input embeddings: wrappers (PEFT's among them) generate with the model inside them and never call
-    themselves, but every forward with these weights embeds its tokens here.
+    def __init__(self, recorder: Recorder, topics: tuple[str, ...]) -> None:
+        self._recorder = recorder
+        self._topics = topics
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """Record an error and let training go on; interrupts and exits pass."""
+        if not isinstance(error, Exception):
+            return False
+        for topic in self._topics:
+            self._recorder.cannot(topic, f"a hook failed: {describe(error)}")
+        return True
+
+
+class ForwardWatch:
+    """Sees whether a model made a forward of its own. A forward hook, so nothing of the model itself is replaced.
+
+    It takes itself off at the first one, so that long generations cost nothing. It looks at the input embeddings: wrappers
+    (PEFT's among them) generate with the model inside them and never call themselves, but every forward with these weights
+    embeds its tokens here.
     """
 
     def __init__(self, embeddings: Any) -> None:
-        self.count = 0
+        self.seen = False
+        self.paused = False
+        """Set while something else than generation makes forwards."""
         self._handle = embeddings.register_forward_pre_hook(self._see)
 
     @classmethod
-    def of(cls, model: Any) -> ForwardCounter | None:
-        """A counter for a model of transformers; None where its embeddings cannot be found."""
+    def of(cls, model: Any) -> ForwardWatch | None:
+        """A watch on a model of transformers; None where its embeddings cannot be found."""
         try:
             embeddings = model.get_input_embeddings()
         except (AttributeError, NotImplementedError):
@@ -714,7 +744,9 @@ class ForwardCounter:
         return cls(embeddings) if hasattr(embeddings, "register_forward_pre_hook") else None
 
     def _see(self, module: Any, args: Any) -> None:
-        self.count += 1
+        if not self.paused:
+            self.seen = True
+            self._handle.remove()
 
     def remove(self) -> None:
         """Take the hook off."""
