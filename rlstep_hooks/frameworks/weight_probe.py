@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+from torch import Tensor
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch import Tensor
     from torch.nn import Parameter
 
 PROBED_TENSORS = 4
@@ -17,8 +19,9 @@ PROBED_PER_TENSOR = 256
 class WeightProbe:
     """Looks at up to 256 evenly spaced weights in each of up to 4 trainable tensors, before and after an update.
 
-    Everything stays on the weights' device and nothing is fetched here: about twenty small operations an update, whatever the
-    size of the model. Tensors on another device or of another dtype than the first trainable one are not probed.
+    Everything stays on the weights' device and nothing is fetched here: some small copies an update, whatever the size of the
+    model, and one comparison for all updates of a rollout. Tensors on another device or of another dtype than the first
+    trainable one are not probed.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
@@ -36,7 +39,7 @@ class WeightProbe:
         self._before: Tensor | None = None
         self._gradient: Tensor | None = None
         self._after: Tensor | None = None
-        self._moved: Tensor | None = None
+        self._held: list[_Reading] = []
 
     def _read(self) -> Tensor:
         """The probed weights now, as one vector (a copy)."""
@@ -68,35 +71,59 @@ class WeightProbe:
         import torch
 
         with torch.no_grad():
-            self._before = self._read()
-            self._gradient = self._read_gradient()
-            self._moved = None if self._after is None else self._before != self._after
+            self._before, self._gradient = self._read(), self._read_gradient()
 
-    def after_step(self, learning_rate: float | Tensor) -> Tensor | None:
-        """Compare with the weights before.
+    def after_step(self, update: int, learning_rate: float | Tensor) -> None:
+        """Read the weights after the step; the comparison waits for `work_up`."""
+        import torch
+
+        before, gradient = self._before, self._gradient
+        if before is None or gradient is None:
+            return
+        with torch.no_grad():
+            after = self._read()
+        self._held.append(_Reading(update, learning_rate, before, gradient, after, self._after))
+        self._after, self._before, self._gradient = after, None, None
+
+    def work_up(self) -> tuple[tuple[int, ...], Tensor] | None:
+        """Compare the readings of all updates since the last call.
 
         A change counts as visible where the gradient times the learning rate is more than the weight's rounding: a bound that
         plain gradient descent reaches exactly and that adaptive optimizers, whose steps are larger than small gradients,
         exceed.
 
         Returns:
-            float32 of shape (5,): weights changed, weights with a gradient, weights whose change must be visible, weights that
-            moved since the step before, the largest change. None without a reading before.
+            The updates, and float32 of shape (5 * updates,): for all updates the weights changed, then for all the weights
+            with a gradient, the weights whose change must be visible, the weights that moved since the step before, and the
+            largest change. None without a reading.
         """
         import torch
 
-        before, gradient = self._before, self._gradient
-        if before is None or gradient is None:
+        if not self._held:
             return None
-        with torch.no_grad():
-            after = self._read()
-            change = (after - before).abs_()
-            visible = gradient.abs() * learning_rate > before.abs_() * torch.finfo(before.dtype).eps
-            moved = self._moved if self._moved is not None else torch.zeros_like(visible)
-            counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(1, dtype=torch.float32)
-            values = torch.cat([counts, change.max().float().reshape(1)])
-        self._after, self._before, self._gradient = after, None, None
-        return values
+        held = self._held
+        before = torch.stack([reading.before for reading in held])
+        gradient = torch.stack([reading.gradient for reading in held])
+        after = torch.stack([reading.after for reading in held])
+        earlier = torch.stack([r.before if r.earlier is None else r.earlier for r in held])
+        reach = torch.stack([reading.gradient * reading.learning_rate for reading in held]).abs_()
+        change = (after - before).abs_()
+        visible = reach > before.abs() * torch.finfo(before.dtype).eps
+        counts = torch.stack([change != 0, gradient != 0, visible, before != earlier]).sum(2, dtype=torch.float32)
+        self._held = []
+        return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """The probed weights around one update."""
+
+    update: int
+    learning_rate: float | Tensor
+    before: Tensor
+    gradient: Tensor
+    after: Tensor
+    earlier: Tensor | None
+    """The weights right after the update before it."""
 
 
 def _spacing(size: int) -> tuple[int, int]:

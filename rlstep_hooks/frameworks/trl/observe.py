@@ -624,9 +624,7 @@ class TrlObserver:
             self.version += 1
             self._emit_update(applied=True, by_loop=self._loop_steps)
             if self._probe is not None:
-                values = self._probe.after_step(self._device_lr)
-                if values is not None:
-                    self._values.add(("update", (self._windows - 1,)), values)
+                self._probe.after_step(self._windows - 1, self._device_lr)
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         self.recorder.emit(
@@ -671,6 +669,10 @@ class TrlObserver:
 
         with torch.no_grad():
             self._meter.work_up()
+            probed = self._probe.work_up() if self._probe is not None else None
+        if probed is not None:
+            updates, numbers = probed
+            self._values.add(("update", updates), numbers)
         self._values.send()
 
     def _emit_measured(self, *, wait: bool = False) -> None:
@@ -679,7 +681,9 @@ class TrlObserver:
             if kind in ("rollout", "gap"):
                 rollouts.append(_rollout_values(indices[0], kind, numbers))
             elif kind == "update":
-                updates.append(self._update_values(indices[0], numbers))
+                updates += [
+                    self._update_values(update, numbers[place :: len(indices)]) for place, update in enumerate(indices)
+                ]
             else:
                 microbatches.take(kind, indices, numbers)
         values = microbatches.values()
