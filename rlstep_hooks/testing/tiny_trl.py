@@ -5,6 +5,7 @@ Nothing is downloaded. One micro-batch takes some ten milliseconds.
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,7 @@ def tiny_trainer(
     model = model if model is not None else tiny_model(tokenizer)
     if config.beta != 0.0 and not isinstance(model, str):
         # The trainer loads its reference model from where the policy came from, so the policy needs to be on disk.
-        folder = str(Path(output_dir) / "tiny-model")
+        folder = str(Path(output_dir) / f"tiny-model-{os.getpid()}")  # ranks share the folder; each writes its own
         model.save_pretrained(folder)
         model = folder
     return kind(

@@ -8,7 +8,6 @@ ends. Each names why this method, which event it gives, and the releases in whic
 from __future__ import annotations
 
 import functools
-import inspect
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,10 @@ from rlstep_hooks.events import (
     UpdateValues,
     WeightSync,
 )
+from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.deferred import DeferredValues
+from rlstep_hooks.frameworks.forward_watch import ForwardWatch
+from rlstep_hooks.frameworks.trl.limits import uncovered_loss, unobservable
 from rlstep_hooks.frameworks.trl.loss import COVERED, read_loss_settings
 from rlstep_hooks.frameworks.trl.measure import (
     ROWS,
@@ -40,7 +42,6 @@ from rlstep_hooks.frameworks.trl.measure import (
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
 from rlstep_hooks.frameworks.weight_probe import WeightProbe
 from rlstep_hooks.patching import Patches
-from rlstep_hooks.recorder import Recorder, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,21 +50,11 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.frameworks.trl.releases import Release
+    from rlstep_hooks.recorder import Recorder
     from rlstep_hooks.schedule import Schedule
 
 _ROLLOUT_SHIFT = 32
 _REMEMBERED_ROLLOUTS = 4096
-
-HOOKED = (
-    "training_step",
-    "prediction_step",
-    "compute_loss",
-    "_compute_loss",
-    "_generate_and_score_completions",
-    "_get_per_token_logps",
-    "_get_per_token_logps_and_entropies",
-)
-"""Methods whose override in a subclass makes parts of the observation uncertain."""
 
 
 class LogProbCall:
@@ -126,7 +117,7 @@ class TrlObserver:
         self._probe: WeightProbe | None = None
         clips = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
         self._meter = MicroBatchMeter(self._values, read_loss_settings(trainer, release) if clips else None)
-        self._loss_uncovered = self._uncovered_loss()
+        self._loss_uncovered = uncovered_loss(trainer, schedule)
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
         self._epochs = epochs
 
@@ -158,7 +149,8 @@ class TrlObserver:
             elif hasattr(trainer, "_move_model_to_vllm"):
                 wrap("_move_model_to_vllm", self._around_weight_push)
         self._attach_optimizer(optimizer)
-        self._state_limits()
+        for topic, why in unobservable(trainer, self.schedule):
+            self.recorder.cannot(topic, why)
 
     def _attach_optimizer(self, optimizer: Any) -> None:
         # torch's own hooks see real steps only: not those that a gradient scaler skips, nor accelerate's wrapper.
@@ -180,61 +172,6 @@ class TrlObserver:
             self._probe = probe
         else:
             self.recorder.cannot("weights", "no trainable weight is held whole on this process")
-
-    def _state_limits(self) -> None:
-        """Say what cannot be observed in this configuration."""
-        trainer, cannot = self.trainer, self.recorder.cannot
-        if getattr(trainer, "use_liger_loss", False) or (
-            hasattr(trainer, "compute_liger_loss") and getattr(trainer, "use_liger_kernel", False)
-        ):
-            cannot("log_ratio", "the liger loss computes log-probs inside its kernel")
-            cannot("loss", "the liger loss computes log-probs inside its kernel")
-        if getattr(trainer.args, "torch_compile", False):
-            cannot("sampler", "torch.compile: a forward hook would compile the model anew")
-        overridden = [name for name in HOOKED if _overridden(type(trainer), name)]
-        if overridden:
-            names = ", ".join(overridden)
-            why = f"{type(trainer).__name__} overrides {names}; what its version does with log-probs is not known"
-            if any("loss" in name for name in overridden):
-                cannot("loss", why)
-            if any("log" in name or "generate" in name for name in overridden):
-                cannot("refresh", why)
-            if "training_step" in overridden or "prediction_step" in overridden:
-                cannot("samples", why)
-        if self._loss_uncovered:
-            cannot("loss", f"the documented formula is not evaluated with {self._loss_uncovered}")
-        if trainer.accelerator.dataloader_config.dispatch_batches:
-            cannot(
-                "samples", "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move"
-            )
-
-    def _uncovered_loss(self) -> str:
-        """What keeps the documented formula from covering this trainer's loss; empty where it does."""
-        trainer, args = self.trainer, self.trainer.args
-        if self.schedule.algorithm != "GRPO":
-            return f"the loss of {self.schedule.algorithm}"
-        plain = {
-            "a loss of the subclass's own": not any(
-                _overridden(type(trainer), name) for name in ("compute_loss", "_compute_loss")
-            ),
-            "a KL term whose reference is computed in the loss": self.schedule.reference_source != "in_loss",
-            "a loss type without this clip": getattr(trainer, "loss_type", "bnpo") in COVERED,
-            "a sequence-level ratio": getattr(trainer, "importance_sampling_level", "token") == "token",
-            "a two-sided clip": getattr(args, "delta", None) is None,
-            "an entropy mask": getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
-            "an entropy bonus": not getattr(trainer, "_entropy_bonus_enabled", False),
-            "an off-policy mask": getattr(trainer, "off_policy_mask_threshold", None) is None,
-            "an auxiliary loss": not getattr(trainer, "aux_loss_enabled", False),
-            "an engine correction": not self.schedule_uses_engine_correction(),
-        }
-        return ", ".join(name for name, holds in plain.items() if not holds)
-
-    def schedule_uses_engine_correction(self) -> bool:
-        """Whether the loss is weighted by the engine's log-probs."""
-        return bool(
-            getattr(self.trainer, "use_vllm", False)
-            and getattr(self.trainer, "vllm_importance_sampling_correction", False)
-        )
 
     def detach(self) -> None:
         """Take all hooks off. Every attribute is then the object it was before."""
@@ -705,58 +642,6 @@ class TrlObserver:
         )
 
 
-class Contained:
-    """A context in which an exception costs an observation and nothing else. One object serves all its uses."""
-
-    def __init__(self, recorder: Recorder, topics: tuple[str, ...]) -> None:
-        self._recorder = recorder
-        self._topics = topics
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        """Record an error and let training go on; interrupts and exits pass."""
-        if not isinstance(error, Exception):
-            return False
-        for topic in self._topics:
-            self._recorder.cannot(topic, f"a hook failed: {describe(error)}")
-        return True
-
-
-class ForwardWatch:
-    """Sees whether a model made a forward of its own. A forward hook, so nothing of the model itself is replaced.
-
-    It takes itself off at the first one, so that long generations cost nothing. It looks at the input embeddings: wrappers
-    (PEFT's among them) generate with the model inside them and never call themselves, but every forward with these weights
-    embeds its tokens here.
-    """
-
-    def __init__(self, embeddings: Any) -> None:
-        self.seen = False
-        self.paused = False
-        """Set while something else than generation makes forwards."""
-        self._handle = embeddings.register_forward_pre_hook(self._see)
-
-    @classmethod
-    def of(cls, model: Any) -> ForwardWatch | None:
-        """A watch on a model of transformers; None where its embeddings cannot be found."""
-        try:
-            embeddings = model.get_input_embeddings()
-        except (AttributeError, NotImplementedError):
-            return None
-        return cls(embeddings) if hasattr(embeddings, "register_forward_pre_hook") else None
-
-    def _see(self, module: Any, args: Any) -> None:
-        if not self.paused:
-            self.seen = True
-            self._handle.remove()
-
-    def remove(self) -> None:
-        """Take the hook off."""
-        self._handle.remove()
-
-
 def _rollout_values(index: int, kind: str, numbers: list[float]) -> RolloutValues:
     if kind == "gap":
         tokens = max(numbers[3], 1.0)
@@ -773,13 +658,3 @@ def _remember(table: OrderedDict[int, int], rollout: int, version: int) -> None:
     table[rollout] = version
     if len(table) > _REMEMBERED_ROLLOUTS:
         table.popitem(last=False)
-
-
-def _overridden(kind: type, name: str) -> bool:
-    """Whether a subclass outside TRL and transformers defines this method anew."""
-    for base in kind.__mro__:
-        if name in vars(base):
-            module = inspect.getmodule(base)
-            root = (module.__name__ if module else base.__module__).split(".")
-            return root[0] not in ("trl", "transformers") or root[:2] == ["trl", "experimental"]
-    return False
