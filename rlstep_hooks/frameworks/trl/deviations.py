@@ -148,7 +148,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ),
         evidence="RepeatSampler.__len__ 0.18.2 and 0.19.1; measured: 22 of 24 updates, |grad| 2.086 left (0.19.1)",
         workaround="choose rows that fill whole rollouts (no dropped rows), or use TRL 0.20 or later",
-        codes=frozenset({"RLS204", "RLS205", "RLS206", "RLS208"}),
+        codes=frozenset({"RLS204", "RLS205", "RLS206", "RLS208", "RLS209"}),
         applies=_window_never_ends,
     ),
     Deviation(
