@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update
+from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
 from rlstep_hooks.report import Where
 from rlstep_hooks.timeline import (
     ExpectedEnd,
@@ -19,21 +19,25 @@ from rlstep_hooks.timeline import (
     ExpectedMicroBatch,
     ExpectedRefresh,
     ExpectedRollout,
+    ExpectedSync,
     ExpectedUpdate,
+    Outcome,
     Position,
+    cursor_at,
     expected_events,
 )
 
 if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
 
-OrderedEvent = Rollout | Refresh | MicroBatch | Update | EpochEnd | RunEnded
+OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
 
 _COUNTERPART: dict[type, type] = {
     Rollout: ExpectedRollout,
     Refresh: ExpectedRefresh,
     MicroBatch: ExpectedMicroBatch,
     Update: ExpectedUpdate,
+    WeightSync: ExpectedSync,
     EpochEnd: ExpectedEpochEnd,
     RunEnded: ExpectedEnd,
 }
@@ -56,17 +60,7 @@ class Conformance:
         self.schedule = schedule
         self.checks = 0
         self.matched_since_difference = 0
-        self._rollouts = 0
-        self._microbatches = 0
-        self._updates = start.updates
-        self._closed = start.updates
-        self._version = start.version
-        self._window = start.window
-        self._since_boundary = start.epoch_microbatches % schedule.microbatches_per_update
-        self._cycle = start.cycle
-        self._sampled = start.sampled
-        self._epoch = start.epoch
-        self._in_epoch = start.epoch_microbatches
+        self._cursor = cursor_at(schedule, start)
         self._lost = False
         self._held: Difference | None = None
         self._restart(start)
@@ -76,19 +70,19 @@ class Conformance:
         self._next: ExpectedEvent | None = next(self._expected)
         self._lost = False
 
-    def _advance(self, applied: bool | None = None) -> None:
+    def _advance(self, outcome: Outcome = None) -> None:
         try:
-            self._next = self._expected.send(applied)
+            self._next = self._expected.send(outcome)
         except StopIteration:
             self._next = None
 
     def where(self, event: OrderedEvent | None = None) -> Where:
         """The place in the run of the event being looked at."""
         return Where(
-            rollout=self._rollouts if isinstance(event, Rollout) else max(self._rollouts - 1, 0),
-            update=self._updates,
-            microbatch=self._microbatches,
-            epoch=self._epoch,
+            rollout=self._cursor.rollouts if isinstance(event, Rollout) else max(self._cursor.rollouts - 1, 0),
+            update=self._cursor.updates,
+            microbatch=self._cursor.microbatches,
+            epoch=self._cursor.epoch,
         )
 
     def observe(self, event: OrderedEvent) -> list[Difference]:
@@ -99,7 +93,7 @@ class Conformance:
         """
         differences = self._settle(event)
         differences += self._match(event)
-        self._count(event)
+        self._cursor.count(event)
         return differences
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
@@ -115,13 +109,17 @@ class Conformance:
     def _match(self, event: OrderedEvent) -> list[Difference]:
         if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped):
             return []
-        if isinstance(event, EpochEnd) and (event.stopping or self.schedule.microbatches_per_epoch is None):
-            self._restart(self._observed_position(after_epoch=True))
-            return []
+        if isinstance(event, EpochEnd):
+            if self.schedule.loop == "phases" and self.schedule.rows_bound != "exact":
+                return []
+            position = self._cursor.after_unplanned_epoch_end(event)
+            if position is not None:
+                self._restart(position)
+                return []
         if self._lost:
             if not isinstance(event, Rollout):
                 return []
-            self._restart(self._observed_position_at_rollout(event))
+            self._restart(self._cursor.at_rollout(event))
         if self._next is None:
             return []
         differences: list[Difference] = []
@@ -129,7 +127,7 @@ class Conformance:
             differences.append(self._difference(event, "kind"))
             self._advance()
         expected = self._next
-        if expected is None or not isinstance(expected, _COUNTERPART[type(event)]):
+        if expected is None or not _is_met(expected, event):
             difference = self._difference(event, "kind")
             if isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate):
                 self._held = difference
@@ -138,35 +136,35 @@ class Conformance:
             if not isinstance(event, Refresh):
                 self._lost = True
             if isinstance(event, Rollout):
-                self._restart(self._observed_position_at_rollout(event))
+                self._restart(self._cursor.at_rollout(event))
                 self._advance()
             self.matched_since_difference = 0
             return differences
         self.checks += 1
         differences += self._compare(expected, event)
         self.matched_since_difference = 0 if differences else self.matched_since_difference + 1
-        self._advance(event.applied if isinstance(event, Update) else None)
+        self._advance(_outcome(event))
         return differences
 
     def _compare(self, expected: ExpectedEvent, event: OrderedEvent) -> list[Difference]:
         differences = []
         if isinstance(expected, ExpectedRollout) and isinstance(event, Rollout):
-            if event.samples != expected.samples:
+            if expected.samples is not None and event.samples != expected.samples:
                 differences.append(self._difference(event, "samples"))
             if event.reference != expected.reference:
                 differences.append(self._difference(event, "reference"))
         elif isinstance(expected, ExpectedMicroBatch) and isinstance(event, MicroBatch):
-            if event.samples != expected.samples:
+            if expected.samples is not None and event.samples != expected.samples:
                 differences.append(self._difference(event, "samples"))
             lag = observed_lag(event)
-            if lag is not None and lag != expected.lag:
+            if lag is not None and expected.lag is not None and lag != expected.lag:
                 differences.append(self._difference(event, "lag"))
         elif isinstance(expected, ExpectedUpdate) and isinstance(event, Update):
-            if event.microbatches != expected.microbatches:
+            if expected.microbatches is not None and event.microbatches != expected.microbatches:
                 differences.append(self._difference(event, "microbatches"))
         elif (
-            isinstance(expected, ExpectedRefresh)
-            and isinstance(event, Refresh)
+            isinstance(expected, ExpectedRefresh | ExpectedSync)
+            and isinstance(event, Refresh | WeightSync)
             and event.policy_version is not None
             and event.policy_version != expected.version
         ):
@@ -179,59 +177,21 @@ class Conformance:
         aspect: Literal["kind", "samples", "lag", "microbatches", "reference", "version"],
     ) -> Difference:
         self.checks += 1
-        return Difference(self._next or ExpectedEnd(self._updates), event, aspect, self.where(event))
+        return Difference(self._next or ExpectedEnd(self._cursor.updates), event, aspect, self.where(event))
 
-    def _count(self, event: OrderedEvent) -> None:
-        if isinstance(event, Rollout):
-            if self._cycle >= self.schedule.rollouts_per_cycle or self._cycle == 0:
-                self._cycle = 0
-                self._sampled = (event.policy_version,) * self.schedule.rollouts_per_cycle
-            self._rollouts += 1
-        elif isinstance(event, MicroBatch):
-            self._microbatches += 1
-            self._window += 1
-            self._since_boundary += 1
-            self._in_epoch += 1
-            self._cycle += 1
-        elif isinstance(event, Update):
-            self._updates += 1
-            self._closed += event.by_loop
-            self._version = event.version
-            self._window = self._since_boundary = 0
-        elif isinstance(event, EpochEnd):
-            self._epoch = event.epoch
-            self._in_epoch = self._since_boundary = 0
 
-    def _observed_position_at_rollout(self, event: Rollout) -> Position:
-        several = self.schedule.rollouts_per_cycle > 1
-        return Position(
-            updates=self._closed,
-            version=event.policy_version,
-            cycle=self._window % self.schedule.rollouts_per_cycle if several else 0,
-            window=self._window if self.schedule.partial_window == "carry" else self._since_boundary,
-            epoch=self._epoch,
-            epoch_microbatches=self._in_step(),
-        )
+def _is_met(expected: ExpectedEvent, event: OrderedEvent) -> bool:
+    """Whether an event is of the kind, and of the role, that was expected."""
+    if not isinstance(expected, _COUNTERPART[type(event)]):
+        return False
+    return not isinstance(event, MicroBatch | Update) or event.role == getattr(expected, "role", event.role)
 
-    def _in_step(self) -> int:
-        """Micro-batches of this pass, in step with its windows: one lost or seen twice must not shift all later updates."""
-        size, cycle = self.schedule.microbatches_per_update, self.schedule.microbatches_per_cycle
-        if self.schedule.partial_window == "carry":
-            return self._in_epoch
-        near = range(max(self._in_epoch - size + 1, 0), self._in_epoch + size)
-        fitting = [n for n in near if n % size == self._since_boundary % size]
-        return min(fitting, key=lambda n: (n % cycle != 0, abs(n - self._in_epoch)))
 
-    def _observed_position(self, *, after_epoch: bool) -> Position:
-        return Position(
-            updates=self._closed,
-            version=self._version,
-            cycle=self._cycle % self.schedule.microbatches_per_cycle,
-            window=self._window,
-            epoch=self._epoch + after_epoch,
-            epoch_microbatches=0 if after_epoch else self._in_epoch,
-            sampled=self._sampled,
-        )
+def _outcome(event: OrderedEvent) -> Outcome:
+    """What a timeline needs to know of the event that met its expectation."""
+    if isinstance(event, Update):
+        return event.applied
+    return event.samples if isinstance(event, MicroBatch) else None
 
 
 def observed_lag(event: MicroBatch) -> int | None:

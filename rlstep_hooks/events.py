@@ -97,6 +97,7 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     index: int
     """Counts micro-batches of this process from 0."""
     samples: int
+    role: Literal["policy", "critic"] = "policy"
     trained: tuple[SampleRows, ...] | None = None
     """Which samples; None where they cannot be identified."""
     policy_version: int

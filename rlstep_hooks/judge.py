@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from rlstep_hooks.conformance import Conformance, Difference, observed_lag
+from rlstep_hooks.conformance import Conformance, Difference, OrderedEvent, observed_lag
 from rlstep_hooks.deviations import Deviation, Evidence, explain, known_deviations
 from rlstep_hooks.events import (
     AnyEvent,
@@ -27,7 +27,7 @@ from rlstep_hooks.events import (
 from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Verdict
 from rlstep_hooks.rules import RANK_RULES, RULES
 from rlstep_hooks.rules.base import HANDLERS, Progress, Rule, disabled
-from rlstep_hooks.timeline import Position
+from rlstep_hooks.timeline import position_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +110,7 @@ class Judge:
         if isinstance(event, Measured):
             return self._measured(event)
         findings: list[Finding] = []
-        if isinstance(event, Rollout | Refresh | MicroBatch | Update | EpochEnd | RunEnded):
+        if isinstance(event, OrderedEvent):
             findings += self._match(event)
         self._place(event)
         handler = _HANDLER_OF.get(type(event))
@@ -129,11 +129,10 @@ class Judge:
         schedule = event.schedule
         self._progress = Progress(schedule, event)
         self._deviations = known_deviations(schedule.framework, schedule.version)
-        start = Position(
-            **event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
-        )
-        self._progress.epoch = start.epoch
+        stated = event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
+        start = position_of(schedule, stated)
         self._conformance = Conformance(schedule, start)
+        self._progress.epoch = self._conformance.where().epoch or 0
         self._rules = [rule(self._progress) for rule in RULES]
         self._handlers = {
             name: [
@@ -157,12 +156,15 @@ class Judge:
             if what in rule.topics:
                 disabled(rule, why)
 
-    def _match(self, event: Rollout | Refresh | MicroBatch | Update | EpochEnd | RunEnded) -> list[Finding]:
+    def _match(self, event: OrderedEvent) -> list[Finding]:
         if self._conformance is None or self._progress is None or "order" in self._unobserved:
             return []
         if isinstance(event, Rollout) and event.purpose == "evaluation":
             return []
-        if isinstance(event, Update) and event.role != "policy":
+        schedule = self._conformance.schedule
+        if isinstance(event, Update | MicroBatch) and event.role == "critic" and schedule.critic is None:
+            return []
+        if isinstance(event, WeightSync) and schedule.syncs == "unseen":
             return []
         differences = self._conformance.observe(event)
         if not differences:

@@ -22,6 +22,30 @@ PartialWindow = Literal["flush", "carry"]
 """What becomes of an accumulation window that a data epoch's end cuts short: a smaller update, or gradients carried over."""
 
 
+Loop = Literal["loader", "phases"]
+"""What drives a run: a loader whose micro-batches set off rollouts and updates alike (TRL), or rollout after rollout, each followed
+by a phase of updates (verl, OpenRLHF, classic PPO)."""
+
+Remainder = Literal[
+    "error", "keep", "drop", "pad", "carry", "wrap", "refill", "rebalance", "spread", "flush", "data_dependent"
+]
+"""What becomes of samples that do not fill a mini-batch: the run ends with an error; a smaller last mini-batch is kept; they are
+dropped; the rollout is padded; gradients are carried into the next rollout; the pass goes on at its beginning (wrap) or with new
+samples (refill); mini-batches are rebalanced or spread evenly; each becomes an update (flush); or it depends on the data."""
+
+Bound = Literal["exact", "upper", "data_dependent"]
+"""How a count holds: exactly, as an upper bound (an early stop may save some), or only once the data is seen."""
+
+StepUnit = Literal["rollout", "update", "microbatch", "sample", "prompt", "timestep", "epoch"]
+"""What one "step" of a framework's logs can be."""
+
+Clock = Literal["update", "rollout", "pass", "microbatch", "sample"]
+"""What one tick of a learning-rate scheduler can follow."""
+
+Syncs = Literal["unseen", "after_updates", "first_and_after_updates"]
+"""When weights go to the rollout engine: where nothing is known, after the updates of each rollout, or also before the first."""
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """The normalised quantities of one run.
 
@@ -43,20 +67,42 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Completions generated for one prompt (the group size)."""
     samples_per_rollout: int
     """Completions of one rollout, over all processes."""
+    samples_of_last_rollout: int = 0
+    """Samples of the last rollout of each pass of the loader; 0 where it is no smaller than the others."""
     rollouts_per_cycle: int = 1
     """Generation phases after which the order of events repeats; they fall on the first micro-batches of the cycle."""
-    samples_per_microbatch: int
-    """Samples of one forward and backward, over all processes."""
+    samples_per_microbatch: int | None
+    """Samples of one forward and backward, over all processes; None where token counts decide."""
     reuse_epochs: int
     """Passes over the samples of one rollout."""
-    microbatches_per_rollout: int
+    microbatches_per_rollout: int | None
     """Micro-batches that one process trains on the samples of one rollout, all passes together."""
-    microbatches_per_update: int
-    """Micro-batches that accumulate before one optimizer step."""
-    samples_per_update: int
-    """Samples behind one optimizer step, over all processes."""
+    microbatches_per_update: int | None
+    """Micro-batches that accumulate before one optimizer step; None where they differ from update to update."""
+    samples_per_update: int | None
+    """Samples behind one optimizer step, over all processes; of the first where the last of a pass is smaller."""
     updates_per_rollout: Fraction
     """Optimizer steps for each rollout; below 1 when several rollouts feed one update."""
+    updates_bound: Bound = "exact"
+    """How `updates_per_rollout` and the totals hold."""
+    loop: Loop = "loader"
+    """What drives rollouts and updates."""
+    minibatches: tuple[int, ...] = ()
+    """Samples behind each update of one pass over a rollout, padding included; empty where the loader's windows decide."""
+    remainder: Remainder = "error"
+    """What becomes of samples that do not fill a mini-batch."""
+    samples_added_per_rollout: int = 0
+    """Padding samples that a rollout gets so that it divides."""
+    samples_dropped_per_rollout: int = 0
+    """Generated samples that one pass does not train."""
+    frozen_rollouts: int = 0
+    """Rollouts at the start that make no update of this role (critic warm-up for the policy)."""
+    frozen_samples_kept: bool = False
+    """Whether samples of frozen rollouts wait in the buffer and are trained with the first rollout that is not frozen."""
+    max_age: int | None = 0
+    """Rollouts by which the sampler's weights may be behind when a rollout is trained; 0 when training is synchronous."""
+    syncs: Syncs = "unseen"
+    """When weights go to the rollout engine."""
     partial_window: PartialWindow = "flush"
     """What the end of a data epoch does to an accumulation window that is not full."""
 
@@ -64,6 +110,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the training set."""
     rows_dropped_per_epoch: int | None
     """Rows that the sampler leaves out in each pass, because they do not fill a rollout."""
+    rows_bound: Bound = "exact"
+    """How the rows that a rollout consumes hold (filtering by reward consumes more)."""
     rows_reshuffled: bool
     """Whether each pass draws a new order, so that the dropped rows differ from pass to pass."""
     rollouts_per_epoch: int | None
@@ -92,8 +140,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Learning-rate scheduler steps that the run takes."""
     lr_horizon: int | None
     """Length of the schedule that the learning-rate scheduler was built for."""
-    step_means: str
+    lr_clock: Clock = "update"
+    """What one tick of the learning-rate scheduler follows."""
+    step_unit: StepUnit = "update"
     """What "step" in this framework's logs counts."""
+    step_means: str
+    """The same in words, for example "1 step = 1 rollout = 4 updates"."""
     critic: Schedule | None = None
     """The critic's own schedule, where there is a critic."""
 
@@ -105,8 +157,30 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Quantities that cannot be known, with the reason."""
 
     @property
+    def samples_trained_per_rollout(self) -> int:
+        """Samples of one pass over a rollout, padding included."""
+        return sum(self.minibatches) if self.minibatches else self.samples_per_rollout
+
+    @property
+    def window(self) -> int:
+        """Micro-batches of a full accumulation window, where that number is fixed.
+
+        Raises:
+            LookupError: It differs from update to update.
+        """
+        if self.microbatches_per_update is None:
+            raise LookupError("the micro-batches of an update are not fixed")
+        return self.microbatches_per_update
+
+    @property
     def microbatches_per_cycle(self) -> int:
-        """Micro-batches of one process after which rollouts repeat their pattern."""
+        """Micro-batches of one process after which rollouts repeat their pattern.
+
+        Raises:
+            LookupError: It differs from rollout to rollout.
+        """
+        if self.microbatches_per_rollout is None:
+            raise LookupError("the micro-batches of a rollout are not fixed")
         return self.microbatches_per_rollout * self.rollouts_per_cycle
 
     @property

@@ -17,7 +17,7 @@ from rlstep_hooks.timeline import (
     ExpectedMicroBatch,
     ExpectedRollout,
     ExpectedUpdate,
-    Position,
+    LoaderPosition,
     expected_events,
 )
 from tests.golden.letters import expand, letters
@@ -31,7 +31,7 @@ RUNS = [
 ]
 
 
-def start(timeline: Timeline, schedule: Schedule) -> Position:
+def start(timeline: Timeline, schedule: Schedule) -> LoaderPosition:
     assert schedule.microbatches_per_epoch is not None
     per_epoch = -(-schedule.microbatches_per_epoch // schedule.microbatches_per_update)
     return resume_position(schedule, updates=timeline.resume_at, updates_per_epoch=per_epoch, skips_data=True)

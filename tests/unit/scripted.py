@@ -33,7 +33,7 @@ from rlstep_hooks.timeline import (
     ExpectedRefresh,
     ExpectedRollout,
     ExpectedUpdate,
-    Position,
+    LoaderPosition,
     expected_events,
 )
 
@@ -131,10 +131,10 @@ def cases(draw: st.DrawFn, *, streamed: bool = False) -> Case:
 
 
 def started(
-    schedule: Schedule | None, *, start: Position | None = None, rank: int = 0, world_size: int = 1
+    schedule: Schedule | None, *, start: LoaderPosition | None = None, rank: int = 0, world_size: int = 1
 ) -> RunStarted:
     """The first event of a run that begins at `start`."""
-    position = start or Position()
+    position = start or LoaderPosition()
     return RunStarted(
         run="run",
         rank=rank,
@@ -149,7 +149,7 @@ def started(
 def scripted_run(
     schedule: Schedule,
     *,
-    start: Position | None = None,
+    start: LoaderPosition | None = None,
     applied: Callable[[int], bool] = lambda index: True,
     measured: bool = True,
 ) -> list[AnyEvent]:
@@ -163,7 +163,7 @@ def scripted_run(
         applied: Whether the optimizer makes update number `index` (else a gradient scaler skips it).
         measured: Whether numbers from the device are among the events.
     """
-    position = start or Position()
+    position = start or LoaderPosition()
     version, update_index = position.version, position.updates
     slots, per_cycle = schedule.slots_per_cycle, schedule.rollouts_per_cycle
     cycle: list[Rollout] = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlstep_hooks.conformance import Conformance, Difference, OrderedEvent
 from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update
 from rlstep_hooks.frameworks.trl.resume import resume_position
-from rlstep_hooks.timeline import Position
+from rlstep_hooks.timeline import LoaderPosition
 from tests.unit.scripted import RELEASES, Case, cases, make_plan, scripted_run
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ REUSE = make_plan(iterations=2, max_steps=8)
 """` GollSllS` four times."""
 
 
-def ordered(schedule: Schedule, start: Position | None = None) -> list[OrderedEvent]:
+def ordered(schedule: Schedule, start: LoaderPosition | None = None) -> list[OrderedEvent]:
     events = scripted_run(schedule, start=start, measured=False)
     return [e for e in events if isinstance(e, Rollout | Refresh | MicroBatch | Update | EpochEnd | RunEnded)]
 
 
-def match(schedule: Schedule, events: list[OrderedEvent], start: Position | None = None) -> Found:
-    conformance = Conformance(schedule, start or Position())
+def match(schedule: Schedule, events: list[OrderedEvent], start: LoaderPosition | None = None) -> Found:
+    conformance = Conformance(schedule, start or LoaderPosition())
     return [(index, found) for index, event in enumerate(events) for found in conformance.observe(event)]
 
 
@@ -67,7 +67,7 @@ def check_found(schedule: Schedule, events: list[OrderedEvent], first: int, *, a
 @given(cases())
 def test_a_run_as_planned_has_no_difference(case: Case) -> None:
     events = ordered(case.schedule)
-    conformance = Conformance(case.schedule, Position())
+    conformance = Conformance(case.schedule, LoaderPosition())
     assert not any(conformance.observe(event) for event in events)
     assert conformance.checks == conformance.matched_since_difference == len(events)
 

@@ -20,7 +20,7 @@ from rlstep_hooks.timeline import (
     ExpectedRefresh,
     ExpectedRollout,
     ExpectedUpdate,
-    Position,
+    LoaderPosition,
     expected_events,
 )
 from tests.golden.letters import letters
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
 
 
-def timeline(schedule: Schedule, start: Position | None = None) -> list[ExpectedEvent]:
+def timeline(schedule: Schedule, start: LoaderPosition | None = None) -> list[ExpectedEvent]:
     return list(expected_events(schedule, start))
 
 
@@ -218,8 +218,8 @@ def test_a_resumed_run_makes_up_what_is_left(case: Case, data: st.DataObject) ->
 def test_a_resume_without_skipped_data_begins_its_pass_anew() -> None:
     schedule = make_plan(iterations=2, max_steps=8)
     position = resume_position(schedule, updates=3, updates_per_epoch=36, skips_data=False)
-    assert position == Position(updates=3, version=3)
-    assert resume_position(schedule, updates=0, updates_per_epoch=36, skips_data=True) == Position()
+    assert position == LoaderPosition(updates=3, version=3)
+    assert resume_position(schedule, updates=0, updates_per_epoch=36, skips_data=True) == LoaderPosition()
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.trl)

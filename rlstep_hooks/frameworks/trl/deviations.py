@@ -34,7 +34,7 @@ def _window_never_ends(evidence: Evidence) -> bool:
         (difference is None or isinstance(difference.observed, EpochEnd | Update))
         and bool(schedule.rows_dropped_per_epoch)
         and bool(schedule.microbatches_per_epoch)
-        and (schedule.microbatches_per_epoch or 0) % schedule.microbatches_per_update != 0
+        and (schedule.microbatches_per_epoch or 0) % schedule.window != 0
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.timeline import Position
+from rlstep_hooks.timeline import LoaderPosition
 
 if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
 
 
-def resume_position(schedule: Schedule, *, updates: int, updates_per_epoch: int, skips_data: bool) -> Position:
+def resume_position(schedule: Schedule, *, updates: int, updates_per_epoch: int, skips_data: bool) -> LoaderPosition:
     """The position at which training goes on.
 
     transformers finds the pass and the micro-batches to skip from `global_step` alone (`Trainer._init_training_state`); the
@@ -24,11 +24,11 @@ def resume_position(schedule: Schedule, *, updates: int, updates_per_epoch: int,
         skips_data: False with `ignore_data_skip`: the pass then begins anew.
     """
     if not updates:
-        return Position()
+        return LoaderPosition()
     epoch, in_epoch = divmod(updates, max(updates_per_epoch, 1))
-    microbatches = in_epoch * schedule.microbatches_per_update if skips_data else 0
+    microbatches = in_epoch * schedule.window if skips_data else 0
     cycle = microbatches % schedule.microbatches_per_cycle
-    return Position(
+    return LoaderPosition(
         updates=updates,
         version=updates,
         cycle=cycle,

@@ -1,0 +1,170 @@
+"""The timeline of a run that its loader drives: micro-batches set off rollouts and updates alike (TRL)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
+from rlstep_hooks.timeline.expected import (
+    ExpectedEnd,
+    ExpectedEpochEnd,
+    ExpectedEvent,
+    ExpectedMicroBatch,
+    ExpectedRefresh,
+    ExpectedRollout,
+    ExpectedUpdate,
+    Outcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from rlstep_hooks.schedule import Schedule
+
+
+class LoaderPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in the run a timeline starts. All zeros is the start of training."""
+
+    updates: int = 0
+    """Windows closed so far (equals the updates, unless one was skipped)."""
+    version: int = 0
+    """Policy version: updates that were applied."""
+    cycle: int = 0
+    """Micro-batches since the last cycle of rollouts began."""
+    window: int = 0
+    """Micro-batches accumulated since the last update."""
+    epoch: int = 0
+    """Passes of the loader completed."""
+    epoch_microbatches: int = 0
+    """Micro-batches since this pass of the loader began."""
+    sampled: tuple[int, ...] = ()
+    """Policy versions that sampled the rollouts of the cycle already begun; empty if all are of `version`."""
+    regenerates: bool = False
+    """Whether the samples of a cycle already begun must be generated again first (they were not saved)."""
+
+
+def loader_events(schedule: Schedule, start: LoaderPosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
+    """Every event that one process should show, in order.
+
+    Send False for an `ExpectedUpdate` that turned out to be skipped: the policy version then stays, and lags follow. A run
+    without a known length yields for ever; one without known rows never ends a pass of the loader.
+
+    Args:
+        schedule: The plan.
+        start: Where to begin; the start of training if left out.
+    """
+    position = start or LoaderPosition()
+    updates, version = position.updates, position.version
+    cycle, window = position.cycle, position.window
+    epoch, in_epoch = position.epoch, position.epoch_microbatches
+    slots = schedule.slots_per_cycle
+    samples_rollout = schedule.samples_per_rollout // schedule.world_size
+    samples_microbatch = (schedule.samples_per_microbatch or 0) // schedule.world_size
+    refreshes = schedule.old_logprob_source in ("at_rollout", "recompute")
+    reference = schedule.reference_source == "at_rollout"
+    sampled_at = list(position.sampled) or [version] * schedule.rollouts_per_cycle
+    regenerates = position.regenerates
+
+    while schedule.updates is None or updates < schedule.updates:
+        if cycle < schedule.rollouts_per_cycle or regenerates:
+            regenerates = False
+            if cycle < schedule.rollouts_per_cycle:
+                sampled_at[cycle] = version
+            yield ExpectedRollout(samples_rollout, version, reference)
+            if refreshes:
+                yield ExpectedRefresh(version)
+        rollout = (cycle % slots) * schedule.rollouts_per_cycle // slots
+        yield ExpectedMicroBatch(samples_microbatch, version - sampled_at[rollout])
+        cycle = (cycle + 1) % schedule.microbatches_per_cycle
+        window += 1
+        in_epoch += 1
+        epoch_ends = in_epoch == schedule.microbatches_per_epoch
+        full = in_epoch % schedule.window == 0
+        if full or (epoch_ends and schedule.partial_window == "flush"):
+            applied = yield ExpectedUpdate(window)
+            updates += 1
+            version += applied is not False
+            window = 0
+        if epoch_ends or updates == schedule.updates:
+            epoch += 1
+            in_epoch = 0
+            yield ExpectedEpochEnd(epoch)
+    yield ExpectedEnd(updates)
+
+
+class LoaderCursor:
+    """Where in its run a process stands, from the events that it showed."""
+
+    def __init__(self, schedule: Schedule, start: LoaderPosition) -> None:
+        self.start = start
+        self.rollouts = 0
+        self.microbatches = 0
+        self.updates = start.updates
+        self.epoch = start.epoch
+        self._schedule = schedule
+        self._closed = start.updates
+        self._version = start.version
+        self._window = start.window
+        self._since_boundary = start.epoch_microbatches % schedule.window
+        self._cycle = start.cycle
+        self._sampled = start.sampled
+        self._in_epoch = start.epoch_microbatches
+
+    def count(self, event: object) -> None:
+        """Go on by one event."""
+        if isinstance(event, Rollout):
+            if self._cycle >= self._schedule.rollouts_per_cycle or self._cycle == 0:
+                self._cycle = 0
+                self._sampled = (event.policy_version,) * self._schedule.rollouts_per_cycle
+            self.rollouts += 1
+        elif isinstance(event, MicroBatch):
+            self.microbatches += 1
+            self._window += 1
+            self._since_boundary += 1
+            self._in_epoch += 1
+            self._cycle += 1
+        elif isinstance(event, Update):
+            self.updates += 1
+            self._closed += event.by_loop
+            self._version = event.version
+            self._window = self._since_boundary = 0
+        elif isinstance(event, EpochEnd):
+            self.epoch = event.epoch
+            self._in_epoch = self._since_boundary = 0
+
+    def at_rollout(self, event: Rollout) -> LoaderPosition:
+        """Where a timeline goes on that lost its thread, at the next rollout."""
+        several = self._schedule.rollouts_per_cycle > 1
+        return LoaderPosition(
+            updates=self._closed,
+            version=event.policy_version,
+            cycle=self._window % self._schedule.rollouts_per_cycle if several else 0,
+            window=self._window if self._schedule.partial_window == "carry" else self._since_boundary,
+            epoch=self.epoch,
+            epoch_microbatches=self._in_step(),
+        )
+
+    def after_unplanned_epoch_end(self, event: EpochEnd) -> LoaderPosition | None:
+        """Where to go on after a pass that ended where nobody could plan it: on request, or with a stream; None if it could."""
+        if not event.stopping and self._schedule.microbatches_per_epoch is not None:
+            return None
+        return LoaderPosition(
+            updates=self._closed,
+            version=self._version,
+            cycle=self._cycle % self._schedule.microbatches_per_cycle,
+            window=self._window,
+            epoch=self.epoch + 1,
+            epoch_microbatches=0,
+            sampled=self._sampled,
+        )
+
+    def _in_step(self) -> int:
+        """Micro-batches of this pass, in step with its windows: one lost or seen twice must not shift all later updates."""
+        size, cycle = self._schedule.window, self._schedule.microbatches_per_cycle
+        if self._schedule.partial_window == "carry":
+            return self._in_epoch
+        near = range(max(self._in_epoch - size + 1, 0), self._in_epoch + size)
+        fitting = [n for n in near if n % size == self._since_boundary % size]
+        return min(fitting, key=lambda n: (n % cycle != 0, abs(n - self._in_epoch)))

@@ -1,0 +1,212 @@
+"""The timeline of a run in phases: rollout after rollout, each followed by its updates (verl, OpenRLHF, classic PPO)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
+from rlstep_hooks.timeline.expected import (
+    ExpectedEnd,
+    ExpectedEpochEnd,
+    ExpectedEvent,
+    ExpectedMicroBatch,
+    ExpectedRefresh,
+    ExpectedRollout,
+    ExpectedSync,
+    ExpectedUpdate,
+    Outcome,
+    Role,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from rlstep_hooks.schedule import Schedule
+
+
+class PhasePosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in the run a timeline starts: always before a rollout. All zeros is the start of training."""
+
+    rollouts: int = 0
+    """Rollouts made."""
+    updates: int = 0
+    """Policy updates, skipped ones included."""
+    version: int = 0
+    """Policy version: updates that were applied."""
+    window: int = 0
+    """Micro-batches of the policy whose gradients are carried into the next rollout."""
+    critic_window: int = 0
+    """The same of the critic."""
+    waiting_samples: int = 0
+    """Samples of frozen rollouts that wait in the buffer, over all processes."""
+    resumed: bool = False
+    """Whether training goes on from a checkpoint or from a place in mid-run, so that no first push of weights is due."""
+
+
+def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
+    """Every event that one process should show, in order.
+
+    After an `ExpectedUpdate` send whether it was applied (the policy version stays if not); after an `ExpectedMicroBatch` of
+    unknown size, its samples: the mini-batch then goes on until its samples are used up. A run without a known length yields
+    for ever.
+
+    Args:
+        schedule: The plan.
+        start: Where to begin; the start of training if left out.
+    """
+    position = start or PhasePosition()
+    updates, version, waiting = position.updates, position.version, position.waiting_samples
+    policy, critic = _Updates(schedule, "policy", position.window), None
+    if schedule.critic is not None:
+        critic = _Updates(schedule.critic, "critic", position.critic_window)
+    per_epoch = schedule.rollouts_per_epoch if schedule.rows_bound == "exact" else None
+    reference = schedule.reference_source == "at_rollout"
+    rollout = position.rollouts
+    # A timeline that starts at a rollout starts after the end of the pass before it.
+    if schedule.syncs == "first_and_after_updates" and not position.resumed:
+        yield ExpectedSync(version)
+    while schedule.rollouts is None or rollout < schedule.rollouts:
+        if per_epoch and rollout != position.rollouts and rollout % per_epoch == 0:
+            yield ExpectedEpochEnd(rollout // per_epoch)
+        samples = samples_of_rollout(schedule, rollout)
+        yield ExpectedRollout(None if schedule.rows_bound == "data_dependent" else samples, version, reference)
+        if schedule.old_logprob_source in ("at_rollout", "recompute"):
+            yield ExpectedRefresh(version)
+        if critic is not None and rollout >= critic.schedule.frozen_rollouts:
+            yield from critic.phase(samples, None)
+        if rollout >= schedule.frozen_rollouts:
+            made, applied = yield from policy.phase(samples + waiting, version)
+            updates, version, waiting = updates + made, version + applied, 0
+        elif schedule.frozen_samples_kept:
+            waiting += samples
+        if schedule.syncs != "unseen":
+            yield ExpectedSync(version)
+        rollout += 1
+    yield ExpectedEnd(updates)
+
+
+def samples_of_rollout(schedule: Schedule, rollout: int) -> int:
+    """Samples that one rollout (counted from 0) generates, over all processes."""
+    last, per_epoch = schedule.samples_of_last_rollout, schedule.rollouts_per_epoch
+    if last and per_epoch and rollout % per_epoch == per_epoch - 1:
+        return last
+    return schedule.samples_per_rollout
+
+
+class _Updates:
+    """The updates of one role, rollout after rollout."""
+
+    def __init__(self, schedule: Schedule, role: Role, window: int) -> None:
+        self.schedule = schedule
+        self._role = role
+        self._window = window
+
+    def phase(self, samples: int, version: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+        """The updates on one rollout.
+
+        Args:
+            samples: Samples to train in each pass, over all processes.
+            version: Policy version at the start; None for a role without a ratio.
+
+        Returns:
+            Updates made, and how many of them were applied.
+        """
+        made = applied = 0
+        for _ in range(self.schedule.reuse_epochs):
+            if self.schedule.remainder == "carry":
+                more = yield from self._carried_pass(samples, None if version is None else applied)
+            else:
+                more = yield from self._pass(None if version is None else applied)
+            made, applied = made + more[0], applied + more[1]
+        return made, applied
+
+    def _pass(self, lag: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+        applied = 0
+        for size in self.schedule.minibatches:
+            now = None if lag is None else lag + applied
+            microbatches = yield from self._minibatch(size // self.schedule.world_size, now)
+            applied += (yield ExpectedUpdate(microbatches, self._role)) is not False
+        return len(self.schedule.minibatches), applied
+
+    def _minibatch(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int | None]:
+        if self.schedule.samples_per_microbatch is None:
+            while samples > 0:
+                taken = yield ExpectedMicroBatch(None, lag, self._role)
+                samples -= taken or samples
+            return None
+        each = self.schedule.samples_per_microbatch // self.schedule.world_size
+        count = 0
+        while samples > 0:
+            yield ExpectedMicroBatch(min(each, samples), lag, self._role)
+            samples -= each
+            count += 1
+        return count
+
+    def _carried_pass(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+        """A pass whose accumulation goes on from the one before; samples that fill no micro-batch are dropped."""
+        each = (self.schedule.samples_per_microbatch or samples) // self.schedule.world_size
+        made = applied = 0
+        for _ in range(samples // self.schedule.world_size // each):
+            yield ExpectedMicroBatch(each, None if lag is None else lag + applied, self._role)
+            self._window += 1
+            if self._window == self.schedule.window:
+                self._window = 0
+                made += 1
+                applied += (yield ExpectedUpdate(self.schedule.window, self._role)) is not False
+        return made, applied
+
+
+class PhaseCursor:
+    """Where in its run a process stands, from the events that it showed."""
+
+    def __init__(self, schedule: Schedule, start: PhasePosition) -> None:
+        self.start = start
+        self.rollouts = start.rollouts
+        self.microbatches = 0
+        self.updates = start.updates
+        self.epoch = start.rollouts // schedule.rollouts_per_epoch if schedule.rollouts_per_epoch else 0
+        self._schedule = schedule
+        self._version = start.version
+        self._windows = {"policy": start.window, "critic": start.critic_window}
+        self._waiting = start.waiting_samples
+
+    def count(self, event: object) -> None:
+        """Go on by one event."""
+        if isinstance(event, Rollout):
+            self.rollouts += 1
+            if self._schedule.frozen_samples_kept and self.rollouts <= self._schedule.frozen_rollouts:
+                self._waiting += event.samples
+        elif isinstance(event, MicroBatch):
+            self.microbatches += 1
+            self._windows[event.role] += 1
+            self._waiting = 0 if event.role == "policy" else self._waiting
+        elif isinstance(event, Update):
+            self._windows[event.role] = 0
+            if event.role == "policy":
+                self.updates += 1
+                self._version = event.version
+        elif isinstance(event, EpochEnd):
+            self.epoch = event.epoch
+
+    def at_rollout(self, event: Rollout) -> PhasePosition:
+        """Where a timeline goes on that lost its thread, at the next rollout."""
+        return PhasePosition(
+            rollouts=self.rollouts,
+            updates=self.updates,
+            version=event.policy_version,
+            window=_carried(self._windows["policy"], self._schedule),
+            critic_window=_carried(self._windows["critic"], self._schedule.critic),
+            waiting_samples=self._waiting,
+            resumed=True,
+        )
+
+    def after_unplanned_epoch_end(self, event: EpochEnd) -> PhasePosition | None:
+        """A pass of the loader ends between rollouts, so nothing needs to start anew."""
+        return None
+
+
+def _carried(microbatches: int, schedule: Schedule | None) -> int:
+    """Micro-batches since the last update whose gradients the next rollout goes on with."""
+    return microbatches % schedule.window if schedule is not None and schedule.remainder == "carry" else 0
