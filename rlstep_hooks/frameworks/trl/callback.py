@@ -190,7 +190,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         run, agreed = agree_on_run(rank, world_size)
         release = cast("Release", installed_release())
         schedule = plan_trainer(trainer)
-        per_epoch = _updates_per_epoch(trainer, schedule.microbatches_per_update)
+        per_epoch = _updates_per_epoch(trainer, schedule.window)
         updates = int(trainer.state.global_step)
         position = resume_position(
             schedule,
