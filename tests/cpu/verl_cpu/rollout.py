@@ -1,0 +1,207 @@
+"""A rollout engine: a transformers model in a Ray actor that behaves towards verl as its vLLM server does.
+
+Followed are workers/rollout/vllm_rollout/vllm_async_server.py and vllm_rollout.py of verl 0.9.1: log-probs are those of
+the distribution that was sampled from, `extra_fields["global_steps"]` is the version of the weights when the request
+ended, an abort ends running requests with what they have so far, and later requests wait until generation resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import ray
+import torch
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl.workers.rollout.utils import ensure_async_iterator
+
+from verl_cpu.rollout_registry import ENGINE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+def _server_name(replica_rank: int) -> str:
+    return f"{ENGINE}_server_{replica_rank}"
+
+
+class HfCpuServer:
+    """Generates token by token; requests take turns after each token.
+
+    Args:
+        model_path: Folder of the model and its tokenizer.
+        prompt_length: Tokens of the longest prompt.
+        response_length: Tokens of the longest response.
+        logprobs_mode: "processed_logprobs" (after the temperature) or "raw_logprobs".
+        seed: Of the sampling.
+        seconds_per_token: Slows generation down, so that a weight sync finds requests under way.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        prompt_length: int,
+        response_length: int,
+        logprobs_mode: str,
+        seed: int,
+        seconds_per_token: float,
+    ) -> None:
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(1)
+        model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="eager")
+        self._model = model.eval().requires_grad_(False)
+        self._prompt_length = prompt_length
+        self._response_length = response_length
+        self._processed = {"processed_logprobs": True, "raw_logprobs": False}[logprobs_mode]
+        self._random = torch.Generator().manual_seed(seed)
+        self._seconds_per_token = seconds_per_token
+        self._global_steps: int | None = None
+        self._running = 0
+        self._admitted = asyncio.Event()
+        self._admitted.set()
+
+    async def load_weights(self, weights: dict[str, torch.Tensor], global_steps: int | None) -> None:
+        """Take new weights. As with vLLM, the version only changes where one is given."""
+        self._model.load_state_dict(weights)
+        if global_steps is not None:
+            self._global_steps = global_steps
+
+    async def generate(
+        self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_unused: Any
+    ) -> TokenOutput:
+        """Sample one response.
+
+        Raises:
+            NotImplementedError: For sampling other than by temperature, whose log-probs would be other ones.
+        """
+        temperature = float(sampling_params["temperature"])
+        plain = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+        asked = {name: sampling_params.get(name, value) for name, value in plain.items()}
+        if asked != plain:
+            raise NotImplementedError(f"{ENGINE} samples by temperature alone, not with {asked}")
+        budget = self._prompt_length + self._response_length - len(prompt_ids)
+        limit = sampling_params.get("max_tokens", min(self._response_length, budget))
+        await self._admitted.wait()
+        self._running += 1
+        try:
+            tokens, log_probs, stop_reason = await self._tokens(list(prompt_ids), temperature, limit)
+        finally:
+            self._running -= 1
+        return TokenOutput(
+            token_ids=tokens,
+            log_probs=log_probs if sampling_params.get("logprobs") else None,
+            stop_reason=stop_reason,
+            extra_fields={"global_steps": self._global_steps},
+        )
+
+    async def _tokens(
+        self, prompt_ids: list[int], temperature: float, limit: int
+    ) -> tuple[list[int], list[float], str]:
+        """Tokens up to the end of text, the limit or an abort; their log-probs; why it stopped."""
+        tokens: list[int] = []
+        log_probs: list[float] = []
+        unseen, cache = torch.tensor([prompt_ids]), None
+        while len(tokens) < limit:
+            output = self._model(input_ids=unseen, past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            raw = torch.log_softmax(output.logits[0, -1].float(), -1)
+            processed = torch.log_softmax(raw / temperature, -1) if temperature > 0 else raw
+            token = self._sample(processed) if temperature > 0 else int(processed.argmax())
+            tokens.append(token)
+            log_probs.append(float((processed if self._processed else raw)[token]))
+            if token == self._model.config.eos_token_id:
+                break
+            unseen = torch.tensor([[token]])
+            await asyncio.sleep(self._seconds_per_token)
+            if not self._admitted.is_set():
+                return tokens, log_probs, "aborted"
+        return tokens, log_probs, "completed"
+
+    def _sample(self, log_probs: torch.Tensor) -> int:
+        return int(torch.multinomial(log_probs.exp(), 1, generator=self._random))
+
+    async def abort_all_requests(self, **_unused: Any) -> None:
+        """End running requests after their next token; hold new ones until `resume_generation`.
+
+        Returns when none is running, so that no request reports a version which it did not sample from.
+        """
+        self._admitted.clear()
+        while self._running:
+            await asyncio.sleep(0.001)
+
+    async def resume_generation(self) -> None:
+        """Let requests in again."""
+        self._admitted.set()
+
+    # A CPU model has no memory to give back, no cache between requests and no profiler.
+    async def wake_up(self, **_unused: Any) -> None: ...
+    async def sleep(self) -> None: ...
+    async def clear_kv_cache(self) -> None: ...
+    async def release_kv_cache(self) -> None: ...
+    async def resume_kv_cache(self) -> None: ...
+    async def start_profile(self, **_unused: Any) -> None: ...
+    async def stop_profile(self) -> None: ...
+
+
+class HfCpuReplica(RolloutReplica):  # type: ignore[misc]  # verl is not typed
+    """Starts one server actor."""
+
+    async def launch_servers(self) -> None:
+        options = self.config.engine_kwargs.get(ENGINE) or {}
+        server = (
+            ray.remote(HfCpuServer)
+            .options(num_cpus=0, name=_server_name(self.replica_rank), max_concurrency=self.max_concurrency)
+            .remote(
+                self.model_config.path,
+                prompt_length=self.config.prompt_length,
+                response_length=self.config.response_length,
+                logprobs_mode=self.config.logprobs_mode,
+                seed=self.replica_rank,
+                seconds_per_token=float(options.get("seconds_per_token", 0.0)),
+            )
+        )
+        await server.clear_kv_cache.remote()  # returns when the model is loaded
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = _server_name(self.replica_rank)
+
+
+class HfCpuAdapter(BaseRollout):  # type: ignore[misc]  # verl is not typed
+    """The trainer's side: hands the weights of the rank's engine to its replica."""
+
+    def __init__(
+        self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1, **_unused: Any
+    ) -> None:
+        super().__init__(config, model_config, device_mesh)
+        rank, ranks_per_replica = int(os.environ["RANK"]), self.config.tensor_model_parallel_size
+        self._replica_rank = rank // ranks_per_replica if replica_rank == -1 else replica_rank
+        self._leads = rank % ranks_per_replica == 0
+
+    async def resume(self, tags: list[str]) -> None: ...
+    async def release(self) -> None: ...
+
+    async def update_weights(
+        self,
+        weights: Generator[tuple[str, torch.Tensor], None, None],
+        global_steps: int | None = None,
+        wire_format: str = "named_tensors",
+        **_unused: Any,
+    ) -> None:
+        """Send all weights and their version.
+
+        Raises:
+            NotImplementedError: For the delta wire format.
+        """
+        if wire_format != "named_tensors":
+            raise NotImplementedError(f"{ENGINE} takes whole tensors, not {wire_format}")
+        # Every rank goes through the generator: gathering a tensor is a collective.
+        state = {
+            name: tensor.detach().to("cpu", torch.float32).clone()
+            async for name, tensor in ensure_async_iterator(weights)
+        }
+        if self._leads:
+            await ray.get_actor(_server_name(self._replica_rank)).load_weights.remote(state, global_steps)

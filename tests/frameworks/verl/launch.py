@@ -1,0 +1,230 @@
+"""Runs `python -m verl.trainer.main_ppo` on the CPU under a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tests.cpu.verl_cpu.assets import REWARD_FILE, write_model, write_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CPU_FOLDER = Path(__file__).parents[2] / "cpu"
+
+# A process that lost its parent is still found by the environment that it inherited.
+_MARK = "RLSTEP_TEST_LAUNCH"
+
+ENVIRONMENT = {
+    "VERL_PLATFORM": "cpu",
+    "VERL_ENGINE_DEVICE": "cuda",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "HYDRA_FULL_ERROR": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+@dataclass(frozen=True)
+class Assets:
+    """Files of a tiny run."""
+
+    model: Path
+    train: Path
+    validation: Path
+
+    @classmethod
+    def write(cls, folder: Path, *, train_rows: int = 36, validation_rows: int = 4) -> Assets:
+        """Make them in a folder."""
+        return cls(
+            write_model(folder / "model"),
+            write_rows(folder / "train.parquet", train_rows),
+            write_rows(folder / "validation.parquet", validation_rows),
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a launch left.
+
+    Attributes:
+        status: Exit status of the command; None if the time limit ended it.
+        output: What all processes wrote.
+        seconds: Wall time.
+        folder: Working directory of the command; checkpoints and logs are below it.
+    """
+
+    status: int | None
+    output: str
+    seconds: float
+    folder: Path
+
+
+def grpo(assets: Assets, *, ranks: int = 1) -> dict[str, Any]:
+    """Overrides of a GRPO run: 8 prompts x 2 samples a rollout, two updates of 4 prompts, one pass.
+
+    A key that verl's configuration does not have yet starts with "+", as in hydra.
+    """
+    return {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": assets.train,
+        "data.val_files": assets.validation,
+        "data.train_batch_size": 8,
+        "data.max_prompt_length": 64,
+        "data.max_response_length": 12,
+        "data.dataloader_num_workers": 0,
+        "actor_rollout_ref.model.path": assets.model,
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "eager",
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.optim.lr": 1e-3,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+        "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "fp32",
+        "actor_rollout_ref.rollout.name": "hf_cpu",
+        "actor_rollout_ref.rollout.n": 2,
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.agent.num_workers": 1,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 4,
+        "actor_rollout_ref.rollout.dtype": "float32",
+        "reward.custom_reward_function.path": REWARD_FILE,
+        "reward.custom_reward_function.name": "compute_score",
+        "reward.num_workers": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "trainer.device": "cpu",
+        "trainer.n_gpus_per_node": ranks,
+        "trainer.nnodes": 1,
+        "trainer.logger": ["console"],
+        "trainer.val_before_train": False,
+        "trainer.save_freq": -1,
+        "trainer.test_freq": -1,
+        "trainer.total_epochs": 1,
+        "trainer.resume_mode": "disable",
+        "ray_kwargs.ray_init.num_cpus": 8 * ranks,
+        "+ray_kwargs.ray_init.num_gpus": ranks,
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "+ray_kwargs.ray_init.address": "local",
+    }
+
+
+def critic(assets: Assets) -> dict[str, Any]:
+    """Overrides that turn `grpo` into PPO with a critic (GAE)."""
+    return {
+        "algorithm.adv_estimator": "gae",
+        "critic.strategy": "fsdp2",
+        "critic.model.path": assets.model,
+        "critic.model.tokenizer_path": assets.model,
+        "critic.model.use_remove_padding": False,
+        "+critic.model.override_config.attn_implementation": "eager",
+        "critic.fsdp.use_torch_compile": False,
+        "+critic.fsdp.mixed_precision.param_dtype": "fp32",
+        "critic.ppo_micro_batch_size_per_gpu": 4,
+    }
+
+
+def reference(*, loss: bool = True) -> dict[str, Any]:
+    """Overrides that add a reference model: KL in the loss, or in the reward."""
+    return {
+        "actor_rollout_ref.actor.use_kl_loss": loss,
+        "algorithm.use_kl_in_reward": not loss,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 4,
+        "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+        "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype": "fp32",
+    }
+
+
+def command(overrides: Mapping[str, Any]) -> list[str]:
+    """The command line of verl's trainer with hydra overrides."""
+    return [sys.executable, "-m", "verl.trainer.main_ppo", *(f"{key}={_value(v)}" for key, v in overrides.items())]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str | Path):
+        return str(value)
+    return json.dumps(value, separators=(",", ":"))
+
+
+def launch(
+    overrides: Mapping[str, Any],
+    folder: Path,
+    *,
+    modules: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    limit: float = 400.0,
+) -> Outcome:
+    """Train, and leave no process behind.
+
+    Args:
+        overrides: Overrides for verl, for instance from `grpo`.
+        folder: Working directory of the command.
+        modules: More modules that verl imports in every process, after those of the CPU.
+        environment: Environment variables besides those that training on the CPU needs.
+        limit: Seconds after which the run is ended.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
+    environment = os.environ | ENVIRONMENT | dict(environment or {})
+    environment["VERL_USE_EXTERNAL_MODULES"] = ",".join(["verl_cpu.plugin", *modules])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CPU_FOLDER), environment.get("PYTHONPATH")]))
+    environment[_MARK] = mark
+    # Of its own, so that no other Ray is found; short, because the paths of Ray's sockets are limited to 107 characters.
+    ray_folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    written = folder / "output.txt"
+    begin = time.monotonic()
+    try:
+        with written.open("wb") as output:
+            process = subprocess.Popen(
+                command({**overrides, "+ray_kwargs.ray_init._temp_dir": ray_folder}),
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                status = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                _end(_marked(mark))
+                process.wait()
+    finally:
+        shutil.rmtree(ray_folder, ignore_errors=True)
+    return Outcome(status, written.read_text(errors="replace"), time.monotonic() - begin, folder)
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    """The processes of one launch, also those that are children of nobody."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """End processes by their ids; psutil makes sure that an id still means the same process."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+    psutil.wait_procs(processes, timeout=10)
