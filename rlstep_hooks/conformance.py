@@ -196,5 +196,7 @@ def _outcome(event: OrderedEvent) -> Outcome:
 
 def observed_lag(event: MicroBatch) -> int | None:
     """Updates between the refresh (or, where nothing is refreshed, the rollout) and this forward; None if unseen."""
+    if event.role == "critic" or (event.old_source == "recompute" and event.old_version is None):
+        return None
     origin = event.old_version if event.old_version is not None else event.sampled_version
     return None if origin is None else event.policy_version - origin

@@ -66,8 +66,64 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether reference log-probs came with it."""
     groups_intact: bool | None = None
     """Whether every prompt's samples stand together and are complete; None where groups span processes."""
+    own_samples: int | None = None
+    """Samples that this process follows by identity, where a controller generates for all; None where `samples` says it."""
     digest: int = 0
     """Running checksum of this process's events, equal on all ranks of a healthy run."""
+
+
+class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
+    """A process attached its audit in a run that another process controls. The first line of its file."""
+
+    format: int = FORMAT_VERSION
+    run: str
+    process: str
+    """Its name in the run, such as "rank0" (a trainer) or "engine1"; the same in the name of its file."""
+    world_size: int = 1
+    """Trainers of the run, where this is one of them."""
+    host: str = ""
+    pid: int = 0
+    started: float = 0.0
+    """Unix time."""
+    versions: dict[str, str] = {}
+    """Releases of the packages involved."""
+
+
+class FactsRead(Event, frozen=True, kw_only=True, gc=False, tag="facts_read"):
+    """What a trainer's observer read from its live model and optimizer, once they are built."""
+
+    facts: dict[str, Any]
+
+
+PhaseName = Literal["refresh", "reference", "values", "policy_updates", "critic_updates", "sync"]
+
+
+class Phase(Event, frozen=True, kw_only=True, gc=False, tag="phase"):
+    """One call of the controller to all its trainers.
+
+    The controller writes it when the call has returned, a trainer when it begins: what follows in the trainer's file up to the
+    next phase happened within the call. Both count the calls of each name, so that records need no common clock.
+    """
+
+    name: PhaseName
+    number: int
+    """Counts calls of this name from 0."""
+
+
+class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
+    """One generation phase, as the controller of a run sees it: samples of all processes."""
+
+    index: int
+    """Counts rollouts from 0, evaluation included."""
+    samples: int
+    """Generated samples that go into training, without padding."""
+    prompts: int
+    """Prompts that were submitted for it."""
+    added: int = 0
+    """Padding samples."""
+    labels: tuple[tuple[int, int], ...] = ()
+    """Weight label of the engine -> samples that carry it. A label is what the framework gives the engine with each push."""
+    purpose: Purpose = "training"
 
 
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
@@ -131,6 +187,8 @@ class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
     """Weights pushed to the rollout engine."""
 
     policy_version: int
+    label: int | None = None
+    """What the framework calls these weights when it hands them to the engine."""
 
 
 class EpochEnd(Event, frozen=True, kw_only=True, gc=False, tag="epoch_end"):
@@ -182,6 +240,7 @@ class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Numbers of one update, from a probe of the trainable weights."""
 
     index: int
+    role: Literal["policy", "critic"] = "policy"
     probed: int
     """Weights in the probe."""
     changed: int
@@ -258,6 +317,10 @@ TOPICS = (
 
 AnyEvent = (
     RunStarted
+    | Attached
+    | FactsRead
+    | Phase
+    | Generated
     | Rollout
     | Refresh
     | MicroBatch

@@ -36,6 +36,7 @@ OPEN_EVENTS = 65_536
 """Events of one kind that may wait for their numbers; more than any rollout has."""
 
 _Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
 _SEVERITIES = ("error", "warning", "info")
 
 _HANDLER_OF = {
@@ -92,6 +93,10 @@ class Judge:
         """What was counted so far."""
         return Counts(**self._counts)
 
+    def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
+        """What those who follow the run should hear now: the event itself."""
+        return [event]
+
     def observe(self, event: AnyEvent) -> list[Finding]:
         """Take one event.
 
@@ -114,7 +119,8 @@ class Judge:
             findings += self._match(event)
         self._place(event)
         handler = _HANDLER_OF.get(type(event))
-        if handler:
+        # A critic has no ratio and no samples of its own; its order, its counts and its weights are looked at elsewhere.
+        if handler and getattr(event, "role", "policy") == "policy":
             findings += self._call(handler, None, event)
         if isinstance(event, RunEnded):
             self._ended = event
@@ -211,15 +217,16 @@ class Judge:
             _keep(progress.open_rollouts, event.index, (event, progress.where()))
         elif isinstance(event, MicroBatch):
             _keep(progress.open_microbatches, event.index, (event, progress.where(microbatch=event.index)))
-        elif isinstance(event, Update) and event.role == "policy":
-            _keep(progress.open_updates, event.index, (event, progress.where(update=event.index)))
+        elif isinstance(event, Update):
+            update = event.index if event.role == "policy" else progress.updates
+            _keep(progress.open_updates, (event.role, event.index), (event, progress.where(update=update)))
 
     def _advance(self, event: AnyEvent) -> None:
         progress = self._progress
         if progress is None:
             return
         if isinstance(event, MicroBatch):
-            progress.microbatches += 1
+            progress.microbatches += event.role == "policy"
         elif isinstance(event, Update) and event.role == "policy":
             progress.updates += 1
             progress.applied += event.applied
@@ -236,9 +243,10 @@ class Judge:
             if rollout.index in progress.open_rollouts:
                 findings += self._call("rollout_values", None, rollout, *progress.open_rollouts.pop(rollout.index))
         for update in event.updates:
-            if update.index in progress.open_updates:
-                made, where = progress.open_updates.pop(update.index)
-                progress.remember(made.version, update)
+            if (update.role, update.index) in progress.open_updates:
+                made, where = progress.open_updates.pop((update.role, update.index))
+                if update.role == "policy":
+                    progress.remember(made.version, update)
                 findings += self._call("update_values", None, update, made, where)
         for values in event.microbatches:
             if values.index in progress.open_microbatches:
@@ -268,7 +276,7 @@ class Judge:
             else:
                 counts["evaluation_rollouts"] += 1
         elif isinstance(event, MicroBatch):
-            counts["microbatches"] += 1
+            counts["microbatches"] += event.role == "policy"
         elif isinstance(event, Update):
             if not event.applied:
                 counts["skipped_updates"] += 1
@@ -323,7 +331,7 @@ class Judge:
         return "PASS"
 
 
-def _keep(waiting: dict[int, _Item], index: int, item: _Item) -> None:
+def _keep(waiting: dict[_Key, _Item], index: _Key, item: _Item) -> None:
     """Add an event that waits for its numbers; the oldest goes if they never come."""
     waiting[index] = item
     if len(waiting) > OPEN_EVENTS:

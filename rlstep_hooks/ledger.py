@@ -1,6 +1,7 @@
 """Where events are kept: a folder of JSON lines (one file a process), or memory; and reading them back.
 
-A file belongs to one process of one run and is never opened for writing again. Its name is `<run>.rank<k>.jsonl`. Each event
+A file belongs to one process of one run and is never opened for writing again. Its name is `<run>.<process>.jsonl`, where the
+process is `rank<k>`, `controller`, or another that the framework has (`engine0`). Each event
 is one `write` of one line, so a process that is killed loses at most the line being written.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from rlstep_hooks.events import AnyEvent, RunStarted, decode, encode
+from rlstep_hooks.events import AnyEvent, Attached, RunStarted, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
 MEMORY_EVENTS = 100_000
 """Events that a memory ledger keeps; the oldest go first, so that memory stays constant."""
 
-_NAME = re.compile(r"(?P<run>.+)\.rank(?P<rank>\d+)\.jsonl")
+CONTROLLER = "controller"
+"""The process that makes rollouts and calls the trainers, where there is one."""
+
+_NAME = re.compile(r"(?P<run>.+)\.(?P<process>controller|[a-z]+\d+)\.jsonl")
+
+
+def rank_process(rank: int) -> str:
+    """The name of a trainer in its run."""
+    return f"rank{rank}"
 
 
 class Ledger(Protocol):
@@ -56,9 +65,9 @@ class FolderLedger:
         OSError: The folder cannot be made or the file not be created; an existing file is never opened.
     """
 
-    def __init__(self, folder: Path, run: str, rank: int) -> None:
+    def __init__(self, folder: Path, run: str, process: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"{run}.rank{rank}.jsonl"
+        self.path = folder / f"{run}.{process}.jsonl"
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
     def write(self, *events: AnyEvent) -> None:
@@ -84,7 +93,12 @@ class Record(msgspec.Struct, frozen=True):
 
     path: Path
     run: str
-    rank: int
+    process: str
+
+    @property
+    def rank(self) -> int | None:
+        """Which trainer this is; None for any other process."""
+        return int(self.process[4:]) if self.process.startswith("rank") else None
 
     def events(self) -> Iterator[AnyEvent]:
         """The file's events in order, one line at a time. Lines that are no events are passed over; see `problems`."""
@@ -111,15 +125,15 @@ def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
 
 
 def records(folder: Path) -> dict[str, list[Record]]:
-    """The records of a folder, by run, oldest run first, ranks in order. Files of other names are ignored."""
+    """The records of a folder, by run, oldest run first, trainers by rank and then the others. Other files are ignored."""
     runs: dict[str, list[Record]] = {}
     for path in folder.glob("*.jsonl"):
         match = _NAME.fullmatch(path.name)
         if match:
-            record = Record(path, match["run"], int(match["rank"]))
+            record = Record(path, match["run"], match["process"])
             runs.setdefault(record.run, []).append(record)
     for found in runs.values():
-        found.sort(key=lambda record: record.rank)
+        found.sort(key=lambda record: (record.rank is None, record.rank or 0, record.process))
     return dict(sorted(runs.items(), key=lambda item: (_started(item[1]), item[0])))
 
 
@@ -127,6 +141,6 @@ def _started(found: list[Record]) -> float:
     """When a run began; where its first line cannot be read, when its file was last written."""
     for record in found:
         first = next(record.events(), None)
-        if isinstance(first, RunStarted):
+        if isinstance(first, RunStarted | Attached):
             return first.started
     return found[0].path.stat().st_mtime

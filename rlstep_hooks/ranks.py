@@ -119,7 +119,7 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
     deadline = time.monotonic() + wait
     while True:
         found = records(folder).get(started.run, [])
-        tails = {record.rank: _tail(record) for record in found}
+        tails = {record.rank: _tail(record) for record in found if record.rank is not None}
         # A process opens its record when training begins, so one that has none by now will not get one.
         if all(tail.judged is not None for tail in tails.values()) or time.monotonic() >= deadline:
             break
@@ -184,15 +184,15 @@ def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding
             title=title,
             verdict="NOT_EVALUATED",
             checks=len(tails),
-            reason=f"no records of ranks {_list(absent)} here: is the folder shared between machines?",
+            reason=f"no records of ranks {listed(absent)} here: is the folder shared between machines?",
         )
     if not absent and not unfinished:
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(tails))
     observed = []
     if absent:
-        observed.append(f"no record of rank {_list(absent)}")
+        observed.append(f"no record of rank {listed(absent)}")
     if unfinished:
-        observed.append(f"the record of rank {_list(unfinished)} has no end")
+        observed.append(f"the record of rank {listed(unfinished)} has no end")
     findings.append(
         Finding(
             code=code,
@@ -208,7 +208,8 @@ def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding
     return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(tails))
 
 
-def _list(ranks: list[int]) -> str:
+def listed(ranks: list[int]) -> str:
+    """Ranks in words."""
     shown = ", ".join(str(rank) for rank in ranks[:8])
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
@@ -249,16 +250,17 @@ def _first_difference(left: Record, right: Record) -> tuple[int, str, str] | Non
     for mine, theirs in pairs:
         if isinstance(mine, Rollout):
             rollout = mine.index
-        if _shape(mine) != _shape(theirs):
-            return max(rollout, 0), _shape(mine), _shape(theirs)
+        if shape(mine) != shape(theirs):
+            return max(rollout, 0), shape(mine), shape(theirs)
     return None
 
 
 def _structural(record: Record) -> Any:
-    return (e for e in record.events() if _shape(e))
+    return (e for e in record.events() if shape(e))
 
 
-def _shape(event: Any) -> str:
+def shape(event: Any) -> str:
+    """What of an event must be the same on all data-parallel processes, in words; empty for an event that says nothing of it."""
     if event is None:
         return "the end of the record"
     if isinstance(event, Rollout):

@@ -13,6 +13,7 @@ from rlstep_hooks.events import AnyEvent, MicroBatch, Refresh, Rollout, RunEnded
 from rlstep_hooks.judge import Judge
 
 if TYPE_CHECKING:
+    from rlstep_hooks.controlled.run import ControlledRun
     from rlstep_hooks.ledger import Ledger
     from rlstep_hooks.report import Finding
 
@@ -24,7 +25,7 @@ BATCH = 256
 class Listener(Protocol):
     """Something that follows a run as it happens, such as a live line in a terminal."""
 
-    def heard(self, event: AnyEvent, judge: Judge) -> None:
+    def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
         """An event was recorded and judged."""
 
 
@@ -35,8 +36,10 @@ class Recorder:
     much less than each by itself between two forwards of a model.
     """
 
-    def __init__(self, ledger: Ledger, listeners: tuple[Listener, ...] = ()) -> None:
-        self._judge = Judge()
+    def __init__(
+        self, ledger: Ledger, listeners: tuple[Listener, ...] = (), judge: Judge | ControlledRun | None = None
+    ) -> None:
+        self._judge = judge or Judge()
         self._waiting: list[AnyEvent] = []
         self.ledger = ledger
         self.digest = 0
@@ -47,7 +50,7 @@ class Recorder:
         self._writing = True
 
     @property
-    def judge(self) -> Judge:
+    def judge(self) -> Judge | ControlledRun:
         """The judge, with everything recorded so far judged."""
         self.settle()
         return self._judge
@@ -88,12 +91,17 @@ class Recorder:
                     self._new_findings += self._judge.observe(event)
                 except Exception as error:  # noqa: BLE001 - a fault of a rule must not end training
                     self.cannot("order", f"the judge failed on {type(event).__name__}: {describe(error)}")
-                for listener in list(self._listeners):
-                    try:
-                        listener.heard(event, self._judge)
-                    except Exception as error:  # noqa: BLE001 - a view must not end training
-                        self._listeners.remove(listener)
-                        self.cannot("recording", f"{type(listener).__name__} stopped: {describe(error)}")
+                if self._listeners:
+                    self._tell(self._judge.take_heard(event))
+
+    def _tell(self, events: list[AnyEvent]) -> None:
+        for event in events:
+            for listener in list(self._listeners):
+                try:
+                    listener.heard(event, self._judge)
+                except Exception as error:  # noqa: BLE001 - a view must not end training
+                    self._listeners.remove(listener)
+                    self.cannot("recording", f"{type(listener).__name__} stopped: {describe(error)}")
 
     def cannot(self, what: str, why: str) -> None:
         """Record once that a topic cannot be observed."""

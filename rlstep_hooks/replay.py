@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.events import RunStarted
+from rlstep_hooks.controlled.live import recorded_phases
+from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import Record, read_lines, records
+from rlstep_hooks.ledger import CONTROLLER, Record, read_lines, records
 from rlstep_hooks.ranks import merge_ranks
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def report_of(folder: Path, run: str | None = None) -> Report:
     """
     runs = records(folder) if folder.is_dir() else {}
     if not runs:
-        raise NoRecordError(f"{folder} holds no record (files named <run>.rank<k>.jsonl)")
+        raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
     if run is not None and run not in runs:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
     name = run or next(reversed(runs))
@@ -41,8 +42,9 @@ def report_of(folder: Path, run: str | None = None) -> Report:
 
 
 def _report(folder: Path, found: list[Record]) -> Report:
-    first = found[0]
-    judge = Judge()
+    controller = next((record for record in found if record.process == CONTROLLER), None)
+    first = controller or found[0]
+    judge = ControlledRun(lambda rank: recorded_phases(folder, first.run, rank)) if controller else Judge()
     problems: list[str] = []
     last = 0.0
     for event, problem in read_lines(first.path):
@@ -55,7 +57,7 @@ def _report(folder: Path, found: list[Record]) -> Report:
     started = judge.run
     if started is None:
         problems.append(f"{first.path.name} does not say how the run began")
-    elif isinstance(started, RunStarted):
+    elif isinstance(judge, Judge):
         report = merge_ranks(report, folder, started, wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")

@@ -15,6 +15,7 @@ from rlstep_hooks.events import Measured, MicroBatch, Rollout, RunStarted, Unobs
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from rlstep_hooks.controlled.run import ControlledRun
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.judge import Judge
     from rlstep_hooks.report import Finding, Report
@@ -206,7 +207,7 @@ class ConsoleListener:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
 
-    def heard(self, event: AnyEvent, judge: Judge) -> None:
+    def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
         """Print plan and warnings."""
         if isinstance(event, RunStarted) and event.schedule is not None:
             self._console.print(plan_table(event.schedule))
@@ -227,7 +228,7 @@ class LiveListener:
         self._largest = 0.0
         self._status = console.status("") if console.is_terminal else None
 
-    def heard(self, event: AnyEvent, judge: Judge) -> None:
+    def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
         """Update the line."""
         if isinstance(event, RunStarted) and self._status is not None:
             self._status.start()
@@ -241,7 +242,7 @@ class LiveListener:
         elif isinstance(event, Rollout) and self._status is None and event.purpose == "training":
             self._console.print(self._line(judge), highlight=False)
 
-    def _line(self, judge: Judge) -> str:
+    def _line(self, judge: Judge | ControlledRun) -> str:
         counts = judge.counts
         schedule = judge.run.schedule if judge.run is not None else None
         rollouts = number(schedule.rollouts) if schedule is not None and schedule.rollouts is not None else "?"

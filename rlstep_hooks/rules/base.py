@@ -46,7 +46,7 @@ class Progress:
         self.evaluations = 0
         self.epoch = 0
         self.open_microbatches: dict[int, tuple[MicroBatch, Where]] = {}
-        self.open_updates: dict[int, tuple[Update, Where]] = {}
+        self.open_updates: dict[tuple[str, int], tuple[Update, Where]] = {}
         self.open_rollouts: dict[int, tuple[Rollout, Where]] = {}
         self.update_values: dict[int, UpdateValues] = {}
         self._recent: deque[int] = deque()

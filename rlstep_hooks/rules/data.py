@@ -78,7 +78,7 @@ class SamplesConserved(Rule):
         if event.purpose == "training":
             if len(self._sizes) >= self.schedule.rollouts_per_cycle:
                 finding = self._settle()
-            self._sizes[event.index] = event.samples
+            self._sizes[event.index] = event.samples if event.own_samples is None else event.own_samples
             self._trained[event.index] = Counter()
         return finding
 

@@ -43,11 +43,11 @@ class ScheduleHorizon(Rule):
             return None
         if horizon < ticks:
             share = round(100 * (ticks - horizon) / ticks)
-            observed = f"horizon {horizon}: the last {ticks - horizon} updates ({share} % of the run) are past its end"
+            observed = f"horizon {horizon}: the last {ticks - horizon} ticks ({share} % of the run) are past its end"
         else:
             observed = f"horizon {horizon}: the run ends {horizon - ticks} ticks before it"
         return self.fail(
-            expected=f"a horizon of {ticks} ticks, one for each update",
+            expected=f"a horizon of {ticks} ticks, one for each {self.schedule.lr_clock}",
             observed=observed,
             where=Where(),
             why="the schedule counts another unit than the run, or the run is shorter than planned",
@@ -59,7 +59,8 @@ class SchedulerTicks(Rule):
     """The learning-rate scheduler does not tick once for each update.
 
     What it checks:
-        The scheduler's position advances by exactly one from one applied update to the next.
+        The scheduler's position advances by exactly one from one applied update to the next; in frameworks whose scheduler
+        ticks once for each rollout, from the updates of one rollout to those of the next.
 
     Why it matters:
         Two ticks for an update end the schedule at half of the run; none keeps the warm-up rate for ever.
@@ -76,20 +77,24 @@ class SchedulerTicks(Rule):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         self._last: int | None = None
+        self._rollout = 0
 
     def update(self, event: Update) -> Finding | None:
         """Compare the position with that of the update before."""
-        if event.role != "policy" or event.lr_tick is None:
+        if event.lr_tick is None or self.schedule.lr_clock not in ("update", "rollout"):
             return None
+        same_rollout, self._rollout = self._rollout == self.progress.rollouts, self.progress.rollouts
         last, self._last = self._last, event.lr_tick if event.applied else None
         if last is None or not event.applied:
             return None
         self.checks += 1
         ticks = event.lr_tick - last
-        if ticks == 1:
+        planned = 0 if same_rollout and self.schedule.lr_clock == "rollout" else 1
+        if ticks == planned:
             return None
         return self.fail(
-            expected="1 scheduler tick between two updates",
+            expected=f"{planned} scheduler tick{'s' if planned != 1 else ''} between two updates of "
+            + ("one rollout" if same_rollout else "two rollouts"),
             observed=f"{ticks}",
             where=self.progress.where(update=event.index),
             why="the learning rate follows another clock than the updates",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update
+from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
 from rlstep_hooks.rules.base import Rule
 from rlstep_hooks.timeline import (
     ExpectedEnd,
@@ -12,6 +12,7 @@ from rlstep_hooks.timeline import (
     ExpectedMicroBatch,
     ExpectedRefresh,
     ExpectedRollout,
+    ExpectedSync,
     ExpectedUpdate,
 )
 
@@ -24,14 +25,20 @@ _NAMES = {
     "refresh": "old log-probs",
     "microbatch": "a micro-batch",
     "update": "an update",
+    "weight_sync": "a push of weights to the engine",
     "epoch_end": "the end of the data epoch",
     "run_ended": "the end of training",
 }
 
 
+NOT_FINITE = "gradient not finite"
+"""Reason of an update that the framework itself skips because of its gradient."""
+
+
 def name_of(event: Any) -> str:
-    """The event's kind in words."""
-    return _NAMES[event.__struct_config__.tag]
+    """The event's kind in words, and its role where that is not the policy."""
+    of = " of the critic" if getattr(event, "role", "policy") == "critic" else ""
+    return _NAMES[event.__struct_config__.tag] + of
 
 
 class UnexpectedRollout(Rule):
@@ -59,20 +66,22 @@ class UnexpectedRollout(Rule):
         """Claim a rollout that came instead of something else."""
         if not isinstance(difference.observed, Rollout) or difference.aspect != "kind":
             return None
-        if isinstance(difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedEpochEnd | ExpectedEnd):
+        if not isinstance(difference.expected, ExpectedMicroBatch):
             return None
         self.checks += 1
         return self.fail(
             expected=name_of(difference.expected),
             observed="a rollout",
             where=difference.where,
-            why=(
-                f"a rollout is planned every {self.schedule.microbatches_per_cycle} micro-batches"
-                + (f" ({self.schedule.reuse_epochs} passes)" if self.schedule.reuse_epochs > 1 else "")
-                + "; this one discards samples that were still to be trained"
-            ),
+            why=f"a rollout is planned {self._period()}; this one discards samples that were still to be trained",
             fix="look for code that clears the sample buffer or changes the generation period between micro-batches",
         )
+
+    def _period(self) -> str:
+        if self.schedule.loop == "phases":
+            return f"after {self.schedule.updates_per_rollout} updates on the one before"
+        passes = f" ({self.schedule.reuse_epochs} passes)" if self.schedule.reuse_epochs > 1 else ""
+        return f"every {self.schedule.microbatches_per_cycle} micro-batches{passes}"
 
 
 class MissingRollout(Rule):
@@ -95,12 +104,13 @@ class MissingRollout(Rule):
     compares = (Rollout,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim a micro-batch where a rollout was due."""
-        if not isinstance(difference.expected, ExpectedRollout) or not isinstance(difference.observed, MicroBatch):
+        """Claim a micro-batch where a rollout, or the push of weights before it, was due."""
+        due = isinstance(difference.expected, ExpectedRollout | ExpectedSync)
+        if not due or not isinstance(difference.observed, MicroBatch):
             return None
         self.checks += 1
         return self.fail(
-            expected="a rollout",
+            expected=name_of(difference.expected),
             observed="a micro-batch of samples that were to be replaced",
             where=difference.where,
             why="the planned passes over these samples are done; training on them again makes them staler than planned",
@@ -130,12 +140,13 @@ class EarlyUpdate(Rule):
         """Claim an update that came instead of something else."""
         if not isinstance(difference.observed, Update) or difference.aspect != "kind":
             return None
-        if isinstance(difference.expected, ExpectedRefresh | ExpectedEnd):
+        if isinstance(difference.expected, ExpectedRefresh | ExpectedEnd | ExpectedUpdate):
             return None
         self.checks += 1
+        size = self.schedule.microbatches_per_update
         return self.fail(
-            expected=f"{name_of(difference.expected)} ({self.schedule.microbatches_per_update} micro-batches to an update)",
-            observed=f"an update after {difference.observed.microbatches} micro-batches",
+            expected=name_of(difference.expected) + (f" ({size} micro-batches to an update)" if size else ""),
+            observed=f"{name_of(difference.observed)} after {difference.observed.microbatches} micro-batches",
             where=difference.where,
             why="the optimizer stepped when its accumulation window was not full",
             fix="look for an optimizer step outside the training loop, or an accumulation setting changed in mid-run",
@@ -163,19 +174,35 @@ class MissingUpdate(Rule):
     compares = (Update,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim anything that came where an update was due."""
-        if not isinstance(difference.expected, ExpectedUpdate) or difference.aspect != "kind":
+        """Claim anything that came where an update was due, and a push of weights that came before all updates were made."""
+        expected = difference.expected
+        if difference.aspect != "kind" or isinstance(difference.observed, Refresh):
             return None
-        if isinstance(difference.observed, Refresh):
+        if isinstance(expected, ExpectedMicroBatch) and isinstance(difference.observed, WeightSync):
+            self.checks += 1
+            return self.fail(
+                expected=f"{name_of(expected)}: {self._planned(expected.role)}",
+                observed=name_of(difference.observed),
+                where=difference.where,
+                why="samples of this rollout were not trained as often as configured",
+                fix="compare passes and mini-batch size of the live configuration with what you set; look for filtered batches",
+                variant="mini-batch",
+            )
+        if not isinstance(expected, ExpectedUpdate) or isinstance(difference.observed, Update):
             return None
         self.checks += 1
+        after = f" after {expected.microbatches} micro-batches" if expected.microbatches else ""
         return self.fail(
-            expected=f"an update after {difference.expected.microbatches} micro-batches",
+            expected=name_of(expected) + after,
             observed=name_of(difference.observed),
             where=difference.where,
             why="gradients of a window that should have ended here are dropped or mixed into a later update",
             fix="look for an accumulation setting changed in mid-run; fill whole windows in each data epoch",
         )
+
+    def _planned(self, role: str) -> str:
+        schedule = self.schedule.critic if role == "critic" and self.schedule.critic is not None else self.schedule
+        return f"{schedule.updates_per_rollout} updates of the {role} on each rollout"
 
 
 class EpochLength(Rule):
@@ -202,17 +229,20 @@ class EpochLength(Rule):
         due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(
             difference.observed, Rollout | MicroBatch
         )
-        if not (ended or due) or isinstance(difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedEnd):
+        others = ExpectedRefresh | ExpectedUpdate | ExpectedEnd | ExpectedSync
+        if not (ended or due) or isinstance(difference.expected, others):
             return None
         self.checks += 1
+        length = (
+            f"{self.schedule.rollouts_per_epoch} rollouts"
+            if self.schedule.loop == "phases"
+            else f"{self.schedule.microbatches_per_epoch} micro-batches of each process"
+        )
         return self.fail(
             expected=name_of(difference.expected),
             observed=name_of(difference.observed),
             where=difference.where,
-            why=(
-                f"the plan has {self.schedule.microbatches_per_epoch} micro-batches of each process in a pass over "
-                f"{self.schedule.rows} rows"
-            ),
+            why=f"the plan has {length} in a pass over {self.schedule.rows} rows",
             fix="compare the rows in the plan with the trainer's data set, and look for a replaced sampler or loader",
         )
 
@@ -239,7 +269,7 @@ class RunLength(Rule):
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an end of training on one side only."""
         early = isinstance(difference.observed, RunEnded) and not isinstance(
-            difference.expected, ExpectedRefresh | ExpectedUpdate
+            difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedSync
         )
         late = isinstance(difference.expected, ExpectedEnd) and not isinstance(difference.observed, Refresh)
         if not (early or late):
@@ -340,6 +370,45 @@ class WindowSize(Rule):
         )
 
 
+class RoleOutOfTurn(Rule):
+    """Policy and critic are trained in another order, or one of them more or less often, than planned.
+
+    What it checks:
+        Where a critic is trained too: each micro-batch and each update belongs to the role whose turn it is.
+
+    Why it matters:
+        A critic with fewer updates than planned gives stale advantages; a policy that trains in the critic's place is not
+        warmed up. Both runs look healthy in the policy's own counts (ROLL makes one critic pass whatever is configured).
+
+    What to do:
+        Compare passes and mini-batch sizes of both roles in the live configuration.
+    """
+
+    code = "RLS211"
+    title = "Policy and critic out of turn"
+    topics = ("order",)
+    compares = (Update,)
+
+    def difference(self, difference: Difference) -> Finding | None:
+        """Claim an event of the right kind and the wrong role."""
+        expected, observed = difference.expected, difference.observed
+        both = (isinstance(expected, ExpectedMicroBatch) and isinstance(observed, MicroBatch)) or (
+            isinstance(expected, ExpectedUpdate) and isinstance(observed, Update)
+        )
+        if not both or difference.aspect != "kind":
+            return None
+        self.checks += 1
+        role = getattr(expected, "role", "policy")
+        schedule = self.schedule.critic if role == "critic" and self.schedule.critic is not None else self.schedule
+        return self.fail(
+            expected=f"{name_of(expected)}: {schedule.updates_per_rollout} updates of the {role} on each rollout",
+            observed=name_of(observed),
+            where=difference.where,
+            why=f"the {role} is not trained as often, or not when, its configuration says",
+            fix="compare passes and mini-batch sizes of policy and critic in the live configuration",
+        )
+
+
 class NoUpdate(Rule):
     """Training ended without a single update.
 
@@ -399,6 +468,7 @@ class SkippedUpdate(Rule):
         if event.applied:
             return None
         scaler = event.skip_reason == "gradient scaler"
+        not_finite = event.skip_reason == NOT_FINITE
         return self.fail(
             expected="the optimizer steps",
             observed="the loop went on without a step" + (f" ({event.skip_reason})" if event.skip_reason else ""),
@@ -408,7 +478,13 @@ class SkippedUpdate(Rule):
                 if scaler
                 else "counters and learning rate advance while the weights stay"
             ),
-            fix="nothing, unless steps are skipped throughout" if scaler else "look for a wrapper around the optimizer",
-            severity="info" if scaler else "error",
+            fix=(
+                "nothing, unless steps are skipped throughout"
+                if scaler
+                else "look for the loss or reward that is not finite; the framework skips such steps without an error"
+                if not_finite
+                else "look for a wrapper around the optimizer"
+            ),
+            severity="info" if scaler else "warning" if not_finite else "error",
             variant=event.skip_reason,
         )

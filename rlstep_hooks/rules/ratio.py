@@ -58,7 +58,7 @@ class RatioAtLagZero(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
-        if event.old_source == "detach" or values.mean_abs_log_ratio is None or observed_lag(event) != 0:
+        if event.old_source in ("detach", "engine") or values.mean_abs_log_ratio is None or observed_lag(event) != 0:
             return None
         self.checks += 1
         facts = self.progress.started.facts
@@ -169,7 +169,7 @@ class RefreshNotAsPlanned(Rule):
                 fix="look for code that removes or replaces the old log-probs of the rollout",
                 variant="missing",
             )
-        if difference.aspect == "version":
+        if difference.aspect == "version" and isinstance(difference.observed, Refresh):
             self.checks += 1
             return self.fail(
                 expected=f"old log-probs of policy version {getattr(difference.expected, 'version', '?')}",

@@ -63,6 +63,8 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         critic = _Updates(schedule.critic, "critic", position.critic_window)
     per_epoch = schedule.rollouts_per_epoch if schedule.rows_bound == "exact" else None
     reference = schedule.reference_source == "at_rollout"
+    # Log-probs of an engine are as old as its weights; in asynchronous training no plan knows how old.
+    counted = schedule.old_logprob_source != "engine" or schedule.max_age == 0
     rollout = position.rollouts
     # A timeline that starts at a rollout starts after the end of the pass before it.
     if schedule.syncs == "first_and_after_updates" and not position.resumed:
@@ -75,9 +77,9 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         if schedule.old_logprob_source in ("at_rollout", "recompute"):
             yield ExpectedRefresh(version)
         if critic is not None and rollout >= critic.schedule.frozen_rollouts:
-            yield from critic.phase(samples, None)
+            yield from critic.phase(samples, lag=None)
         if rollout >= schedule.frozen_rollouts:
-            made, applied = yield from policy.phase(samples + waiting, version)
+            made, applied = yield from policy.phase(samples + waiting, 0 if counted else None)
             updates, version, waiting = updates + made, version + applied, 0
         elif schedule.frozen_samples_kept:
             waiting += samples
@@ -103,22 +105,23 @@ class _Updates:
         self._role = role
         self._window = window
 
-    def phase(self, samples: int, version: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+    def phase(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
         """The updates on one rollout.
 
         Args:
             samples: Samples to train in each pass, over all processes.
-            version: Policy version at the start; None for a role without a ratio.
+            lag: Lag of the first of them; None where there is no ratio, or no plan for its lag.
 
         Returns:
             Updates made, and how many of them were applied.
         """
         made = applied = 0
         for _ in range(self.schedule.reuse_epochs):
+            now = None if lag is None else lag + applied
             if self.schedule.remainder == "carry":
-                more = yield from self._carried_pass(samples, None if version is None else applied)
+                more = yield from self._carried_pass(samples, now)
             else:
-                more = yield from self._pass(None if version is None else applied)
+                more = yield from self._pass(now)
             made, applied = made + more[0], applied + more[1]
         return made, applied
 

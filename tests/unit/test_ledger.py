@@ -23,7 +23,7 @@ from rlstep_hooks.events import (
     decode,
     encode,
 )
-from rlstep_hooks.ledger import FolderLedger, MemoryLedger, records
+from rlstep_hooks.ledger import FolderLedger, MemoryLedger, rank_process, records
 from rlstep_hooks.recorder import Recorder
 from rlstep_hooks.rules.base import Rule
 from tests.unit.scripted import make_plan, scripted_run, started
@@ -112,7 +112,7 @@ def test_a_microbatch_takes_at_most_200_bytes() -> None:
 
 def test_a_folder_keeps_what_was_written(tmp_path: Path) -> None:
     events = scripted_run(REUSE)
-    ledger = FolderLedger(tmp_path / "new" / "folder", "run", 0)
+    ledger = FolderLedger(tmp_path / "new" / "folder", "run", "rank0")
     for event in events:
         ledger.write(event)
     ledger.close()
@@ -126,12 +126,12 @@ def test_an_existing_file_is_never_opened(tmp_path: Path) -> None:
     path = tmp_path / "run.rank0.jsonl"
     path.write_text("precious\n")
     with pytest.raises(FileExistsError):
-        FolderLedger(tmp_path, "run", 0)
+        FolderLedger(tmp_path, "run", "rank0")
     assert path.read_text() == "precious\n"
 
 
 def test_each_event_is_on_disk_before_the_next(tmp_path: Path) -> None:
-    ledger = FolderLedger(tmp_path, "run", 0)
+    ledger = FolderLedger(tmp_path, "run", "rank0")
     for number, event in enumerate(scripted_run(REUSE)[:5], 1):
         ledger.write(event)
         assert len(ledger.path.read_bytes().splitlines()) == number
@@ -189,7 +189,7 @@ def test_records_are_ordered_by_start_and_rank(tmp_path: Path) -> None:
     first = started(REUSE)
     for run, begun, ranks in (("late", 30.0, [0]), ("early", 10.0, [10, 2, 0]), ("also-late", 30.0, [0])):
         for rank in ranks:
-            ledger = FolderLedger(tmp_path, run, rank)
+            ledger = FolderLedger(tmp_path, run, rank_process(rank))
             ledger.write(msgspec.structs.replace(first, run=run, rank=rank, started=begun))
             ledger.close()
     assert [(run, [record.rank for record in found]) for run, found in records(tmp_path).items()] == [
@@ -242,7 +242,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_judging(room: int) -> None:
 
 
 def test_a_partly_written_line_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = FolderLedger(tmp_path, "run", 0)
+    ledger = FolderLedger(tmp_path, "run", "rank0")
     monkeypatch.setattr("os.write", lambda file, line: len(line) - 1)
     with pytest.raises(OSError, match="part of a line"):
         ledger.write(started(REUSE))

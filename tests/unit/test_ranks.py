@@ -20,7 +20,7 @@ from rlstep_hooks.events import (
     Unobserved,
     Update,
 )
-from rlstep_hooks.ledger import FolderLedger
+from rlstep_hooks.ledger import FolderLedger, rank_process
 from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.recorder import Recorder
 from tests.unit.scripted import make_plan, scripted_run
@@ -36,7 +36,7 @@ Spoil = Callable[[AnyEvent], AnyEvent | None]
 
 def write(folder: Path, rank: int, spoil: Spoil = lambda event: event, *, local: int = 2) -> tuple[Report, RunStarted]:
     """One process's record, as its recorder would write it; `spoil` changes events, or drops them with None."""
-    ledger = FolderLedger(folder, "run", rank)
+    ledger = FolderLedger(folder, "run", rank_process(rank))
     recorder = Recorder(ledger)
     for event in scripted_run(PLAN):
         if isinstance(event, RunStarted):
@@ -202,7 +202,7 @@ def test_a_rank_that_could_not_be_judged_is_no_pass(tmp_path: Path) -> None:
 def test_records_of_other_runs_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     report, first = write(tmp_path, 0)
     write(tmp_path, 1)
-    stranger = FolderLedger(tmp_path, "another", 1)
+    stranger = FolderLedger(tmp_path, "another", "rank1")
     stranger.write(RunEnded(status="completed", updates=3))
     stranger.close()
     assert merge_ranks(report, tmp_path, first, wait=0.0).processes == 2

@@ -11,7 +11,7 @@ import pytest
 import rlstep_hooks.rules
 from rlstep_hooks.conformance import _COUNTERPART, Difference, OrderedEvent
 from rlstep_hooks.deviations import known_deviations
-from rlstep_hooks.events import TOPICS, EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update
+from rlstep_hooks.events import TOPICS, EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
 from rlstep_hooks.report import Where
 from rlstep_hooks.rules import BY_CODE, RANK_RULES, RULES, page
 from rlstep_hooks.rules.base import HANDLERS, Progress, Rule
@@ -22,6 +22,7 @@ from rlstep_hooks.timeline import (
     ExpectedMicroBatch,
     ExpectedRefresh,
     ExpectedRollout,
+    ExpectedSync,
     ExpectedUpdate,
 )
 from tests.unit.scripted import RELEASES, make_plan, started
@@ -33,6 +34,7 @@ EXPECTED: tuple[ExpectedEvent, ...] = (
     ExpectedRefresh(0),
     ExpectedMicroBatch(4, 0),
     ExpectedUpdate(2),
+    ExpectedSync(0),
     ExpectedEpochEnd(1),
     ExpectedEnd(8),
 )
@@ -41,6 +43,7 @@ OBSERVED: tuple[OrderedEvent, ...] = (
     Refresh(rollout=0, samples=4, positions=32, policy_version=1),
     MicroBatch(index=0, samples=3, policy_version=1, sampled_version=0, old_version=0),
     Update(index=0, version=1, microbatches=3),
+    WeightSync(policy_version=1),
     EpochEnd(epoch=1),
     RunEnded(status="completed", updates=8),
 )
@@ -52,6 +55,10 @@ NUMBERS = [
     (EXPECTED[2], OBSERVED[2], "samples"),
     (EXPECTED[2], OBSERVED[2], "lag"),
     (EXPECTED[3], OBSERVED[3], "microbatches"),
+    (EXPECTED[4], OBSERVED[4], "version"),
+    (ExpectedMicroBatch(4, None, "critic"), OBSERVED[2], "kind"),
+    (ExpectedUpdate(2, "critic"), OBSERVED[3], "kind"),
+    (EXPECTED[2], MicroBatch(index=0, samples=3, policy_version=1, role="critic"), "kind"),
 ]
 
 
@@ -65,7 +72,7 @@ def claiming(difference: Difference) -> list[str]:
 
 
 def test_all_pairs_of_kinds_are_here() -> None:
-    assert len(KINDS) == 6 * 5
+    assert len(KINDS) == 7 * 6
     assert {type(o) for o in OBSERVED} == set(_COUNTERPART)
 
 

@@ -17,7 +17,7 @@ from rlstep_hooks.frameworks.trl.observe import TrlObserver
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
 from rlstep_hooks.frameworks.trl.releases import Release, installed_release
 from rlstep_hooks.frameworks.trl.resume import resume_position
-from rlstep_hooks.ledger import FolderLedger, Ledger, MemoryLedger
+from rlstep_hooks.ledger import FolderLedger, Ledger, MemoryLedger, rank_process
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.recorder import Listener, Recorder, describe
@@ -247,7 +247,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         if wanted is None:
             return MemoryLedger(), ""
         try:
-            ledger = FolderLedger(Path(wanted), run, rank)
+            ledger = FolderLedger(Path(wanted), run, rank_process(rank))
         except OSError as error:
             _warn(f"nothing is recorded in {wanted}: {describe(error)}. The run is judged in memory.")
             return MemoryLedger(), f"nothing is recorded in {wanted}: {describe(error)}"

@@ -1,0 +1,17 @@
+"""Where a controlled run's records lie while it goes on and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.controlled.compose import TrainerPhases
+from rlstep_hooks.controlled.tail import Tail
+from rlstep_hooks.ledger import rank_process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def recorded_phases(folder: Path, run: str, rank: int) -> TrainerPhases:
+    """A trainer's record in a folder, finished or still growing."""
+    return TrainerPhases(Tail(folder / f"{run}.{rank_process(rank)}.jsonl").read)

@@ -1,0 +1,39 @@
+"""Reading a record that is still being written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.events import AnyEvent, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Tail:
+    """Gives the events of a file that were added since the last look. A last line without its end waits for the next look."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        """What could not be read, in words; the first few."""
+        self._offset = 0
+        self._line = 0
+
+    def read(self) -> Iterator[AnyEvent]:
+        """The new events."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                self._line += 1
+                try:
+                    yield decode(line)
+                except ValueError as error:
+                    if len(self.problems) < 20:
+                        self.problems.append(f"{self.path.name}: line {self._line} is no event ({error})")
