@@ -63,6 +63,8 @@ def strategy(kind: Any) -> st.SearchStrategy[Any]:
             return st.one_of(*map(strategy, types))
         case inspect.VarTupleType(item_type=item):
             return st.lists(strategy(item), max_size=2).map(tuple)
+        case inspect.TupleType(item_types=items):
+            return st.tuples(*map(strategy, items))
         case inspect.DictType(key_type=key, value_type=value):
             return st.dictionaries(strategy(key), strategy(value), max_size=2)
         case inspect.CustomType(cls=cls) if cls is Fraction:
