@@ -26,6 +26,7 @@ from rlstep_hooks.timeline import (
     cursor_at,
     expected_events,
 )
+from rlstep_hooks.timeline.phases import places_epoch_ends
 
 if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
@@ -110,7 +111,7 @@ class Conformance:
         if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped):
             return []
         if isinstance(event, EpochEnd):
-            if self.schedule.loop == "phases" and self.schedule.rows_bound != "exact":
+            if self.schedule.loop == "phases" and not places_epoch_ends(self.schedule):
                 return []
             position = self._cursor.after_unplanned_epoch_end(event)
             if position is not None:

@@ -108,6 +108,7 @@ class Phase(Event, frozen=True, kw_only=True, gc=False, tag="phase"):
     name: PhaseName
     number: int
     """Counts calls of this name from 0."""
+    purpose: Purpose = "training"
 
 
 class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):

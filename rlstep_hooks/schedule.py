@@ -112,6 +112,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that the sampler leaves out in each pass, because they do not fill a rollout."""
     rows_bound: Bound = "exact"
     """How the rows that a rollout consumes hold (filtering by reward consumes more)."""
+    epoch_ends_between_rollouts: bool = True
+    """Whether a pass of the loader ends between two rollouts; prefetching and fetches of another size move its end."""
     rows_reshuffled: bool
     """Whether each pass draws a new order, so that the dropped rows differ from pass to pass."""
     rollouts_per_epoch: int | None

@@ -27,6 +27,7 @@ from rlstep_hooks.events import (
     SampleRows,
     Unobserved,
     Update,
+    UpdateValues,
     WeightSync,
 )
 
@@ -91,6 +92,8 @@ class TrainerStream:
         self._held: Generated | None = None
         self._reference = False
         self._after_held: list[AnyEvent] = []
+        self._base = 0
+        """Updates before this run, which a trainer does not know."""
         self._version = 0
         self._labels: OrderedDict[int, int] = OrderedDict()
         self._rollout = -1
@@ -106,7 +109,7 @@ class TrainerStream:
         """
         if isinstance(event, RunStarted):
             self._started = event
-            self._version = event.start_updates
+            self._version = self._base = event.start_updates
             return []
         if isinstance(event, Generated) and event.purpose == "training":
             held = self._release()
@@ -138,6 +141,11 @@ class TrainerStream:
             if len(self.missed) < REMEMBERED:
                 self.missed.append(call)
             events = []
+        if call.purpose == "evaluation":
+            # A push for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
+            for event in events:
+                self._placed(event)
+            return self._begin()
         if call.name == "reference":
             self._reference = True
         begun = self._begin()
@@ -177,23 +185,47 @@ class TrainerStream:
         )
 
     def _placed(self, event: AnyEvent) -> AnyEvent:
-        """A trainer's event with the rollout that it belongs to."""
+        """A trainer's event with the rollout that it belongs to, and versions counted from the start of training."""
         if isinstance(event, Update):
+            version = event.version + self._base
             if event.role == "policy":
-                self._version = event.version
-        elif isinstance(event, WeightSync):
+                self._version = version
+                return msgspec.structs.replace(event, index=event.index + self._base, version=version)
+            return event
+        if isinstance(event, WeightSync):
+            version = event.policy_version + self._base
             if event.label is not None:
-                _remember(self._labels, event.label, event.policy_version)
-        elif isinstance(event, Refresh):
+                _remember(self._labels, event.label, version)
+            return msgspec.structs.replace(event, policy_version=version)
+        if isinstance(event, Refresh):
             _remember(self._rollout_of_refresh, event.rollout, self._rollout)
-            return msgspec.structs.replace(event, rollout=self._rollout)
-        elif isinstance(event, MicroBatch):
+            return msgspec.structs.replace(
+                event, rollout=self._rollout, policy_version=self._counted(event.policy_version)
+            )
+        if isinstance(event, MicroBatch):
             return self._microbatch(event)
-        elif isinstance(event, Measured) and event.rollouts:
-            return msgspec.structs.replace(event, rollouts=tuple(map(self._values, event.rollouts)))
+        if isinstance(event, Measured):
+            return msgspec.structs.replace(
+                event,
+                rollouts=tuple(map(self._values, event.rollouts)),
+                updates=tuple(map(self._update_values, event.updates)),
+            )
         return event
 
+    def _counted(self, version: int | None) -> int | None:
+        return None if version is None else version + self._base
+
+    def _update_values(self, values: UpdateValues) -> UpdateValues:
+        if values.role == "critic" or not self._base:
+            return values
+        return msgspec.structs.replace(values, index=values.index + self._base)
+
     def _microbatch(self, event: MicroBatch) -> MicroBatch:
+        event = msgspec.structs.replace(
+            event,
+            policy_version=event.policy_version + self._base,
+            old_version=self._counted(event.old_version),
+        )
         if event.trained is None:
             return msgspec.structs.replace(event, sampled_version=self._sampled.get(self._rollout))
         parts = tuple(

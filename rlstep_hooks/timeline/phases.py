@@ -61,7 +61,7 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
     policy, critic = _Updates(schedule, "policy", position.window), None
     if schedule.critic is not None:
         critic = _Updates(schedule.critic, "critic", position.critic_window)
-    per_epoch = schedule.rollouts_per_epoch if schedule.rows_bound == "exact" else None
+    per_epoch = schedule.rollouts_per_epoch if places_epoch_ends(schedule) else None
     reference = schedule.reference_source == "at_rollout"
     # Log-probs of an engine are as old as its weights; in asynchronous training no plan knows how old.
     counted = schedule.old_logprob_source != "engine" or schedule.max_age == 0
@@ -87,6 +87,11 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
             yield ExpectedSync(version)
         rollout += 1
     yield ExpectedEnd(updates)
+
+
+def places_epoch_ends(schedule: Schedule) -> bool:
+    """Whether the plan says between which rollouts a pass of the loader ends."""
+    return schedule.rows_bound == "exact" and schedule.epoch_ends_between_rollouts
 
 
 def samples_of_rollout(schedule: Schedule, rollout: int) -> int:
