@@ -35,6 +35,7 @@ class HfCpuServer:
         prompt_length: Tokens of the longest prompt.
         response_length: Tokens of the longest response.
         logprobs_mode: "processed_logprobs" (after the temperature) or "raw_logprobs".
+        max_num_seqs: Requests that take turns; others wait.
         seed: Of the sampling.
         seconds_per_token: Slows generation down, so that a weight sync finds requests under way.
     """
@@ -46,6 +47,7 @@ class HfCpuServer:
         prompt_length: int,
         response_length: int,
         logprobs_mode: str,
+        max_num_seqs: int,
         seed: int,
         seconds_per_token: float,
     ) -> None:
@@ -60,7 +62,8 @@ class HfCpuServer:
         self._random = torch.Generator().manual_seed(seed)
         self._seconds_per_token = seconds_per_token
         self._global_steps: int | None = None
-        self._running = 0
+        self._requests = 0
+        self._slots = asyncio.Semaphore(max_num_seqs)
         self._admitted = asyncio.Event()
         self._admitted.set()
 
@@ -86,11 +89,12 @@ class HfCpuServer:
         budget = self._prompt_length + self._response_length - len(prompt_ids)
         limit = sampling_params.get("max_tokens", min(self._response_length, budget))
         await self._admitted.wait()
-        self._running += 1
+        self._requests += 1
         try:
-            tokens, log_probs, stop_reason = await self._tokens(list(prompt_ids), temperature, limit)
+            async with self._slots:
+                tokens, log_probs, stop_reason = await self._tokens(list(prompt_ids), temperature, limit)
         finally:
-            self._running -= 1
+            self._requests -= 1
         return TokenOutput(
             token_ids=tokens,
             log_probs=log_probs if sampling_params.get("logprobs") else None,
@@ -106,6 +110,8 @@ class HfCpuServer:
         log_probs: list[float] = []
         unseen, cache = torch.tensor([prompt_ids]), None
         while len(tokens) < limit:
+            if not self._admitted.is_set():
+                return tokens, log_probs, "aborted"
             output = self._model(input_ids=unseen, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             raw = torch.log_softmax(output.logits[0, -1].float(), -1)
@@ -117,20 +123,18 @@ class HfCpuServer:
                 break
             unseen = torch.tensor([[token]])
             await asyncio.sleep(self._seconds_per_token)
-            if not self._admitted.is_set():
-                return tokens, log_probs, "aborted"
         return tokens, log_probs, "completed"
 
     def _sample(self, log_probs: torch.Tensor) -> int:
         return int(torch.multinomial(log_probs.exp(), 1, generator=self._random))
 
     async def abort_all_requests(self, **_unused: Any) -> None:
-        """End running requests after their next token; hold new ones until `resume_generation`.
+        """End requests, running or waiting, with the tokens that they have; hold new ones until `resume_generation`.
 
-        Returns when none is running, so that no request reports a version which it did not sample from.
+        Returns when none is left, so that no request reports a version which it did not sample from.
         """
         self._admitted.clear()
-        while self._running:
+        while self._requests:
             await asyncio.sleep(0.001)
 
     async def resume_generation(self) -> None:
@@ -160,6 +164,7 @@ class HfCpuReplica(RolloutReplica):  # type: ignore[misc]  # verl is not typed
                 prompt_length=self.config.prompt_length,
                 response_length=self.config.response_length,
                 logprobs_mode=self.config.logprobs_mode,
+                max_num_seqs=self.config.max_num_seqs,
                 seed=self.replica_rank,
                 seconds_per_token=float(options.get("seconds_per_token", 0.0)),
             )

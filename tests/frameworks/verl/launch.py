@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CPU_FOLDER = Path(__file__).parents[2] / "cpu"
 
 # A process that lost its parent is still found by the environment that it inherited.
-_MARK = "RLSTEP_TEST_LAUNCH"
+MARK = "RLSTEP_TEST_LAUNCH"
 
 ENVIRONMENT = {
     "VERL_PLATFORM": "cpu",
@@ -132,6 +132,7 @@ def critic(assets: Assets) -> dict[str, Any]:
         "+critic.model.override_config.attn_implementation": "eager",
         "critic.fsdp.use_torch_compile": False,
         "+critic.fsdp.mixed_precision.param_dtype": "fp32",
+        # Asked for when the configuration is checked; verl 0.9.1 packs the critic's micro-batches by tokens all the same.
         "critic.ppo_micro_batch_size_per_gpu": 4,
     }
 
@@ -180,7 +181,7 @@ def launch(
     environment = os.environ | ENVIRONMENT | dict(environment or {})
     environment["VERL_USE_EXTERNAL_MODULES"] = ",".join(["verl_cpu.plugin", *modules])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CPU_FOLDER), environment.get("PYTHONPATH")]))
-    environment[_MARK] = mark
+    environment[MARK] = mark
     # Of its own, so that no other Ray is found; short, because the paths of Ray's sockets are limited to 107 characters.
     ray_folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     written = folder / "output.txt"
@@ -213,7 +214,7 @@ def _marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(_MARK) == mark:
+            if process.environ().get(MARK) == mark:
                 found.append(process)
         except psutil.Error:
             continue
