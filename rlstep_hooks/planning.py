@@ -8,25 +8,53 @@ if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
 
 
+class PlanError(ValueError):
+    """A configuration that its framework refuses, or fails on.
+
+    Attributes:
+        failure: How the run ends, in the framework's own words.
+        remedy: Values near the given ones that work.
+    """
+
+    def __init__(self, failure: str, remedy: str) -> None:
+        super().__init__(f"{failure}; {remedy}")
+        self.failure = failure
+        self.remedy = remedy
+
+
 def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | None = None) -> Schedule:
     """What a live configuration says will happen.
 
     Args:
-        config_or_trainer: A GRPOConfig, RLOOConfig, GRPOTrainer or RLOOTrainer of TRL 0.16 to 1.16.
+        config_or_trainer: A GRPOConfig, RLOOConfig, GRPOTrainer or RLOOTrainer of TRL 0.16 to 1.16, or the configuration (as a
+            DictConfig or a nested dict) or the trainer of verl 0.6.1 to 0.9.
         rows: Rows of the training set; read from a trainer. Left out for a configuration, totals are not evaluated.
-        world_size: Data-parallel processes; read from the trainer, the launcher's environment or the configuration.
+        world_size: Data-parallel processes; read from the trainer, the launcher's environment or the configuration. A verl
+            configuration says it itself.
 
     Raises:
         TypeError: No reader knows the object.
         LookupError: The framework is not installed, or its release is not supported.
+        PlanError: The framework refuses this configuration, or fails on it.
     """
+    from rlstep_hooks.frameworks.trl import plan as trl
+    from rlstep_hooks.frameworks.verl.settings import is_config
+
+    trainer = config_or_trainer if hasattr(config_or_trainer, "train_dataset") else None
+    config = (
+        config_or_trainer if trainer is None else getattr(trainer, "args", None) or getattr(trainer, "config", None)
+    )
+    if is_config(config):
+        return _plan_verl(config, trl.rows_of(trainer.train_dataset) if trainer is not None and rows is None else rows)
+    if not trl.is_config(config):
+        raise TypeError(f"no reader knows {type(config_or_trainer).__name__}; GRPO and RLOO of TRL and verl are known")
+    return _plan_trl(config, trainer, rows, world_size)
+
+
+def _plan_trl(config: Any, trainer: Any, rows: int | None, world_size: int | None) -> Schedule:
     from rlstep_hooks.frameworks.trl import plan as trl
     from rlstep_hooks.frameworks.trl.releases import installed_release
 
-    trainer = config_or_trainer if hasattr(config_or_trainer, "train_dataset") else None
-    config = trainer.args if trainer is not None else config_or_trainer
-    if not trl.is_config(config):
-        raise TypeError(f"no reader knows {type(config_or_trainer).__name__}; GRPO and RLOO of TRL are known")
     release = installed_release()
     if release is not None and not release.supported:
         raise LookupError(f"TRL {release.trl} is not supported (0.16 to 1.16 are)")
@@ -34,3 +62,13 @@ def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | N
         rows = trl.rows_of(trainer.train_dataset) if rows is None else rows
         world_size = world_size or trainer.accelerator.num_processes
     return trl.plan_config(config, rows=rows, world_size=world_size)
+
+
+def _plan_verl(config: Any, rows: int | None) -> Schedule:
+    from rlstep_hooks.frameworks.verl.plan import plan_config
+
+    if not isinstance(config, dict):
+        from omegaconf import OmegaConf
+
+        config = OmegaConf.to_container(config, resolve=True)
+    return plan_config(config, rows=rows)
