@@ -12,14 +12,18 @@ class PlanError(ValueError):
     """A configuration that its framework refuses, or fails on.
 
     Attributes:
-        failure: How the run ends, in the framework's own words.
-        remedy: Values near the given ones that work.
+        message: How the run ends, in the framework's own words.
+        when: When the user would see it, for example "after the first rollout".
+        fix: The smallest change, with the nearest values that work.
+        source: Where the check was read.
     """
 
-    def __init__(self, failure: str, remedy: str) -> None:
-        super().__init__(f"{failure}; {remedy}")
-        self.failure = failure
-        self.remedy = remedy
+    def __init__(self, message: str, *, when: str, fix: str, source: str) -> None:
+        super().__init__(f"{message} ({when}); {fix}")
+        self.message = message
+        self.when = when
+        self.fix = fix
+        self.source = source
 
 
 def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | None = None) -> Schedule:

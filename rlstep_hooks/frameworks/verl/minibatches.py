@@ -43,18 +43,24 @@ def whole_minibatches(samples: int, prompts: int, group: int, processes: int) ->
             0.9.1:588).
     """
     size = prompts * group
+    multiple = processes // math.gcd(processes, group)
     if size % processes:
         raise PlanError(
             f"AssertionError: Got mini_batch_size={size} and self.engine.get_data_parallel_size()={processes}",
-            f"choose ppo_mini_batch_size as a multiple of {processes // math.gcd(processes, group)}",
+            when="after the first rollout",
+            fix=f"choose ppo_mini_batch_size as a multiple of {multiple}",
+            source="workers/engine_workers.py TrainingWorker.train_mini_batch",
         )
     if samples % size:
         generated = samples // group
-        near = " or ".join(map(str, _near_divisors(generated, prompts, processes // math.gcd(processes, group))))
+        near = " or ".join(map(str, _near_divisors(generated, prompts, multiple)))
+        more = -(-generated // prompts) * prompts
+        rollouts = " or ".join(map(str, [more - prompts] * (more > prompts) + [more]))
         raise PlanError(
-            f"AssertionError: {samples // processes} % {size // processes} != 0, after the first rollout",
-            f"choose ppo_mini_batch_size {near}, or rollouts of {generated // prompts * prompts or prompts} or "
-            f"{-(-generated // prompts) * prompts} prompts",
+            f"AssertionError: {samples // processes} % {size // processes} != 0",
+            when="after the first rollout",
+            fix=f"choose ppo_mini_batch_size {near}, or rollouts of {rollouts} prompts",
+            source="utils/tensordict_utils.py make_iterator",
         )
     return (size,) * (samples // size)
 

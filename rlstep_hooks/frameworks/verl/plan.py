@@ -146,43 +146,56 @@ def _check(settings: Settings) -> None:
             raise PlanError(
                 f"AssertionError: real_train_batch_size ({samples}) must be divisible by minimal possible batch size "
                 f"({settings.batch_multiple})",
-                f"choose train_batch_size x rollout.n as a multiple of {settings.batch_multiple}",
+                when="at the start",
+                fix=f"choose train_batch_size x rollout.n as a multiple of {settings.batch_multiple}",
+                source="utils/config.py validate_config",
             )
-        _check_microbatch_given(settings)
     for name, role in (("actor", settings.policy), ("critic", settings.critic)):
-        if role is not None and not role.checked_dynamic and settings.prompts < role.minibatch:
+        if role is None or role.checked_dynamic:
+            continue
+        _check_microbatch_given(settings, name, role)
+        if settings.prompts < role.minibatch:
             raise PlanError(
                 f"ValueError: train_batch_size ({settings.prompts}) must be >= {name}.ppo_mini_batch_size ({role.minibatch})",
-                f"choose {name}.ppo_mini_batch_size {settings.prompts} or smaller",
+                when="at the start",
+                fix=f"choose {name}.ppo_mini_batch_size {settings.prompts} or smaller",
+                source=f"workers/config/{name}.py validate",
             )
     if settings.trainer in COALESCING and settings.prompts % settings.loader_batch:
         raise PlanError(
             f"ValueError: num_prompts ({settings.prompts}) must be a positive multiple of gen_batch_size "
             f"({settings.loader_batch}); it is submitted in whole gen_batch_size dataloader fetches.",
-            "choose data.gen_batch_size as a divisor of data.train_batch_size, or leave it out",
+            when="at the first rollout",
+            fix="choose data.gen_batch_size as a divisor of data.train_batch_size, or leave it out",
+            source="trainer/ppo/v1/trainer_base.py _next_train_batch",
         )
-    if settings.trainer == "v1-separate-async":
-        trained = settings.updates_within_rollout * settings.policy.minibatch
-        if settings.prompts != trained:
-            raise PlanError(
-                "AssertionError: train_batch_size must equal parameter_sync_step * ppo_mini_batch_size in separate async training",
-                f"choose train_batch_size {trained}",
-            )
-
-
-def _check_microbatch_given(settings: Settings) -> None:
-    """workers/config/actor.py:191-204; an engine worker reads only the size for each process (engine_workers.py:635-637)."""
-    if settings.policy.microbatch is not None:
-        return
-    remedy = "set actor.ppo_micro_batch_size_per_gpu"
-    if settings.policy.microbatch_over_all is None:
+    trained = settings.updates_within_rollout * settings.policy.minibatch
+    if settings.trainer == "v1-separate-async" and settings.prompts != trained:
         raise PlanError(
-            "AssertionError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or "
-            "'actor.ppo_micro_batch_size_per_gpu' if use_dynamic_bsz is not enabled.",
-            remedy,
+            "AssertionError: train_batch_size must equal parameter_sync_step * ppo_mini_batch_size in separate async training",
+            when="at the start",
+            fix=f"choose train_batch_size {trained}",
+            source="trainer/ppo/v1/trainer_separate_async.py __init__",
         )
-    if settings.trainer != "ray-legacy":
-        raise PlanError("AssertionError: actor.ppo_micro_batch_size_per_gpu is not None", remedy)
+
+
+def _check_microbatch_given(settings: Settings, name: str, role: RoleSettings) -> None:
+    fix = f"set {name}.ppo_micro_batch_size_per_gpu"
+    if not role.microbatch_given:
+        failure = {
+            "actor": "AssertionError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or "
+            "'actor.ppo_micro_batch_size_per_gpu' if use_dynamic_bsz is not enabled.",
+            "critic": "ValueError: [critic] Please set at least one of 'critic.micro_batch_size' or "
+            "'critic.micro_batch_size_per_gpu'.",
+        }
+        raise PlanError(failure[name], when="at the start", fix=fix, source=f"workers/config/{name}.py __post_init__")
+    if name == "actor" and role.microbatch is None and settings.trainer != "ray-legacy":
+        raise PlanError(
+            "AssertionError: actor.ppo_micro_batch_size_per_gpu is not None",
+            when="when the workers are built",
+            fix=fix,
+            source="workers/engine_workers.py ActorRolloutRefWorker.init_model",
+        )
 
 
 def _sizes(settings: Settings, samples: int) -> _Sizes:
@@ -219,20 +232,26 @@ def _split(role: RoleSettings, name: str, samples: int, group: int) -> tuple[int
     if samples % role.processes:
         raise PlanError(
             f"AssertionError: only support equal chunk. Got size of DataProto {samples} and chunk {role.processes}.",
-            f"choose rollouts (train_batch_size x rollout.n) that are a multiple of {role.processes} samples",
+            when="at the first rollout",
+            fix=f"choose rollouts (train_batch_size x rollout.n) that are a multiple of {role.processes} samples",
+            source="protocol.py DataProto.chunk",
         )
     per_process = role.minibatch * group // role.processes
     if per_process == 0:
         raise PlanError(
             "AssertionError: ppo_mini_batch_size 0 should be larger than 0 after normalization",
-            f"choose {name}.ppo_mini_batch_size {-(-role.processes // group)} or larger",
+            when="when the workers are built",
+            fix=f"choose {name}.ppo_mini_batch_size {-(-role.processes // group)} or larger",
+            source="workers/fsdp_workers.py",
         )
     each = _legacy_microbatch(role)
     if each is not None and (each == 0 or per_process % each):
         raise PlanError(
             f"AssertionError: normalized ppo_mini_batch_size {per_process} should be divisible by "
             f"ppo_micro_batch_size_per_gpu {each}",
-            f"choose {name}.ppo_micro_batch_size_per_gpu as a divisor of {per_process}",
+            when="when the workers are built",
+            fix=f"choose {name}.ppo_micro_batch_size_per_gpu as a divisor of {per_process}",
+            source="workers/fsdp_workers.py",
         )
     return split_minibatches(samples, per_process, role.processes)
 
@@ -251,12 +270,13 @@ def _microbatch(role: RoleSettings, settings: Settings) -> int | None:
 
 
 def _check_microbatches(size: int, each: int | None, processes: int) -> None:
-    """Engines take whole micro-batches only (workers/engine/utils.py:125)."""
     if each is not None and size % each:
         raise PlanError(
             "AssertionError: data size must be divisible by force_group_size * micro_batch_size_per_gpu",
-            f"{size // processes} samples of one process are not a multiple of {each // processes}: choose a micro-batch, also "
-            "where log-probs are computed, that divides them",
+            when="after the first rollout",
+            fix=f"{size // processes} samples of one process are not a multiple of {each // processes}: choose micro-batches, "
+            "also where log-probs are computed, that divide them",
+            source="workers/engine/utils.py prepare_micro_batches",
         )
 
 
@@ -274,7 +294,12 @@ def _totals(settings: Settings, rows: int) -> _Totals:
             "AssertionError: Train dataloader is empty!" if settings.trainer.startswith("ray") else "ZeroDivisionError"
         )
         raise PlanError(
-            f"{failure}: {rows} rows do not fill a single rollout", f"choose data.train_batch_size {rows} or smaller"
+            failure,
+            when="at the start",
+            fix=f"{rows} rows do not fill a single rollout: choose data.train_batch_size {rows} or smaller",
+            source="trainer/ppo/v1/trainer_base.py fit"
+            if coalesces
+            else "trainer/ppo/ray_trainer.py _create_dataloader",
         )
     available = per_epoch * settings.epochs
     horizon = available if settings.total_steps is None else settings.total_steps

@@ -75,13 +75,15 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int
     """Passes over a rollout."""
     microbatch: int | None
-    """Samples of a micro-batch on one process; None where none is set."""
+    """Samples of a micro-batch on one process, as its worker reads it; None where none is set."""
     microbatch_over_all: int | None
-    """The older setting, over all processes."""
+    """The older setting, over all processes, which legacy workers prefer."""
+    microbatch_given: bool
+    """Whether either is set in this role's section."""
     dynamic: bool
-    """Whether micro-batches are cut by token counts."""
+    """Whether its worker cuts micro-batches by token counts."""
     checked_dynamic: bool
-    """`use_dynamic_bsz` of this role as verl checks it; with it verl checks no sizes."""
+    """`use_dynamic_bsz` in this role's section; with it verl checks no sizes."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,12 +218,14 @@ def _needs_critic(config: Mapping[str, Any]) -> bool:
 def _policy(config: Mapping[str, Any], gpus: int) -> RoleSettings:
     actor = setting(config, "actor_rollout_ref.actor", {})
     dynamic = bool(setting(actor, "use_dynamic_bsz", False))
+    each, over_all = setting(actor, "ppo_micro_batch_size_per_gpu"), setting(actor, "ppo_micro_batch_size")
     return RoleSettings(
         processes=_processes(actor, gpus, "fsdp_config"),
         minibatch=setting(actor, "ppo_mini_batch_size", 256),
         epochs=setting(actor, "ppo_epochs", 1),
-        microbatch=setting(actor, "ppo_micro_batch_size_per_gpu"),
-        microbatch_over_all=setting(actor, "ppo_micro_batch_size"),
+        microbatch=each,
+        microbatch_over_all=over_all,
+        microbatch_given=each is not None or over_all is not None,
         dynamic=dynamic,
         checked_dynamic=dynamic,
     )
@@ -233,8 +237,9 @@ def _critic(
     critic = setting(config, "critic", {})
     engine = release.critic_engine_section
     checked = bool(setting(critic, "use_dynamic_bsz", policy.checked_dynamic))
+    each, over_all = setting(critic, "ppo_micro_batch_size_per_gpu"), setting(critic, "ppo_micro_batch_size")
     if trainer == "ray-legacy" or release.engine_critic_reads_microbatch_size:
-        dynamic, microbatch = checked, setting(critic, "ppo_micro_batch_size_per_gpu")
+        dynamic, microbatch = checked, each
     else:
         dynamic = bool(setting(critic, f"{engine}.use_dynamic_bsz", True))
         microbatch = setting(critic, f"{engine}.micro_batch_size_per_gpu")
@@ -243,7 +248,8 @@ def _critic(
         minibatch=setting(critic, "ppo_mini_batch_size", policy.minibatch),
         epochs=setting(critic, "ppo_epochs", policy.epochs),
         microbatch=microbatch,
-        microbatch_over_all=setting(critic, "ppo_micro_batch_size"),
+        microbatch_over_all=over_all,
+        microbatch_given=each is not None or over_all is not None,
         dynamic=dynamic,
         checked_dynamic=checked,
     )
