@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlstep_hooks.recorder import describe
 
-if TYPE_CHECKING:
-    from rlstep_hooks.recorder import Recorder
+
+class Record(Protocol):
+    """Whatever takes down that something cannot be observed."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
 
 
 class Contained:
     """A context in which an exception costs an observation and nothing else. One object serves all its uses."""
 
-    def __init__(self, recorder: Recorder, topics: tuple[str, ...]) -> None:
+    def __init__(self, recorder: Record, topics: tuple[str, ...]) -> None:
         self._recorder = recorder
         self._topics = topics
 

@@ -1,0 +1,323 @@
+"""What the controller of a verl run sees: rollouts, calls to its trainers, pushes of weights, the end.
+
+One `VerlController` follows one trainer object (`PPOTrainer` of V1 or `RayPPOTrainer`, verl 0.9). It plans the run from the live
+configuration when the checkpoint has been loaded, judges at each push of weights, when all trainers have returned from their
+calls and their records are complete, and reports when `fit` ends.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.controlled.live import recorded_phases
+from rlstep_hooks.controlled.run import ControlledRun
+from rlstep_hooks.events import EpochEnd, Generated, Judged, Phase, PhaseName, Purpose, RunEnded, RunStarted
+from rlstep_hooks.frameworks.contained import Contained
+from rlstep_hooks.frameworks.verl.attach import OBSERVED_SINCE, folder, run_name, versions
+from rlstep_hooks.frameworks.verl.plan import plan_config
+from rlstep_hooks.frameworks.verl.settings import unsupported
+from rlstep_hooks.frameworks.verl.releases import SUPPORTED, installed_release
+from rlstep_hooks.ledger import CONTROLLER, FolderLedger, MemoryLedger
+from rlstep_hooks.patching import Patches
+from rlstep_hooks.recorder import Recorder, describe
+from rlstep_hooks.render.console import ConsoleListener
+from rlstep_hooks.report import StepAuditError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.ledger import Ledger
+    from rlstep_hooks.report import Report
+    from rlstep_hooks.schedule import Schedule
+
+ATTACH_HINT = (
+    "every worker must import rlstep_hooks: install it there, and on an existing Ray cluster pass RLSTEP_DIR on with "
+    "+ray_kwargs.ray_init.runtime_env.env_vars.RLSTEP_DIR=<folder that all machines share>"
+)
+JUDGED_FINDINGS = 64
+"""Findings that the last line of a record holds at most."""
+
+_PHASE_OF: dict[str, PhaseName] = {
+    "_compute_ref_log_prob": "reference",
+    "_compute_values": "values",
+    "_update_critic": "critic_updates",
+    "_update_actor": "policy_updates",
+}
+"""Methods of the trainer that return when all workers have done their part of a rollout (V1 trainer_base.py:1651, 1680, 1804,
+1829; V0 ray_trainer.py:1266, 1252, 1378, 1327; verl 0.9.1)."""
+
+
+def place_hooks(patches: Patches, trainer_class: Any) -> None:
+    """Put the controller's hooks into a class of trainers."""
+    # Verified in 0.9.1, both trainers: called once, after data and workers are there and before the first push of weights
+    # (V1 from `init`, V0 from `fit`); afterwards `global_steps` says where the run goes on.
+    patches.wrap(trainer_class, "_load_checkpoint", _after_load)
+    # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
+    patches.wrap(trainer_class, "fit", _around_fit)
+
+
+_controllers: dict[int, VerlController] = {}
+"""By the id of their trainer, for as long as it trains; a process has one trainer."""
+
+
+def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    try:
+        if id(trainer) not in _controllers:
+            _controllers[id(trainer)] = VerlController(trainer)
+    except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+        print(f"rlstep: not evaluated: the audit could not begin: {describe(error)}", flush=True)
+    return result
+
+
+def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        result = wrapped(*args, **kwargs)
+    except BaseException as error:
+        _end(trainer, describe(error))
+        raise
+    _end(trainer)
+    return result
+
+
+def _end(trainer: Any, error: str = "") -> None:
+    controller = _controllers.pop(id(trainer), None)
+    if controller is not None:
+        controller.end(error)
+
+
+class VerlController:
+    """Follows one verl trainer from its start to the report."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.report: Report | None = None
+        self._trainer = trainer
+        self._v1 = any(kind.__module__.startswith("verl.trainer.ppo.v1") for kind in type(trainer).__mro__)
+        self._patches = Patches()
+        self._calls: dict[PhaseName, int] = {}
+        self._rollouts = 0
+        self._submitted = 0
+        self._refreshed = False
+        self._validating = False
+        self._passes = 0
+        self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
+        self._stopped = False
+        run = run_name()
+        ledger, trouble = _open(run)
+        self._recorder = Recorder(
+            ledger, (ConsoleListener(),), judge=ControlledRun(lambda rank: recorded_phases(folder(), run, rank))
+        )
+        self._contained = Contained(self._recorder, ("order",))
+        self.schedule, reason = _plan(trainer)
+        self._begin(run)
+        if trouble:
+            self._recorder.cannot("recording", trouble)
+        if reason:
+            self._recorder.cannot("order", reason)
+        elif self.schedule is not None:
+            self._attach()
+
+    def _begin(self, run: str) -> None:
+        trainer, schedule = self._trainer, self.schedule
+        rollouts = int(trainer.global_steps)
+        updates = _updates_before(schedule, rollouts)
+        self._passes = rollouts // schedule.rollouts_per_epoch if schedule and schedule.rollouts_per_epoch else 0
+        self._recorder.emit(
+            RunStarted(
+                run=run,
+                rank=0,
+                world_size=schedule.world_size if schedule is not None else 1,
+                local_world_size=1,
+                host=os.uname().nodename,
+                pid=os.getpid(),
+                started=time.time(),
+                schedule=schedule,
+                start_updates=updates,
+                facts={
+                    "position": {"rollouts": rollouts, "updates": updates, "version": updates},
+                    "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
+                    "attach_hint": ATTACH_HINT,
+                },
+                versions=versions(),
+            )
+        )
+
+    # Hooks on the one trainer. Each gives an event once the wrapped call has returned, when all workers have done their part.
+
+    def _attach(self) -> None:
+        trainer, wrap = self._trainer, self._patches.wrap
+        for name, phase in _PHASE_OF.items():
+            wrap(trainer, name, self._after(lambda *_, phase=phase: self._called(phase)))
+        # Verified in 0.9.1: without bypass mode the only call that computes old log-probs; in bypass mode there is none.
+        wrap(trainer, "_compute_old_log_prob", self._after(self._old_log_probs))
+        wrap(trainer.actor_rollout_wg, "compute_log_prob", self._after(self._log_probs_computed))
+        # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
+        wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
+        wrap(trainer, "_validate", self._around_validation)
+        if self._v1:
+            # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
+            wrap(trainer, "_balance_batch", self._after(self._generated_v1))
+            wrap(trainer, "_submit_batch_to_rollout", self._after(self._prompts_submitted))
+            wrap(trainer, "_fetch_one_gen_batch", self._around_fetch)
+        else:
+            # Verified in 0.9.1 V0: one call generates a rollout, or a batch of the validation (ray_trainer.py:1513, 640).
+            wrap(trainer.async_rollout_manager, "generate_sequences", self._after(self._generated_v0))
+
+    def _after(self, see: Callable[..., None]) -> Callable[..., Any]:
+        """A wrapper that looks at a call once it has returned: `see(result, args)`."""
+
+        def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            result = wrapped(*args, **kwargs)
+            with self._contained:
+                see(result, args)
+            return result
+
+        return wrapper
+
+    def _called(self, name: PhaseName) -> None:
+        number = self._calls.get(name, 0)
+        self._calls[name] = number + 1
+        purpose: Purpose = "evaluation" if self._validating else "training"
+        self._recorder.emit(Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose))
+
+    def _log_probs_computed(self, result: Any, args: Any) -> None:
+        self._refreshed = True
+
+    def _old_log_probs(self, result: Any, args: Any) -> None:
+        # With a LoRA reference the same worker call computes the reference: only the one within this method counts.
+        refreshed, self._refreshed = self._refreshed, False
+        if refreshed:
+            self._called("refresh")
+
+    def _prompts_submitted(self, result: Any, args: Any) -> None:
+        self._submitted += int(result)
+
+    def _generated_v1(self, result: Any, args: Any) -> None:
+        added = sum(bool(tag.get("is_padding", False)) for tag in result.tags)
+        labels: dict[int, int] = {}
+        for tag in result.tags:
+            label = tag.get("min_global_steps")
+            if label is not None and not tag.get("is_padding", False):
+                labels[int(label)] = labels.get(int(label), 0) + 1
+        prompts, self._submitted = self._submitted, 0
+        self._generated(len(result.tags) - added, prompts, added, labels)
+
+    def _generated_v0(self, result: Any, args: Any) -> None:
+        if self._validating:
+            return
+        labels: dict[int, int] = {}
+        for label in result.non_tensor_batch.get("min_global_steps", ()):
+            labels[int(label)] = labels.get(int(label), 0) + 1
+        group = self.schedule.samples_per_prompt if self.schedule is not None else 1
+        self._generated(len(result), len(result) // group, 0, labels)
+
+    def _generated(self, samples: int, prompts: int, added: int, labels: dict[int, int]) -> None:
+        # A reference of an actor with LoRA goes through the same worker call; only calls since this rollout count.
+        self._refreshed = False
+        self._recorder.emit(
+            Generated(
+                at=self._recorder.now(),
+                index=self._rollouts,
+                samples=samples,
+                prompts=prompts,
+                added=added,
+                labels=tuple(sorted(labels.items())),
+            )
+        )
+        self._rollouts += 1
+
+    def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        before = trainer.train_dataloader_it
+        result = wrapped(*args, **kwargs)
+        with self._contained:
+            # The loader begins anew when it is exhausted (trainer_base.py:1466).
+            if before is not None and trainer.train_dataloader_it is not before:
+                self._passes += 1
+                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
+        return result
+
+    def _around_validation(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        self._validating = True
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._validating = False
+            with self._contained:
+                self._recorder.emit(
+                    Generated(at=self._recorder.now(), index=self._rollouts, samples=0, prompts=0, purpose="evaluation")
+                )
+                self._rollouts += 1
+
+    def _around_sync(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        errors = []
+        with self._contained:
+            self._called("sync")
+            errors = [found for found in self._recorder.take_findings() if found.severity == "error"]
+        if errors and self._on_fail == "raise":
+            raise StepAuditError(errors[0])
+        if errors and self._on_fail == "stop":
+            # Both loops look at this number before each rollout; V0 makes one more (ray_trainer.py:1507).
+            self._stopped = True
+            self._trainer.total_training_steps = self._trainer.global_steps
+        return result
+
+    def end(self, error: str = "") -> None:
+        """Training returned, or raised `error`: write the last lines and report."""
+        recorder = self._recorder
+        with Contained(recorder, ("recording",)):
+            recorder.emit(
+                RunEnded(
+                    at=recorder.now(),
+                    status="raised" if error else "completed",
+                    updates=recorder.judge.counts.updates,
+                    error=error,
+                    stopped=self._stopped,
+                )
+            )
+            self.report = recorder.judge.report()
+            recorder.emit(
+                Judged(
+                    at=recorder.now(),
+                    verdict=self.report.verdict,
+                    findings=tuple(self.report.findings[:JUDGED_FINDINGS]),
+                )
+            )
+            recorder.ledger.close()
+            ConsoleListener().finished(self.report)
+        self._patches.restore()
+
+
+def _open(run: str) -> tuple[Ledger, str]:
+    """The controller's record, and what is wrong with the place asked for."""
+    try:
+        return FolderLedger(folder(), run, CONTROLLER), ""
+    except OSError as error:
+        return MemoryLedger(), f"nothing is recorded in {folder()}: {describe(error)}"
+
+
+def _plan(trainer: Any) -> tuple[Schedule | None, str]:
+    """The plan of a live trainer, and why its run cannot be followed."""
+    from omegaconf import OmegaConf
+
+    release = installed_release()
+    if release is None or not release.supported:
+        return None, f"verl {release.verl if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
+    config: Any = OmegaConf.to_container(trainer.config, resolve=True)
+    reason = unsupported(config)
+    try:
+        schedule = plan_config(config, rows=len(trainer.train_dataset), release=release)
+    except Exception as error:  # noqa: BLE001 - whatever a reader meets in a configuration must not end training
+        return None, reason or f"the configuration could not be read: {describe(error)}"
+    if not reason and not release.since(OBSERVED_SINCE):
+        reason = f"verl {release.verl} gets the plan only: hooks are verified from {OBSERVED_SINCE} on"
+    return schedule, reason
+
+
+def _updates_before(schedule: Schedule | None, rollouts: int) -> int:
+    """Policy updates that the plan has for the first rollouts of a run."""
+    if schedule is None:
+        return 0
+    return int(max(rollouts - schedule.frozen_rollouts, 0) * schedule.updates_per_rollout)

@@ -1,0 +1,511 @@
+"""What a trainer process of a verl run sees: old log-probs, micro-batches, updates of policy and critic, pushes of weights.
+
+Each process has one `VerlTrainer`, made when its first model is built. It writes events as they happen, within the call of the
+controller that they belong to, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import torch
+
+from rlstep_hooks.controlled.writer import EventWriter
+from rlstep_hooks.events import (
+    Attached,
+    FactsRead,
+    Measured,
+    MicroBatch,
+    MicroBatchValues,
+    Phase,
+    PhaseName,
+    Refresh,
+    RolloutValues,
+    Update,
+    UpdateValues,
+    WeightSync,
+)
+from rlstep_hooks.frameworks.contained import Contained
+from rlstep_hooks.frameworks.deferred import DeferredValues
+from rlstep_hooks.frameworks.shards import local_shards
+from rlstep_hooks.frameworks.verl.attach import folder, run_name, versions
+from rlstep_hooks.frameworks.verl.samples import (
+    RefreshedSamples,
+    checksum_of,
+    completion_rows,
+    keys_of,
+    recognise,
+    rows_of,
+)
+from rlstep_hooks.frameworks.weight_probe import WeightProbe
+from rlstep_hooks.ledger import FolderLedger, rank_process
+from rlstep_hooks.rules.order import NOT_FINITE
+
+if TYPE_CHECKING:
+    from rlstep_hooks.patching import Patches
+
+Role = Literal["policy", "critic"]
+
+REFRESHES = 2
+"""Refreshes whose samples are remembered: those of this rollout, and those before it, to recognise samples trained too late."""
+
+
+def place_hooks(patches: Patches, module: Any) -> None:
+    """Put the trainer's hooks into the classes of `verl.workers.engine_workers`. All verified in 0.9.1 by real runs."""
+    worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
+    # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
+    patches.wrap(training, "reset", _after_reset)
+    # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
+    patches.wrap(worker, "compute_log_prob", _log_probs)
+    patches.wrap(worker, "compute_ref_log_prob", partial(_within, "reference"))
+    patches.wrap(worker, "update_actor", partial(_within, "policy_updates"))
+    patches.wrap(worker, "update_weights", _weights)
+    # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
+    patches.wrap(training, "train_mini_batch", _mini_batches)
+    patches.wrap(training, "infer_batch", _inference)
+    from verl.workers.engine.fsdp import transformer_impl
+    from verl.workers.utils import losses
+
+    # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both.
+    patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
+    patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
+    # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
+    patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
+
+
+_trainer: VerlTrainer | None = None
+
+
+def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    global _trainer
+    result = wrapped(*args, **kwargs)
+    try:
+        if not instance.engine_config.forward_only and instance.engine.is_mp_src_rank_with_outputs():
+            _trainer = _trainer or VerlTrainer(instance.engine)
+            _trainer.built(instance.engine)
+    except Exception:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
+        return result
+    return result
+
+
+def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if _trainer is not None:
+        _trainer.begin(name)
+    return wrapped(*args, **kwargs)
+
+
+def _log_probs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # Whether this is a refresh or the reference of an actor with LoRA shows only in the data, which `infer_batch` sees.
+    if _trainer is None:
+        return wrapped(*args, **kwargs)
+    _trainer.expects_log_probs = True
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _trainer.expects_log_probs = False
+
+
+async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return await wrapped(*args, **kwargs)
+    trainer.begin("sync")
+    trainer.send_numbers()
+    result = await wrapped(*args, **kwargs)
+    label = kwargs.get("global_steps", args[0] if args else None)
+    trainer.pushed(label)
+    return result
+
+
+def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if _trainer is not None:
+        if role_of(instance.engine) == "critic":
+            _trainer.begin("critic_updates")
+        else:
+            _trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
+    return wrapped(*args, **kwargs)
+
+
+def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None or instance.engine_config.forward_only:
+        return wrapped(*args, **kwargs)
+    data = kwargs.get("data", args[0] if args else None)
+    if role_of(instance.engine) == "critic":
+        trainer.begin("values")
+        return wrapped(*args, **kwargs)
+    if not trainer.expects_log_probs:
+        return wrapped(*args, **kwargs)
+    if _is_reference(data):
+        trainer.begin("reference")
+        return wrapped(*args, **kwargs)
+    trainer.begin("refresh")
+    version = trainer.version
+    result = wrapped(*args, **kwargs)
+    trainer.refreshed(data, result, version)
+    return result
+
+
+def _is_reference(data: Any) -> bool:
+    """Whether log-probs are asked of the model without its adapter (engine_workers.py:362)."""
+    return "no_lora_adapter" in data.keys() and bool(data["no_lora_adapter"])  # noqa: SIM118 - a TensorDict iterates over rows
+
+
+def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    forward_only = kwargs.get("forward_only", args[2] if len(args) > 2 else False)
+    if trainer is None or forward_only:
+        return wrapped(*args, **kwargs)
+    trainer.before_microbatch(kwargs.get("micro_batch", args[0] if args else None), role_of(instance))
+    result = wrapped(*args, **kwargs)
+    trainer.after_microbatch()
+    return result
+
+
+def _optimizer_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return wrapped(*args, **kwargs)
+    trainer.before_update()
+    result = wrapped(*args, **kwargs)
+    trainer.after_update(instance, result)
+    return result
+
+
+def _policy_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    loss = wrapped(*args, **kwargs)
+    trainer = _trainer
+    if trainer is None:
+        return loss
+
+    def measured(*loss_args: Any, **loss_kwargs: Any) -> Any:
+        trainer.sees_log_probs(loss_kwargs)
+        return loss(*loss_args, **loss_kwargs)
+
+    return measured
+
+
+def role_of(engine: Any) -> Role:
+    """Whose weights an engine trains."""
+    return "critic" if getattr(engine.model_config, "model_type", "") == "value_model" else "policy"
+
+
+class VerlTrainer:
+    """One trainer process: what it did, in the order in which it did it."""
+
+    def __init__(self, engine: Any) -> None:
+        rank = engine.get_data_parallel_rank()
+        run, process = run_name(), rank_process(rank)
+        self._writer = EventWriter(FolderLedger(folder(), run, process))
+        self._contained = Contained(self._writer, ("order",))
+        self._values_contained = Contained(self._writer, ("log_ratio", "weights"))
+        self._samples_contained = Contained(self._writer, ("samples", "refresh"))
+        self._writer.emit(
+            Attached(
+                run=run,
+                process=process,
+                world_size=engine.get_data_parallel_size(),
+                host=os.uname().nodename,
+                pid=os.getpid(),
+                started=time.time(),
+                versions=versions(),
+            )
+        )
+        self.version = 0
+        """Policy updates applied in this run."""
+        self.expects_log_probs = False
+        self._calls: dict[PhaseName, int] = {}
+        self._refreshes: list[RefreshedSamples] = []
+        self._fresh = False
+        """Whether old log-probs of the current rollout were computed here."""
+        self._microbatches = 0
+        self._window: dict[Role, int] = {"policy": 0, "critic": 0}
+        self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
+        self._optimizers: dict[int, Role] = {}
+        self._probes: dict[Role, WeightProbe] = {}
+        self._in_step = False
+        self._stepped = False
+        self._open: MicroBatch | None = None
+        self._log_ratios: DeferredValues[int] = DeferredValues()
+        self._changes: DeferredValues[tuple[Role, tuple[int, ...]]] = DeferredValues()
+        self._rollout_values: list[RolloutValues] = []
+        self._advantage: float | None = None
+        self._intact: dict[int, bool] = {}
+
+    def built(self, engine: Any) -> None:
+        """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
+        role = role_of(engine)
+        with self._contained:
+            optimizer = engine.optimizer
+            if optimizer is None or id(optimizer) in self._optimizers:
+                return
+            self._optimizers[id(optimizer)] = role
+            optimizer.register_step_pre_hook(self._before_optimizer)
+            optimizer.register_step_post_hook(self._after_optimizer)
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            self._probes[role] = WeightProbe(local_shards(parameters))
+            if role == "policy":
+                self._writer.emit(FactsRead(at=self._writer.now(), facts=_facts(engine)))
+
+    def begin(self, name: PhaseName) -> None:
+        """A call of the controller begins."""
+        with self._contained:
+            number = self._calls.get(name, 0)
+            self._calls[name] = number + 1
+            self._writer.emit(Phase(at=self._writer.now(), name=name, number=number))
+            if name == "sync":
+                self._fresh = False
+
+    # Old log-probs
+
+    def refreshed(self, data: Any, result: Any, version: int) -> None:
+        """Old log-probs were computed; remember whose they are, and how far the engine's are from them."""
+        with self._samples_contained:
+            number = self._calls["refresh"] - 1
+            samples = int(data.shape[0])
+            tokens = rows_of(data, "responses")
+            self._writer.emit(
+                Refresh(
+                    at=self._writer.now(),
+                    rollout=number,
+                    samples=samples,
+                    positions=sum(len(row) for row in tokens) if tokens is not None else 0,
+                    policy_version=version,
+                )
+            )
+            self._fresh = True
+            keys = keys_of(data)
+            if keys is None or tokens is None:
+                self._writer.cannot("samples", "the data do not say which samples they hold")
+                return
+            own = completion_rows(result["log_probs"], [len(row) for row in tokens]) if result is not None else None
+            checksums = [checksum_of(row) for row in own] if own is not None else [None] * len(keys)
+            self._refreshes = [RefreshedSamples(number, version, keys, checksums), *self._refreshes][:REFRESHES]
+            self._rollout_values.append(_sampler_gap(number, own, rows_of(data, "rollout_log_probs"), data))
+
+    # Micro-batches
+
+    def sees_advantages(self, data: Any) -> None:
+        """The policy is about to train these samples."""
+        with self._samples_contained:
+            if "advantages" in data.keys() and data["advantages"].device.type == "cpu":  # noqa: SIM118
+                advantages = data["advantages"]
+                values = advantages.values() if advantages.is_nested else advantages
+                self._advantage = float(values.abs().max()) if values.numel() else 0.0
+
+    def before_microbatch(self, data: Any, role: Role) -> None:
+        """A forward of training begins; its data are still where verl's loader left them."""
+        self._open = None
+        with self._samples_contained:
+            samples = int(data.shape[0])
+            index = self._microbatches
+            self._microbatches += 1
+            if role == "critic":
+                self._open = MicroBatch(index=index, samples=samples, role="critic", policy_version=self.version)
+                return
+            old = rows_of(data, "old_log_probs")
+            found = recognise(
+                keys_of(data),
+                [checksum_of(row) for row in old] if old is not None else [None] * samples,
+                self._refreshes if self._fresh else [],
+            )
+            self._open = MicroBatch(
+                index=index,
+                samples=samples,
+                policy_version=self.version,
+                trained=found.trained,
+                old_version=found.old_version,
+                old_source="recompute" if self._fresh else "engine",
+            )
+            if found.old_intact is not None:
+                self._intact[index] = found.old_intact
+
+    def sees_log_probs(self, arguments: dict[str, Any]) -> None:
+        """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
+        with self._values_contained:
+            if self._open is None or self._open.role == "critic":
+                return
+            with torch.no_grad():
+                mask = arguments["response_mask"].bool()
+                distance = (arguments["log_prob"].detach().float() - arguments["old_log_prob"].float()).abs()
+                distance = torch.where(mask, distance, 0.0)
+                vector = torch.stack([mask.sum().float(), distance.max(), distance.sum()])
+            self._log_ratios.add(self._open.index, vector)
+
+    def after_microbatch(self) -> None:
+        """The forward is done and its loss known; the backward follows."""
+        with self._contained:
+            event, self._open = self._open, None
+            if event is not None:
+                self._window[event.role] += 1
+                self._writer.emit(_at(event, self._writer.now()))
+
+    # Updates
+
+    def before_update(self) -> None:
+        """verl is about to step its optimizer, or to leave the step out."""
+        self._stepped, self._in_step = False, True
+
+    def after_update(self, engine: Any, norm: Any) -> None:
+        """verl is done with an optimizer step, made or left out."""
+        self._in_step = False
+        with self._contained:
+            finite = not isinstance(norm, float) or math.isfinite(norm)
+            self._update(role_of(engine), engine, "" if finite else NOT_FINITE)
+
+    def _update(self, role: Role, engine: Any, reason: str) -> None:
+        if not self._stepped and getattr(engine, "scaler", None) is not None:
+            reason = "gradient scaler"
+        self._emit_update(
+            role,
+            applied=self._stepped,
+            rate=float(engine.optimizer.param_groups[0]["lr"]),
+            tick=getattr(engine.lr_scheduler, "last_epoch", None),
+            reason="" if self._stepped else reason,
+        )
+
+    def _emit_update(
+        self,
+        role: Role,
+        *,
+        applied: bool,
+        rate: float,
+        by_loop: bool = True,
+        tick: int | None = None,
+        reason: str = "",
+    ) -> None:
+        self.version += applied and role == "policy"
+        window, self._window[role] = self._window[role], 0
+        self._writer.emit(
+            Update(
+                at=self._writer.now(),
+                index=self._updates[role],
+                role=role,
+                applied=applied,
+                by_loop=by_loop,
+                version=self.version,
+                microbatches=window,
+                learning_rate=rate,
+                lr_tick=tick,
+                skip_reason=reason,
+            )
+        )
+        self._updates[role] += 1
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """torch's own hook: gradients are clipped, and the step comes next."""
+        with self._values_contained:
+            self._probes[self._optimizers[id(optimizer)]].before_step()
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """torch's own hook: an optimizer really stepped."""
+        self._stepped = True
+        role = self._optimizers[id(optimizer)]
+        rate = optimizer.param_groups[0]["lr"]
+        with self._values_contained:
+            self._probes[role].after_step(self._updates[role], rate)
+        if self._in_step:
+            return
+        with self._contained:  # a step that verl's engine did not ask for
+            self._emit_update(role, applied=True, by_loop=False, rate=float(rate))
+
+    # Numbers, and pushes of weights
+
+    def send_numbers(self) -> None:
+        """Start fetching what the device has: verl synchronises with it during the push that follows."""
+        with self._values_contained:
+            for role, probe in self._probes.items():
+                worked = probe.work_up()
+                if worked is not None:
+                    updates, values = worked
+                    self._changes.add((role, updates), values)
+            self._log_ratios.send()
+            self._changes.send()
+
+    def pushed(self, label: int | None) -> None:
+        """Weights went to the rollout engine."""
+        with self._contained:
+            self._writer.emit(WeightSync(at=self._writer.now(), policy_version=self.version, label=label))
+        with self._values_contained:
+            self._write_numbers()
+
+    def _write_numbers(self) -> None:
+        microbatches = tuple(
+            MicroBatchValues(
+                index=index,
+                tokens=int(tokens),
+                max_abs_log_ratio=maximum,
+                mean_abs_log_ratio=total / tokens if tokens else 0.0,
+                old_intact=self._intact.pop(index, None),
+            )
+            for index, (tokens, maximum, total) in self._log_ratios.ready()
+        )
+        updates = [values for key, numbers in self._changes.ready() for values in self._update_values(*key, numbers)]
+        rollouts, self._rollout_values = self._with_advantages(), []
+        if microbatches or updates or rollouts:
+            self._writer.emit(
+                Measured(at=self._writer.now(), rollouts=rollouts, microbatches=microbatches, updates=tuple(updates))
+            )
+
+    def _with_advantages(self) -> tuple[RolloutValues, ...]:
+        """The rollout's numbers; without a refresh of its own it has no number here, and the controller's record says which."""
+        advantage, self._advantage = self._advantage, None
+        if advantage is None:
+            return tuple(self._rollout_values)
+        if not self._rollout_values:
+            return (RolloutValues(index=NO_REFRESH, max_abs_advantage=advantage),)
+        *others, last = self._rollout_values
+        return (*others, msgspec.structs.replace(last, max_abs_advantage=advantage))
+
+    def _update_values(self, role: Role, updates: tuple[int, ...], numbers: list[float]) -> list[UpdateValues]:
+        count = len(updates)
+        columns = [numbers[start : start + count] for start in range(0, 5 * count, count)]
+        return [
+            UpdateValues(
+                index=update,
+                role=role,
+                probed=self._probes[role].size,
+                changed=int(changed),
+                with_gradient=int(with_gradient),
+                visible=int(visible),
+                moved_before=int(moved),
+                max_change=largest,
+            )
+            for update, changed, with_gradient, visible, moved, largest in zip(updates, *columns, strict=True)
+        ]
+
+
+NO_REFRESH = -1
+"""Number of a refresh that was not made (bypass mode)."""
+
+
+def _at(event: MicroBatch, now: float) -> MicroBatch:
+    return msgspec.structs.replace(event, at=now)
+
+
+def _facts(engine: Any) -> dict[str, Any]:
+    """What the judge needs to know of the policy: the precision of its forward, and whether dropout is active in it."""
+    compute = str(getattr(engine, "_autocast_dtype", "unknown")).removeprefix("torch.")
+    active = sum(1 for module in engine.module.modules() if isinstance(module, torch.nn.Dropout) and module.p > 0)
+    return {"compute_dtype": compute, "dropout_modules": active}
+
+
+def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:
+    """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens."""
+    masks = rows_of(data, "response_mask")
+    if own is None or engine is None or masks is None:
+        return RolloutValues(index=number)
+    gaps = torch.cat(
+        [
+            (mine.float() - theirs[: len(mine)].float()).abs()[mask[: len(mine)].bool()]
+            for mine, theirs, mask in zip(own, engine, masks, strict=True)
+        ]
+    )
+    if not gaps.numel():
+        return RolloutValues(index=number)
+    return RolloutValues(index=number, sampler_gap_mean=float(gaps.mean()), sampler_gap_max=float(gaps.max()))
