@@ -1,0 +1,333 @@
+"""One command of a launch: program, arguments, environment, processes; wrappers such as `accelerate launch` are taken off."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, Unknown, UnknownValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ProgramKind = Literal["module", "script", "executable", "config"]
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What a command runs."""
+
+    kind: ProgramKind
+    """A module (`python -m x.y`), a Python script, an executable (`trl grpo`), or only a configuration."""
+    name: str
+    """The module's dotted name, the script's path, or the executable with its subcommand."""
+
+    def matches(self, pattern: str) -> bool:
+        """Whether a pattern such as "module:verl.trainer.*", "script:*/train_ppo_ray.py" or "executable:trl grpo" fits."""
+        kind, _, glob = pattern.partition(":")
+        if kind != self.kind:
+            return False
+        if kind == "script":
+            return fnmatchcase("/" + str(PurePosixPath(self.name)), f"*/{glob}")
+        return fnmatchcase(self.name, glob)
+
+
+class Processes(msgspec.Struct, frozen=True):
+    """How many processes a launcher starts."""
+
+    count: int | None
+    """The number; None where the launcher decides from the machine."""
+    place: Place
+    launcher: str
+    """For example "accelerate launch"."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One command, its wrappers taken off."""
+
+    program: Program
+    arguments: tuple[Token, ...]
+    environment: dict[str, Token] = {}
+    processes: Processes | None = None
+    place: Place = NOWHERE
+    missing: tuple[Unknown, ...] = ()
+    """Arrays that nothing sets here and that stand among the arguments: what they hold is not known."""
+
+
+_PYTHON = re.compile(r"(.*/)?(python|pypy)[0-9.]*$")
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+
+# Options of wrappers that take a value; all others stand alone. Only what stands before the wrapped command matters.
+_VALUES = {
+    "srun": (
+        "-N", "-n", "-c", "-p", "-w", "-J", "-o", "-e", "-t", "-A", "-D", "--nodes", "--ntasks", "--partition", "--nodelist",
+        "--job-name", "--output", "--error", "--time", "--account", "--gres", "--container-image", "--container-mounts",
+        "--ntasks-per-node", "--cpus-per-task", "--gpus-per-node", "--mpi", "--chdir", "--qos", "--mem",
+    ),
+    "uv": ("--with", "--extra", "--group", "--python", "-p", "--directory", "--project", "--env-file", "--index", "--frozen-lock"),
+    "nice": ("-n",),
+    "timeout": ("-s", "-k", "--signal", "--kill-after"),
+    "taskset": ("-c",),
+    "numactl": ("-N", "-m", "-C"),
+    "stdbuf": ("-i", "-o", "-e"),
+    "mpirun": ("-n", "-np", "-x", "-H", "--hostfile", "-hostfile", "--map-by", "--bind-to", "-N"),
+    "conda": ("-n", "-p", "--name", "--prefix"),
+    "python": ("-W", "-X"),
+    "accelerate": (
+        "--config_file", "--num_processes", "-n", "--num_machines", "--machine_rank", "--main_process_ip",
+        "--main_process_port", "--mixed_precision", "--dynamo_backend", "--rdzv_backend", "--rdzv_conf",
+        "--num_cpu_threads_per_process",
+        "--deepspeed_config_file", "--zero_stage", "--offload_optimizer_device", "--offload_param_device",
+        "--gradient_accumulation_steps", "--gradient_clipping", "--zero3_init_flag", "--zero3_save_16bit_model",
+        "--deepspeed_hostfile", "--deepspeed_exclusion_filter", "--deepspeed_inclusion_filter", "--deepspeed_multinode_launcher",
+        "--gpu_ids", "--same_network", "--max_restarts", "--monitor_interval", "--log_dir", "--role", "--tee",
+        "--fsdp_version", "--fsdp_sharding_strategy", "--fsdp_auto_wrap_policy", "--fsdp_transformer_layer_cls_to_wrap",
+        "--fsdp_backward_prefetch", "--fsdp_state_dict_type", "--fsdp_offload_params", "--use_deepspeed_config",
+        "--parallelism_config_tp_size", "--parallelism_config_cp_size", "--parallelism_config_dp_shard_size",
+    ),
+    "torchrun": (
+        "--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port", "--rdzv_backend", "--rdzv_endpoint",
+        "--rdzv_id", "--rdzv_conf", "--max_restarts", "--monitor_interval", "--start_method", "--role", "--log_dir", "-r", "-t",
+        "--redirects", "--tee", "--local_ranks_filter", "--local_addr",
+    ),
+    "deepspeed": (
+        "-H", "--hostfile", "-i", "--include", "-e", "--exclude", "--num_nodes", "--num_gpus", "--min_elastic_nodes",
+        "--max_elastic_nodes", "--master_port", "--master_addr", "--launcher", "--launcher_args", "--autotuning", "--save_pid",
+        "--bind_core_list", "--node_rank", "--venv_script", "--ssh_port",
+    ),
+    "ray": (),
+}  # fmt: skip
+
+
+def unwrap(
+    tokens: tuple[Token, ...], environment: dict[str, Token], *, shell: Callable[[Token], list[Command]] | None = None
+) -> list[Command]:
+    """Take the wrappers off one command.
+
+    Args:
+        tokens: The command's words.
+        environment: Variables set in front of it.
+        shell: What reads the text of `bash -c TEXT`; None where that is not wanted.
+
+    Returns:
+        The command itself; several where `bash -c` holds several; none for an empty one.
+
+    Raises:
+        LaunchError: A wrapper without a command.
+    """
+    environment = dict(environment)
+    processes: Processes | None = None
+    while tokens:
+        name = _base_name(tokens[0].text)
+        place = tokens[0].place
+        if _ASSIGNMENT.match(tokens[0].text):
+            key, _, value = tokens[0].text.partition("=")
+            environment[key] = msgspec.structs.replace(tokens[0], text=value)
+            tokens = tokens[1:]
+        elif name in ("env", "nohup", "exec", "time", "sudo", "setsid", "command", "stdbuf", "nice", "unbuffer"):
+            tokens, _ = _options(tokens[1:], name)
+        elif name in ("srun", "mpirun", "mpiexec", "numactl", "taskset"):
+            tokens, _ = _options(tokens[1:], "mpirun" if name == "mpiexec" else name)
+        elif name == "timeout":
+            tokens, _ = _options(tokens[1:], name)
+            tokens = tokens[1:]
+        elif name in ("uv", "poetry", "pdm", "conda", "mamba", "pixi") and _text(tokens, 1) == "run":
+            tokens, _ = _options(tokens[2:], "conda" if name == "mamba" else name, stop_at=("-m", "--module"))
+            if _text(tokens, 0) in ("-m", "--module"):
+                python = msgspec.structs.replace(tokens[0], text="python")
+                tokens = (python, msgspec.structs.replace(tokens[0], text="-m"), *tokens[1:])
+        elif name == "ray" and _text(tokens, 1) == "job" and _text(tokens, 2) == "submit":
+            after = [index for index, token in enumerate(tokens) if token.text == "--"]
+            if not after:
+                raise LaunchError("`ray job submit` needs ` -- ` in front of its command", place)
+            tokens = tokens[after[0] + 1 :]
+        elif name == "accelerate" and _text(tokens, 1) in ("launch", "launch-old"):
+            rest, given = _options(tokens[2:], name)
+            processes = _accelerate_processes(given, place)
+            tokens = _launched(rest, given)
+        elif name == "torchrun" or (_runs_module(tokens, "torch.distributed.run", "torch.distributed.launch")):
+            rest, given = _options(tokens[1 if name == "torchrun" else 3 :], "torchrun")
+            processes = _torchrun_processes(given, place)
+            tokens = _launched(rest, given)
+        elif name == "deepspeed":
+            rest, given = _options(tokens[1:], name)
+            processes = _deepspeed_processes(given, place)
+            tokens = _launched(rest, given)
+        elif name in _SHELLS:
+            rest, given = _options(tokens[1:], "sh")
+            if "c" in {key.lstrip("-")[-1:] for key in given} and rest:
+                return shell(rest[0]) if shell is not None else []
+            return _one(Program("executable", rest[0].text), rest[1:], environment, processes, place) if rest else []
+        elif _PYTHON.match(tokens[0].text):
+            rest, given = _options(tokens[1:], "python", stop_at=("-m", "-c"))
+            if _text(rest, 0) == "-m" and len(rest) > 1:
+                if rest[1].text in _LAUNCHER_MODULES:
+                    tokens = (msgspec.structs.replace(rest[1], text=_LAUNCHER_MODULES[rest[1].text]), *rest[2:])
+                    if rest[1].text == "accelerate.commands.launch":
+                        tokens = (tokens[0], msgspec.structs.replace(rest[1], text="launch"), *rest[2:])
+                    continue
+                return _one(Program("module", rest[1].text), rest[2:], environment, processes, place)
+            if not rest or _text(rest, 0) in ("-c", "-"):
+                return []
+            return _one(Program("script", rest[0].text), rest[1:], environment, processes, place)
+        elif tokens[0].text.endswith(".py"):
+            return _one(Program("script", tokens[0].text), tokens[1:], environment, processes, place)
+        else:
+            return _executable(tokens, environment, processes)
+    return []
+
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_LAUNCHER_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+# Executables whose first argument says which trainer runs.
+_WITH_SUBCOMMAND = frozenset({"trl", "swift", "megatron", "llamafactory-cli", "tune", "rl"})
+
+
+def _one(
+    program: Program,
+    arguments: tuple[Token, ...],
+    environment: dict[str, Token],
+    processes: Processes | None,
+    place: Place,
+) -> list[Command]:
+    return [Command(program, arguments, environment, processes, place)]
+
+
+def _executable(tokens: tuple[Token, ...], environment: dict[str, Token], processes: Processes | None) -> list[Command]:
+    name, place = _base_name(tokens[0].text), tokens[0].place
+    if name == "tune" and _text(tokens, 1) == "run":
+        rest, given = _options(tokens[2:], "torchrun")
+        count = _torchrun_processes(given, place) if "--nproc_per_node" in given or "--nnodes" in given else None
+        recipe = rest[0].text if rest else ""
+        return _one(Program("executable", f"tune run {recipe}"), rest[1:], environment, count, place)
+    if name in _WITH_SUBCOMMAND and len(tokens) > 1 and not tokens[1].text.startswith("-"):
+        return _one(Program("executable", f"{name} {tokens[1].text}"), tokens[2:], environment, processes, place)
+    return _one(Program("executable", tokens[0].text), tokens[1:], environment, processes, place)
+
+
+def _base_name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _text(tokens: tuple[Token, ...], index: int) -> str:
+    return tokens[index].text if index < len(tokens) else ""
+
+
+def _runs_module(tokens: tuple[Token, ...], *modules: str) -> bool:
+    return bool(_PYTHON.match(tokens[0].text)) and _text(tokens, 1) == "-m" and _text(tokens, 2) in modules
+
+
+def _options(
+    tokens: tuple[Token, ...], wrapper: str, *, stop_at: tuple[str, ...] = ()
+) -> tuple[tuple[Token, ...], dict[str, Token]]:
+    """Split a wrapper's own options from the command behind them.
+
+    Returns:
+        The rest, and the options by name with the token that holds the value (the option itself where it has none).
+    """
+    takes_value = _VALUES.get(wrapper, ())
+    given: dict[str, Token] = {}
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        if token.text == "--":
+            return tokens[index + 1 :], given
+        if not token.text.startswith("-") or token.text == "-" or token.text in stop_at:
+            break
+        name, equals, value = token.text.partition("=")
+        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
+        if equals:
+            given[name] = msgspec.structs.replace(token, text=value)
+        elif (name in takes_value or token.text in takes_value) and index + 1 < len(tokens):
+            index += 1
+            given[name] = tokens[index]
+        else:
+            given[name] = token
+        index += 1
+    return tokens[index:], given
+
+
+def _launched(rest: tuple[Token, ...], given: dict[str, Token]) -> tuple[Token, ...]:
+    """The command behind a launcher, as a Python command: a module with -m or --module, an executable without Python."""
+    if not rest:
+        return ()
+    if "--no_python" in given:
+        return rest
+    python = msgspec.structs.replace(rest[0], text="python")
+    if "-m" in given or "--module" in given:
+        return (python, msgspec.structs.replace(rest[0], text="-m"), *rest)
+    return (python, *rest) if rest[0].text.endswith(".py") else rest
+
+
+def _number(token: Token, option: str) -> int:
+    if token.unknown:
+        raise UnknownValueError(option, token.unknown[0])
+    try:
+        value = int(
+            token.text.rpartition(":")[2]
+        )  # torchrun's --nnodes 1:4 starts with the smaller, may grow to the larger
+    except ValueError:
+        raise LaunchError(f"{option} is {token.text!r}, which is no whole number", token.place) from None
+    if value < 1:
+        raise LaunchError(f"{option} is {value}; it must be at least 1", token.place)
+    return value
+
+
+def _counted(
+    given: dict[str, Token], place: Place, launcher: str, each: tuple[str, ...], groups: str
+) -> Processes | None:
+    """Processes from one option for the number on a machine and one for the machines."""
+    token = next((given[name] for name in each if name in given), None)
+    try:
+        count = _number(token, each[0]) if token is not None else None
+        machines = _number(given[groups], groups) if groups in given else 1
+    except UnknownValueError:
+        count = None
+        machines = 1
+    return Processes(None if count is None else count * machines, token.place if token else place, launcher)
+
+
+def _accelerate_processes(given: dict[str, Token], place: Place) -> Processes:
+    token = given.get("--num_processes") or given.get("-n")
+    if token is None or token.unknown:
+        return Processes(_processes_of_config(given.get("--config_file")), place, "accelerate launch")
+    return Processes(_number(token, "--num_processes"), token.place, "accelerate launch")
+
+
+def _processes_of_config(token: Token | None) -> int | None:
+    """`num_processes` of an accelerate configuration, if the file is here."""
+    if token is None or token.unknown:
+        return None
+    from rlstep_hooks.launch.yaml_file import read_yaml
+
+    try:
+        setting = read_yaml(token.text).get("num_processes")
+    except (OSError, LaunchError):
+        return None
+    return setting.value if setting is not None and isinstance(setting.value, int) else None
+
+
+def _torchrun_processes(given: dict[str, Token], place: Place) -> Processes | None:
+    token = given.get("--nproc_per_node")
+    if token is not None and token.text in ("gpu", "auto", "cpu", "xpu"):
+        return Processes(None, token.place, "torchrun")
+    if token is None:
+        given = {**given, "--nproc_per_node": Token("1", place)}  # torchrun starts one process unless told otherwise
+    return _counted(given, place, "torchrun", ("--nproc_per_node",), "--nnodes")
+
+
+def _deepspeed_processes(given: dict[str, Token], place: Place) -> Processes | None:
+    include = given.get("--include") or given.get("-i")
+    if include is not None and not include.unknown:
+        hosts = include.text.split("@")
+        if all(":" in host for host in hosts):
+            return Processes(sum(len(host.split(":")[1].split(",")) for host in hosts), include.place, "deepspeed")
+    return _counted(given, place, "deepspeed", ("--num_gpus",), "--num_nodes")

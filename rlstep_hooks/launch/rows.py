@@ -1,0 +1,89 @@
+"""Rows of local data files, counted without loading them where the format allows."""
+
+from __future__ import annotations
+
+import json
+from glob import glob, has_magic
+from pathlib import Path
+
+import msgspec
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The rows of a training set, or why they are not known."""
+
+    count: int | None
+    source: str
+    """Where the number comes from, or the reason for None."""
+
+
+def count_rows(paths: list[str], folder: Path) -> Rows:
+    """Rows of data files together.
+
+    Args:
+        paths: Files, folders of a saved data set, or patterns, as the launch names them.
+        folder: Where relative paths begin.
+    """
+    if not paths:
+        return Rows(None, "the launch names no data file; give --rows")
+    total = 0
+    for path in paths:
+        full = folder / Path(path).expanduser()
+        files = sorted(glob(str(full))) if has_magic(path) else [str(full)]
+        for file in files:
+            rows = _rows_of(Path(file))
+            if rows.count is None:
+                return Rows(None, f"{path}: {rows.source}; give --rows")
+            total += rows.count
+        if not files:
+            return Rows(None, f"{path} is not here; give --rows")
+    return Rows(total, f"counted in {', '.join(paths)}")
+
+
+def _rows_of(path: Path) -> Rows:
+    try:
+        if path.is_dir():
+            return _rows_of_folder(path)
+        if not path.is_file():
+            return Rows(None, "not a file here")
+        if path.suffix in (".jsonl", ".ndjson"):
+            with path.open("rb") as file:
+                return Rows(sum(1 for line in file if line.strip()), "lines")
+        if path.suffix == ".json":
+            return _rows_of_json(path)
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            return Rows(int(parquet.read_metadata(path).num_rows), "parquet")
+        if path.suffix == ".arrow":
+            import pyarrow
+
+            with pyarrow.memory_map(str(path)) as mapped:
+                return Rows(sum(batch.num_rows for batch in pyarrow.ipc.open_stream(mapped)), "arrow")
+        return Rows(None, f"rows of {path.suffix or 'such'} files are not counted")
+    except ImportError:
+        return Rows(None, f"counting {path.suffix} needs pyarrow")
+    except Exception as error:  # noqa: BLE001 - a broken data file must not stop a plan
+        return Rows(None, f"cannot be counted ({type(error).__name__})")
+
+
+def _rows_of_json(path: Path) -> Rows:
+    """A list of rows, or one row a line."""
+    data = path.read_bytes()
+    try:
+        value = json.loads(data)
+    except json.JSONDecodeError:
+        return Rows(sum(1 for line in data.splitlines() if line.strip()), "lines")
+    return Rows(len(value), "list") if isinstance(value, list) else Rows(None, "the JSON is no list of rows")
+
+
+def _rows_of_folder(path: Path) -> Rows:
+    """A data set saved by `datasets`: its arrow files, or those of its `train` split."""
+    folder = path / "train" if (path / "train").is_dir() else path
+    for pattern in ("*.arrow", "*.parquet", "*.jsonl"):
+        files = sorted(folder.glob(pattern))
+        if files:
+            counts = [_rows_of(file) for file in files]
+            unknown = next((rows for rows in counts if rows.count is None), None)
+            return unknown or Rows(sum(rows.count or 0 for rows in counts), "files")
+    return Rows(None, "the folder holds no data file")

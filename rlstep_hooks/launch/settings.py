@@ -1,0 +1,255 @@
+"""Settings as written, over a framework's defaults: typed reads with messages that name the place."""
+
+from __future__ import annotations
+
+import math
+import re
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.launch.text import NOWHERE, Place, SettingError, Unknown, UnknownValueError
+from rlstep_hooks.launch.values import primitive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting of a launch."""
+
+    name: str
+    """Its name in one spelling: dots between parts, underscores within them."""
+    value: Any
+    """A string from a flag; a typed value from Hydra, YAML, TOML or Python."""
+    place: Place = NOWHERE
+    written: str = ""
+    """The name as the user wrote it, for example "--rollout-batch-size"."""
+    unknown: tuple[Unknown, ...] = ()
+    deleted: bool = False
+    """Whether the user took the setting away (`~key`)."""
+
+    def __str__(self) -> str:
+        return self.written or self.name
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING: Any = _Missing()
+"""A default that says: the framework demands this setting."""
+
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_NOTHING = ("none", "null", "")
+
+
+class Settings:
+    """What a launch sets, over what the framework does without it.
+
+    Reading a setting marks it as used, so that `unused` can name what the plan did not look at.
+    """
+
+    def __init__(self, given: Mapping[str, Setting], defaults: Mapping[str, Any]) -> None:
+        self._given = dict(given)
+        self._defaults = defaults
+        self._read: set[str] = set()
+
+    # Looking.
+
+    def given(self, *names: str) -> Setting | None:
+        """The setting under one of its names, if the user wrote it.
+
+        Raises:
+            SettingError: Two of the names are given with different values.
+            UnknownValueError: Its value depends on something that only the run could tell.
+        """
+        self._read.update(names)
+        found = [self._given[name] for name in names if name in self._given and not self._given[name].deleted]
+        if len(found) > 1 and any(other.value != found[0].value for other in found[1:]):
+            pair = " and ".join(f"{setting} = {setting.value}" for setting in found[:2])
+            raise SettingError(f"{pair} contradict each other: they are two names of one setting", found[1].place)
+        if not found:
+            return None
+        if found[0].unknown:
+            raise UnknownValueError(str(found[0]), found[0].unknown[0])
+        return found[0]
+
+    def is_given(self, *names: str) -> bool:
+        """Whether the user wrote the setting under one of its names, known or not."""
+        self._read.update(names)
+        return any(name in self._given and not self._given[name].deleted for name in names)
+
+    def value(self, *names: str) -> Any:
+        """The value, or the default of the first name; None where there is neither.
+
+        Raises:
+            SettingError: The framework demands the setting and it is missing.
+        """
+        return self._resolved(names, frozenset())
+
+    def _resolved(self, names: tuple[str, ...], seen: frozenset[str]) -> Any:
+        setting = self.given(*names)
+        value = setting.value if setting is not None else self._defaults.get(names[0])
+        if value is MISSING or value == "???":
+            raise SettingError(f"{names[0]} is missing; the framework has no default for it")
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is None:
+            return value
+        name = reference.group(1)
+        if name in seen:
+            raise SettingError(f"{names[0]} refers to itself", setting.place if setting else None)
+        return self._resolved((name,), seen | {name})
+
+    def place(self, *names: str) -> Place | None:
+        """Where the setting is written; None where it is a default."""
+        return next((self._given[name].place for name in names if name in self._given), None)
+
+    def spelled(self, *names: str) -> str:
+        """The setting's name as the user wrote it, else its first name."""
+        return next((str(self._given[name]) for name in names if name in self._given), names[0])
+
+    # Typed reads.
+
+    def count(self, *names: str, least: int = 1) -> int:
+        """A whole number that is at least `least`.
+
+        Raises:
+            SettingError: It is missing, no whole number, or too small.
+            UnknownValueError: It cannot be known.
+        """
+        value = self.optional_count(*names, least=least)
+        if value is None:
+            raise SettingError(f"{self.spelled(*names)} is not set, and the plan needs it", self.place(*names))
+        return value
+
+    def optional_count(self, *names: str, least: int = 1) -> int | None:
+        """A whole number that is at least `least`, or None where it is not set."""
+        value = self.value(*names)
+        if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+            return None
+        number = self._whole(value)
+        if number is None:
+            raise SettingError(f"{self.spelled(*names)} = {_shown(value)} is not a whole number", self.place(*names))
+        if number < least:
+            raise SettingError(f"{self.spelled(*names)} = {number}: it must be at least {least}", self.place(*names))
+        return number
+
+    @staticmethod
+    def _whole(value: Any) -> int | None:
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int):
+            return value
+        if isinstance(value, float):
+            return int(value) if math.isfinite(value) and value == int(value) else None
+        if isinstance(value, str):
+            try:
+                return int(value.strip())
+            except ValueError:
+                return None
+        return None
+
+    def number(self, *names: str) -> Fraction:
+        """A number.
+
+        Raises:
+            SettingError: It is missing or no number.
+        """
+        value = self.optional_number(*names)
+        if value is None:
+            raise SettingError(f"{self.spelled(*names)} is not set, and the plan needs it", self.place(*names))
+        return value
+
+    def optional_number(self, *names: str) -> Fraction | None:
+        """A number, or None where it is not set."""
+        value = self.value(*names)
+        if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+            return None
+        try:
+            return Fraction(str(value).strip())
+        except (ValueError, ZeroDivisionError):
+            raise SettingError(
+                f"{self.spelled(*names)} = {_shown(value)} is not a number", self.place(*names)
+            ) from None
+
+    def flag(self, *names: str) -> bool:
+        """True or false; a flag without a value is true, a missing one false.
+
+        Raises:
+            SettingError: It is neither.
+        """
+        value = self.value(*names)
+        if value is None:
+            return False
+        word = _WORDS.get(str(value).strip().lower())
+        if word is None:
+            raise SettingError(
+                f"{self.spelled(*names)} = {_shown(value)} is neither true nor false", self.place(*names)
+            )
+        return word
+
+    def text(self, *names: str) -> str | None:
+        """A text, or None where it is not set."""
+        value = self.value(*names)
+        return None if value is None or (isinstance(value, str) and value.lower() in _NOTHING) else str(value)
+
+    def files(self, *names: str) -> list[str]:
+        """One or more paths, written as text or as a list."""
+        value = self.value(*names)
+        if value is None:
+            return []
+        if isinstance(value, str):
+            inner = value.strip().removeprefix("[").removesuffix("]")
+            return [part.strip().strip("'\"") for part in inner.split(",") if part.strip()]
+        return [str(part) for part in value] if isinstance(value, list | tuple) else [str(value)]
+
+    # What is left.
+
+    def written(self, *names: str) -> dict[str, Any]:
+        """The named settings with the values that hold, as plain data for a Schedule's `settings`."""
+        return {name: plain(self.value(name)) for name in names if self.is_given(name) or name in self._defaults}
+
+    @property
+    def used(self) -> list[Setting]:
+        """Settings that were given and read."""
+        return [setting for name, setting in self._given.items() if name in self._read]
+
+    @property
+    def unused(self) -> list[Setting]:
+        """Settings that were given and that nothing asked for, in the order of the command."""
+        return [setting for name, setting in self._given.items() if name not in self._read]
+
+    def look_alikes(self) -> Iterable[tuple[Setting, str]]:
+        """Unused settings whose name is nearly that of one that the plan reads and that is not given: probably misspelt."""
+        known = [name for name in dict.fromkeys((*self._defaults, *self._read)) if name not in self._given]
+        for setting in self.unused:
+            parent, _, last = setting.name.rpartition(".")
+            siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
+            near = get_close_matches(last, siblings, n=1, cutoff=0.85)
+            if near:
+                yield setting, siblings[near[0]]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it; a flag's text as the number that it is."""
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else str(value)
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return (
+        primitive(value)
+        if isinstance(value, str)
+        else value
+        if isinstance(value, int | float | bool | None)
+        else str(value)
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,181 @@
+"""YAML and TOML configuration files -> settings with their places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import LaunchError, Place, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import yaml
+
+LARGEST_FILE = 1 << 20
+_MOST_SETTINGS = 20_000
+_DEEPEST = 40
+
+
+def read_config(path: str | Path) -> dict[str, Setting]:
+    """The settings of a YAML or TOML file, by its name's ending.
+
+    Raises:
+        LaunchError: It is not such a file.
+        OSError: It cannot be read.
+    """
+    return read_toml(path) if str(path).endswith(".toml") else read_yaml(path)
+
+
+def _text(path: str | Path) -> str:
+    file = Path(path)
+    if file.stat().st_size > LARGEST_FILE:
+        raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB, which no configuration is", Place(str(path)))
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise LaunchError("not a text file (no UTF-8)", Place(str(path))) from None
+
+
+def read_yaml(path: str | Path) -> dict[str, Setting]:
+    """The settings of a YAML file: names of nested keys joined by dots.
+
+    Hydra's `defaults` are followed where their files stand beside it; what is missing is left to the framework's defaults.
+
+    Raises:
+        LaunchError: It is not YAML, not a mapping, or a key stands twice.
+        OSError: It cannot be read.
+    """
+    return _composed(Path(path), "", 0)
+
+
+def _composed(path: Path, package: str, depth: int) -> dict[str, Setting]:
+    own = parse_yaml(_text(path), str(path))
+    defaults = own.pop("defaults", None)
+    if package:
+        own = {f"{package}.{name}": _renamed(setting, f"{package}.{name}") for name, setting in own.items()}
+    if defaults is None or depth > 8:
+        return own
+    merged: dict[str, Setting] = {}
+    itself_last = True
+    for entry in defaults.value if isinstance(defaults.value, list) else []:
+        if entry == "_self_":
+            merged.update(own)
+            itself_last = False
+            continue
+        file, below = _default_file(path, entry)
+        if file is not None and file.is_file():
+            merged.update(_composed(file, ".".join(part for part in (package, below) if part), depth + 1))
+    if itself_last:
+        merged.update(own)
+    return merged
+
+
+def _default_file(path: Path, entry: Any) -> tuple[Path | None, str]:
+    """The file of one entry of a `defaults` list, and the name below which its settings go."""
+    if isinstance(entry, str):
+        name, _, package = entry.partition("@")
+        return path.parent / f"{name}.yaml", package
+    if not isinstance(entry, dict) or len(entry) != 1:
+        return None, ""
+    key, name = next(iter(entry.items()))
+    group, at, package = str(key).removeprefix("override ").removeprefix("optional ").partition("@")
+    if name is None:
+        return None, ""
+    package = package if at else group.strip("/").replace("/", ".")
+    return path.parent / group.strip("/") / f"{name}.yaml", "" if package == "_global_" else package
+
+
+def _renamed(setting: Setting, name: str) -> Setting:
+    return Setting(name, setting.value, setting.place, setting.written)
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Setting]:
+    """The settings of YAML text.
+
+    Raises:
+        LaunchError: It is not YAML, not a mapping, or a key stands twice.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            raise LaunchError("an empty configuration", Place(source))
+        if not isinstance(node, yaml.MappingNode):
+            raise LaunchError("not a configuration: no `key: value` at its top", Place(source, 1, 1))
+        settings: dict[str, Setting] = {}
+        for setting in _flattened(loader, node, "", source, 0):
+            before = settings.get(setting.name)
+            if before is not None and before.value != setting.value:
+                raise SettingError(f"{setting.name} stands twice: {before.value} and {setting.value}", setting.place)
+            settings[setting.name] = setting
+            if len(settings) > _MOST_SETTINGS:
+                raise LaunchError(f"more than {_MOST_SETTINGS} settings", Place(source))
+        return settings
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source)
+        raise LaunchError(f"not YAML: {error.problem}", place) from None
+    except yaml.YAMLError as error:
+        raise LaunchError(f"not YAML: {str(error).splitlines()[0]}", Place(source)) from None
+    except (RecursionError, ValueError) as error:
+        raise LaunchError(f"not a configuration: {error}", Place(source)) from None
+    finally:
+        loader.dispose()
+
+
+def _flattened(
+    loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str, source: str, depth: int
+) -> Iterator[Setting]:
+    import yaml
+
+    if depth > _DEEPEST:
+        raise LaunchError("nested too deeply", Place(source, node.start_mark.line + 1, node.start_mark.column + 1))
+    loader.flatten_mapping(node)
+    for key_node, value_node in node.value:
+        name = f"{prefix}{key_node.value}"
+        if isinstance(value_node, yaml.MappingNode) and value_node.value:
+            yield from _flattened(loader, value_node, f"{name}.", source, depth + 1)
+        else:
+            mark = key_node.start_mark
+            value = loader.construct_object(value_node, deep=True)
+            yield Setting(name, value, Place(source, mark.line + 1, mark.column + 1), name)
+
+
+def read_toml(path: str | Path) -> dict[str, Setting]:
+    """The settings of a TOML file: names of nested tables joined by dots.
+
+    Raises:
+        LaunchError: It is not TOML, or this Python (3.10) has no reader for it.
+        OSError: It cannot be read.
+    """
+    try:
+        import tomllib
+    except ImportError:
+        raise LaunchError("TOML needs Python 3.11 or later", Place(str(path))) from None
+    text = _text(path)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise LaunchError(f"not TOML: {error}", Place(str(path))) from None
+    return {name: Setting(name, value, _toml_place(text, name, str(path)), name) for name, value in _items(data, "")}
+
+
+def _items(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _items(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _toml_place(text: str, name: str, source: str) -> Place:
+    """The line of a key: the first whose key is the last part of the name (the reader of the standard library keeps no places)."""
+    last = name.rpartition(".")[2]
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.partition("=")[0].strip().rpartition(".")[2] == last:
+            return Place(source, number, 1)
+    return Place(source)
