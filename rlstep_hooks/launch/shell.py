@@ -446,7 +446,7 @@ class _Evaluation:
         if node.type == "binary_expression":
             return self._compare(node)
         if node.type in ("true", "false"):
-            return node.type == "true"
+            return str(node.type) == "true"
         if node.type == "command":
             name = _source(node)
             return {"true": True, "false": False}.get(name)

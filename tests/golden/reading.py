@@ -6,14 +6,17 @@ import ast
 import math
 import re
 import shlex
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.readers.base import Formula, Reading
 from rlstep_hooks.readers.launch_plan import Options, Plan, plan_launch, reading_of
-from rlstep_hooks.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.schedule import Schedule
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floor": math.floor,

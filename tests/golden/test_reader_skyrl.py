@@ -41,7 +41,11 @@ def test_max_training_steps_only_shortens() -> None:
 
 
 def test_the_critic_has_its_own_minibatch() -> None:
-    schedule = read(GSM8K + "trainer.critic.model.path=m trainer.critic_mini_batch_size=128 trainer.micro_train_batch_size_per_gpu=32 trainer.placement.critic_num_gpus_per_node=4", rows=7473).schedule  # fmt: skip
+    critic = (
+        "trainer.critic.model.path=m trainer.critic_mini_batch_size=128 trainer.micro_train_batch_size_per_gpu=32 "
+        "trainer.placement.critic_num_gpus_per_node=4"
+    )
+    schedule = read(GSM8K + critic, rows=7473).schedule
     assert schedule.critic is not None
     assert schedule.critic.updates_per_rollout == 8
     assert schedule.updates_per_rollout == 4

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning import PlanError
 from tests.golden.reading import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,8 @@ def test_rloo_has_its_own_defaults() -> None:
 
 
 def test_yaml_and_python_say_the_same_as_the_command(tmp_path: Path) -> None:
-    command = read("trl grpo --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --num_generations 8 --max_steps 20", rows=100)  # fmt: skip
+    flags = "--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --num_generations 8 --max_steps 20"
+    command = read(f"trl grpo {flags}", rows=100)
     config = tmp_path / "grpo.yaml"
     config.write_text(
         "per_device_train_batch_size: 4\ngradient_accumulation_steps: 4\nnum_generations: 8\nmax_steps: 20\n"
