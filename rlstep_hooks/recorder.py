@@ -13,6 +13,8 @@ from rlstep_hooks.events import AnyEvent, MicroBatch, Refresh, Rollout, RunEnded
 from rlstep_hooks.judge import Judge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlstep_hooks.controlled.run import ControlledRun
     from rlstep_hooks.ledger import Ledger
     from rlstep_hooks.report import Finding
@@ -74,11 +76,10 @@ class Recorder:
 
     def _sealed(self, event: AnyEvent) -> AnyEvent:
         """Go on with the running checksum, and put it into the events that carry it."""
-        if isinstance(event, Rollout | Refresh | MicroBatch | Update) and not (
-            isinstance(event, Rollout) and event.purpose == "evaluation"
-        ):
-            self.digest = zlib.crc32(_structure(event), self.digest)
-        if isinstance(event, Rollout | RunEnded):
+        structure = _STRUCTURE.get(type(event))
+        if structure is not None:
+            self.digest = zlib.crc32(structure(event), self.digest)
+        if type(event) in _CARRY_DIGEST:
             return msgspec.structs.replace(event, digest=self.digest)
         return event
 
@@ -122,12 +123,27 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _structure(event: Any) -> bytes:
-    """What of an event is the same on all data-parallel ranks of a healthy run."""
-    if isinstance(event, MicroBatch):
-        return b"m%d,%d,%d" % (event.samples, event.policy_version, observed_lag(event) or 0)
-    if isinstance(event, Rollout):
-        return b"g%d,%d" % (event.samples, event.policy_version)
-    if isinstance(event, Refresh):
-        return b"o%d,%d" % (event.samples, -1 if event.policy_version is None else event.policy_version)
+def _of_microbatch(event: MicroBatch) -> bytes:
+    return b"m%d,%d,%d" % (event.samples, event.policy_version, observed_lag(event) or 0)
+
+
+def _of_rollout(event: Rollout) -> bytes:
+    return b"" if event.purpose == "evaluation" else b"g%d,%d" % (event.samples, event.policy_version)
+
+
+def _of_refresh(event: Refresh) -> bytes:
+    return b"o%d,%d" % (event.samples, -1 if event.policy_version is None else event.policy_version)
+
+
+def _of_update(event: Update) -> bytes:
     return b"u%d,%d,%d" % (event.version, event.microbatches, event.applied)
+
+
+_STRUCTURE: dict[type, Callable[[Any], bytes]] = {
+    MicroBatch: _of_microbatch,
+    Rollout: _of_rollout,
+    Refresh: _of_refresh,
+    Update: _of_update,
+}
+"""What of an event is the same on all data-parallel ranks of a healthy run."""
+_CARRY_DIGEST = frozenset({Rollout, RunEnded})

@@ -19,9 +19,9 @@ PROBED_PER_TENSOR = 256
 class WeightProbe:
     """Looks at up to 256 evenly spaced weights in each of up to 4 trainable tensors, before and after an update.
 
-    Everything stays on the weights' device and nothing is fetched here: some small copies an update, whatever the size of the
-    model, and one comparison for all updates of a rollout. Tensors on another device or of another dtype than the first
-    trainable one are not probed.
+    Everything stays on the weights' device and nothing is fetched here: two small copies an update, whatever the size of the
+    model, and one comparison for many updates. Tensors on another device or of another dtype than the first trainable one are
+    not probed.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
@@ -37,24 +37,20 @@ class WeightProbe:
         self._addresses: list[int] = []
         self.size = sum(count for _, count, _ in self._probed)
         self._before: Tensor | None = None
-        self._gradient: Tensor | None = None
         self._after: Tensor | None = None
+        """The weights right after the latest update that was worked up."""
         self._held: list[_Reading] = []
 
-    def _read(self) -> Tensor:
-        """The probed weights now, as one vector (a copy)."""
-        import torch
-
+    def _weights(self) -> list[Tensor]:
+        """Views of the probed weights."""
         addresses = [p.data_ptr() for p, _, _ in self._probed]
         if addresses != self._addresses:  # views alias the weights for as long as their storage stays where it is
             self._views = [p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed]
             self._addresses = addresses
-        return torch.cat(self._views)
+        return self._views
 
-    def _read_gradient(self) -> Tensor:
+    def _gradients(self) -> list[Tensor]:
         """The gradients of the probed weights, 0 where there is none."""
-        import torch
-
         parts = []
         for parameter, count, stride in self._probed:
             gradient = parameter.grad
@@ -64,26 +60,22 @@ class WeightProbe:
                 parts.append(gradient.as_strided((count,), (stride,)))
             else:
                 parts.append(gradient.reshape(-1)[::stride][:count])
-        return torch.cat(parts)
+        return parts
 
     def before_step(self) -> None:
         """Read weights and gradients just before the optimizer steps."""
         import torch
 
         with torch.no_grad():
-            self._before, self._gradient = self._read(), self._read_gradient()
+            self._before = torch.cat(self._weights() + self._gradients())
 
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
         """Read the weights after the step; the comparison waits for `work_up`."""
         import torch
 
-        before, gradient = self._before, self._gradient
-        if before is None or gradient is None:
-            return
-        with torch.no_grad():
-            after = self._read()
-        self._held.append(_Reading(update, learning_rate, before, gradient, after, self._after))
-        self._after, self._before, self._gradient = after, None, None
+        before, self._before = self._before, None
+        if before is not None:
+            self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights())))
 
     def work_up(self) -> tuple[tuple[int, ...], Tensor] | None:
         """Compare the readings of all updates since the last call.
@@ -99,18 +91,18 @@ class WeightProbe:
         """
         import torch
 
-        if not self._held:
+        held, self._held = self._held, []
+        if not held:
             return None
-        held = self._held
-        before = torch.stack([reading.before for reading in held])
-        gradient = torch.stack([reading.gradient for reading in held])
-        after = torch.stack([reading.after for reading in held])
-        earlier = torch.stack([r.before if r.earlier is None else r.earlier for r in held])
-        reach = torch.stack([reading.gradient * reading.learning_rate for reading in held]).abs_()
+        before, gradient = torch.stack([reading.before for reading in held]).split(self.size, 1)
+        earliest = before[0] if self._after is None else self._after
+        weights = torch.stack([earliest, *(reading.after for reading in held)])
+        earlier, after = weights[:-1], weights[1:]
+        self._after = held[-1].after
+        reach = torch.stack([row * reading.learning_rate for row, reading in zip(gradient, held, strict=True)]).abs_()
         change = (after - before).abs_()
-        visible = reach > before.abs() * torch.finfo(before.dtype).eps
+        visible = reach > before.abs() * torch.finfo(after.dtype).eps
         counts = torch.stack([change != 0, gradient != 0, visible, before != earlier]).sum(2, dtype=torch.float32)
-        self._held = []
         return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
 
 
@@ -120,10 +112,8 @@ class _Reading(msgspec.Struct, frozen=True):
     update: int
     learning_rate: float | Tensor
     before: Tensor
-    gradient: Tensor
+    """The weights, and behind them their gradients."""
     after: Tensor
-    earlier: Tensor | None
-    """The weights right after the update before it."""
 
 
 def _spacing(size: int) -> tuple[int, int]:

@@ -23,8 +23,8 @@ class LossScale(Rule):
 
     What it checks:
         The loss of each micro-batch, as the trainer returns it, over the documented formula evaluated on the same log-probs,
-        advantages and masks, on one micro-batch of each cycle of rollouts. Only for the clipped token losses without corrections
-        (no engine, sequence-level ratio, entropy or off-policy mask), and where the terms do not cancel.
+        advantages and masks, in the first eight cycles of rollouts and every seventh later. Only for the clipped token losses
+        without corrections (no engine, sequence-level ratio, entropy or off-policy mask), and where the terms do not cancel.
 
     Why it matters:
         A loss normalised by the wrong window scales every gradient by a constant: with clipping of the gradient norm it is

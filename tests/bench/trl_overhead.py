@@ -1,7 +1,7 @@
 """What the audit costs a TRL run: training with and without it, paired, events per second, bytes per event.
 
-The audit is switched on and off in turn within one run; each run gives one ratio of median cycle times, and quoted is the
-median over the runs.
+The audit is switched on and off from cycle to cycle within one run; cycles with it and without it are compared in groups of
+sixteen neighbours, and quoted is the median over the groups of all runs.
 
     python tests/bench/trl_overhead.py [--runs N] [--updates N]
 """
@@ -35,38 +35,50 @@ LARGE = {"hidden_size": 1024, "layers": 6}
 
 
 class Alternate(TrainerCallback):  # type: ignore[misc]
-    """Switches the audit on and off every few cycles of one run, and takes the time of each cycle.
+    """Switches the audit on and off within one run, and takes the time of each cycle.
 
-    A cycle is one rollout, four micro-batches and two updates. On and off are compared within one run because two runs of the
-    same program differ by several percent on a shared machine, far more than what is measured here.
+    A cycle is one rollout, four micro-batches and two updates. Neighbours are compared because the same program differs by
+    several percent from one second to the next on a shared machine, far more than what is measured here.
     """
 
-    BLOCK = 5
+    PATTERN = (True, False, False, True)
+    """Of cycles, again and again: a steady drift of the machine cancels."""
+    GROUP = 16
+    """Cycles that are compared with each other. What the audit does only now and then falls into most groups."""
+    SETTLING = 8
+    """Cycles at the beginning that are left out."""
 
     def __init__(self, audit: StepAuditCallback) -> None:
         self.audit = audit
-        self.cycles: dict[bool, list[float]] = {True: [], False: []}
-        self._began: float | None = None
+        self.cycles: list[tuple[bool, float]] = []
+        self._began = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An update ended."""
-        if state.global_step % 2:
-            return
+        cycle, rest = divmod(state.global_step, 2)
         observer = self.audit._observer
-        now = time.perf_counter()
-        if observer is None:
+        if rest or observer is None:
             return
-        if self._began is not None:
-            self.cycles[observer.active].append(now - self._began)
-        cycle = state.global_step // 2
-        switches = cycle % self.BLOCK == 0
-        if switches:
-            observer.active = not observer.active
-        self._began = None if switches else time.perf_counter()
+        if cycle > self.SETTLING:
+            self.cycles.append((observer.active, time.perf_counter() - self._began))
+        observer.active = observer.updates.active = self.PATTERN[cycle % len(self.PATTERN)]
+        self._began = time.perf_counter()
+
+    def groups(self) -> list[tuple[float, float]]:
+        """For each full group, the mean seconds of a cycle with the audit and without it."""
+        starts = range(0, len(self.cycles) - self.GROUP + 1, self.GROUP)
+        return [_means(self.cycles[start : start + self.GROUP]) for start in starts]
 
 
-def train(folder: Path, size: dict[str, int], updates: int) -> tuple[float, float]:
-    """Train once; the median seconds of a cycle with the audit and without it."""
+def _means(cycles: list[tuple[bool, float]]) -> tuple[float, float]:
+    return (
+        statistics.mean(seconds for audited, seconds in cycles if audited),
+        statistics.mean(seconds for audited, seconds in cycles if not audited),
+    )
+
+
+def train(folder: Path, size: dict[str, int], updates: int) -> list[tuple[float, float]]:
+    """Train once; the mean seconds of a cycle with the audit and without it, group by group."""
     audit = StepAuditCallback(log_dir=folder / "log")
     alternate = Alternate(audit)
     trainer = tiny_trainer(
@@ -81,21 +93,19 @@ def train(folder: Path, size: dict[str, int], updates: int) -> tuple[float, floa
     )
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         trainer.train()
-    return statistics.median(alternate.cycles[True]), statistics.median(alternate.cycles[False])
+    return alternate.groups()
 
 
 def paired(name: str, size: dict[str, int], runs: int, updates: int) -> None:
     """Print the ratios of one size of model."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        train(folder, size, 42)
-        times = [train(folder, size, updates) for _ in range(runs)]
-    ratios = [audited / bare for audited, bare in times]
-    added = statistics.median(audited - bare for audited, bare in times)
+        groups = [group for _ in range(runs) for group in train(Path(scratch), size, updates)]
+    ratios = [audited / bare for audited, bare in groups]
+    added = statistics.median(audited - bare for audited, bare in groups)
     parameters = sum(p.numel() for p in tiny_model(tiny_tokenizer(), **size).parameters())
     print(
-        f"{name}: {parameters:,} parameters, {runs} runs of {updates} updates, "
-        f"{1000 * statistics.median(bare for _, bare in times) / 2:.1f} ms an update without the audit\n"
+        f"{name}: {parameters:,} parameters, {runs} runs of {updates} updates, {len(groups)} groups, "
+        f"{1000 * statistics.median(bare for _, bare in groups) / 2:.1f} ms an update without the audit\n"
         f"  with / without: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios)}), "
         f"{1e6 * added / 2:.0f} us more for an update with two micro-batches and half a rollout"
     )

@@ -711,14 +711,14 @@ def scheduler_stepped_twice(trainer: Any) -> None:
     on(trainer, "on_step_end", tick)
 
 
-# M: the scale of the loss, which is compared on one micro-batch of each rollout, in turn
+# M: the scale of the loss
 
 
 @fault(
     report="ms-swift#10116",
     code="RLS801",
-    where=Where(update=2, microbatch=5),
-    where_unshuffled=Where(update=5, microbatch=10),
+    where=Where(update=2, microbatch=4),
+    where_unshuffled=Where(update=3, microbatch=6),
 )
 def loss_divided_twice(trainer: Any) -> None:
     """A loss that is already divided by the accumulation is divided once more."""
@@ -734,7 +734,7 @@ def loss_divided_twice(trainer: Any) -> None:
     report="ms-swift#10117",
     code="RLS801",
     where=Where(update=0, microbatch=0),
-    where_unshuffled=Where(update=5, microbatch=10),
+    where_unshuffled=Where(update=1, microbatch=2),
 )
 def accelerate_divides_too(trainer: Any) -> None:
     """accelerate is told the accumulation as well, and its backward divides by it once more."""

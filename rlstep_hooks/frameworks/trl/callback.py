@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback
 
 from rlstep_hooks.events import ConfigChanged, Judged, RunEnded, RunStarted
 from rlstep_hooks.frameworks.trl.facts import live_facts, package_versions
+from rlstep_hooks.frameworks.trl.numbers import INTERVAL
 from rlstep_hooks.frameworks.trl.observe import TrlObserver
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
 from rlstep_hooks.frameworks.trl.releases import Release, installed_release
@@ -227,7 +228,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
         self._compare_settings(trainer, recorder)
         self._stop = StopAgreement(run, world_size) if self.on_fail == "stop" else None
-        self._observer = TrlObserver(trainer, schedule, release, recorder, epochs=position.epoch)
+        # Who acts on findings gets numbers as early as they are there.
+        interval = INTERVAL if self.on_fail == "warn" else 0.0
+        self._observer = TrlObserver(trainer, schedule, release, recorder, epochs=position.epoch, interval=interval)
         self._observer.attach(optimizer)
         if not isinstance(vars(trainer).get("train"), wrapt.FunctionWrapper):
             self._observer.on_raise = self._raised_in_step

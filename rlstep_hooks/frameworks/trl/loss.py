@@ -10,10 +10,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from torch import Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rlstep_hooks.frameworks.trl.releases import Release
 
 COVERED = ("grpo", "bnpo", "dr_grpo", "dapo")
@@ -47,12 +46,87 @@ def read_loss_settings(trainer: Any, release: Release) -> LossSettings:
     )
 
 
+class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What one loss was computed from, besides log-probs, mask and advantages."""
+
+    value: Tensor
+    """What the trainer returned, detached."""
+    reference: Tensor | None
+    """(B, T), log-probs of the reference model; None without a KL term."""
+    generation_tokens: Tensor | None
+    """Tokens of the generation batch over all processes, for dapo."""
+    beta: float
+    """Weight of the KL term."""
+    weighs_kl: bool
+    """Whether the KL term is multiplied by the ratio (`use_bias_correction_kl`)."""
+    window: int
+    """Micro-batches of this accumulation window."""
+    backward_divides_by: int
+    """What accelerate divides the loss by before the backward pass; 1 in a healthy run."""
+
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for losses that are evaluated together."""
+        tokens = self.generation_tokens
+        return (
+            self.reference is None,
+            None if tokens is None else tokens.shape,
+            self.beta,
+            self.weighs_kl,
+            self.window,
+            self.backward_divides_by,
+        )
+
+
+def compare_losses(
+    terms: list[LossTerms],
+    *,
+    new: Tensor,
+    log_ratio: Tensor | None,
+    mask: Tensor,
+    advantages: Tensor,
+    settings: LossSettings,
+) -> list[Tensor]:
+    """Evaluate the documented loss of N micro-batches, once as it is and once with terms that cannot cancel.
+
+    Args:
+        terms: Of each micro-batch, all of one kind.
+        new: (N, B, T), log-probs of the loss.
+        log_ratio: (N, B, T), or None where it is 0.
+        mask: (N, B, T), 1 on real tokens.
+        advantages: (N, B, 1) or (N, B, T).
+        settings: Type and sizes.
+
+    Returns:
+        The documented losses, those with absolute terms, and what the trainers returned: each (N,) float32.
+    """
+    import torch
+
+    first = terms[0]
+    free = -advantages.expand(mask.shape)
+    token_loss = free if log_ratio is None else clipped_token_loss(log_ratio, advantages, settings)
+    references = [of.reference for of in terms if of.reference is not None]
+    if references and first.beta != 0.0:
+        kl = kl_estimate(torch.stack(references), new)
+        weight = torch.exp(log_ratio) if first.weighs_kl and log_ratio is not None else 1
+        token_loss = token_loss + first.beta * kl * weight
+    counts = [of.generation_tokens for of in terms if of.generation_tokens is not None]
+    documented = documented_loss(
+        torch.stack([token_loss, token_loss.abs()]),
+        mask,
+        settings=settings,
+        window=first.window,
+        generation_tokens=torch.stack(counts) if counts else None,
+    )
+    returned = torch.stack([of.value for of in terms]) / first.backward_divides_by
+    return [*documented.float().unbind(), returned.float()]
+
+
 def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
     """-min(ratio * A, clip(ratio) * A), token by token.
 
     Args:
-        log_ratio: (B, T), new minus old log-probs.
-        advantages: (B, 1) or (B, T).
+        log_ratio: (N, B, T), new minus old log-probs of N micro-batches.
+        advantages: (N, B, 1) or (N, B, T).
         settings: The clip range.
     """
     import torch
@@ -83,8 +157,8 @@ def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:
     """exp(r - n) - (r - n) - 1: the estimate of the KL divergence of each token that TRL adds with weight beta.
 
     Args:
-        reference: (B, T), log-probs of the reference model.
-        new: (B, T), log-probs of the policy.
+        reference: (N, B, T), log-probs of the reference model on N micro-batches.
+        new: (N, B, T), log-probs of the policy.
     """
     import torch
 
@@ -95,27 +169,30 @@ def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:
 def documented_loss(
     token_loss: Tensor, mask: Tensor, *, settings: LossSettings, window: int, generation_tokens: Tensor | None
 ) -> Tensor:
-    """The loss of one micro-batch by the formula of its type.
+    """The loss of N micro-batches by the formula of its type.
 
     grpo: mean over samples of each sample's mean; bnpo: over the micro-batch's tokens; dr_grpo: over
     B * max_completion_length; dapo: over the tokens of the accumulation window, taken as the tokens of the generation batch
     times window / steps_per_generation, a process's share (TRL 1.9.1 and later do it so; PR #6024).
 
     Args:
-        token_loss: (B, T).
-        mask: (B, T), 1 on real tokens.
+        token_loss: (..., N, B, T).
+        mask: (N, B, T), 1 on real tokens.
         settings: Type and sizes.
         window: Micro-batches of this accumulation window.
-        generation_tokens: Tokens of the generation batch over all processes, for dapo.
+        generation_tokens: (N,), tokens of the generation batch over all processes, for dapo.
+
+    Returns:
+        (..., N).
     """
     masked = token_loss * mask
     if settings.loss_type == "dapo" and generation_tokens is not None:
         tokens = generation_tokens.clamp(min=1.0) / settings.processes
-        return masked.sum() / (tokens * window / settings.steps_per_generation)
+        return masked.sum((-2, -1)) / (tokens * window / settings.steps_per_generation)
     if settings.loss_type == "grpo":
-        loss = (masked.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean()
+        loss = (masked.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean(-1)
     elif settings.loss_type == "dr_grpo":
-        loss = masked.sum() / (token_loss.size(0) * settings.max_completion_length)
+        loss = masked.sum((-2, -1)) / (token_loss.size(-2) * settings.max_completion_length)
     else:
-        loss = masked.sum() / mask.sum().clamp(min=1.0)
+        loss = masked.sum((-2, -1)) / mask.sum((-2, -1)).clamp(min=1.0)
     return loss / window if settings.includes_accumulation else loss

@@ -1,7 +1,7 @@
 """Numbers of micro-batches: log ratios, clipped tokens, checksums, the loss against its formula.
 
-At each loss only what cannot wait is computed (the log ratio, checksums, now and then the documented loss); everything else is
-computed for all micro-batches of a rollout at once, when the next rollout comes. Shapes: B samples, T completion tokens.
+At each loss only references are taken, and a copy of what others may overwrite; everything is computed later, for all
+micro-batches of one shape at once. Shapes: N micro-batches, B samples, T completion tokens.
 """
 
 from __future__ import annotations
@@ -13,219 +13,215 @@ import msgspec
 from torch import Tensor
 
 from rlstep_hooks.events import MicroBatchValues
-from rlstep_hooks.frameworks.trl.loss import clipped_token_loss, clipped_tokens, documented_loss, kl_estimate
+from rlstep_hooks.frameworks.trl.loss import LossTerms, clipped_tokens, compare_losses
 
 if TYPE_CHECKING:
-    from rlstep_hooks.frameworks.deferred import DeferredValues
     from rlstep_hooks.frameworks.trl.loss import LossSettings
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
-TOKENS = "rlstep_tokens"
-"""Key added to a rollout's tensors: a checksum of each sample's completion tokens."""
-OLD = "rlstep_old"
-"""Key added to a rollout's tensors: a checksum of each sample's old log-probs, bit for bit."""
+CHECKS = "rlstep_checks"
+"""Key added to a rollout's tensors: for each sample, checksums of its completion tokens and of its old log-probs."""
 
-COMPARED_TENSORS = 256
-"""Tensors of the sample buffer that are remembered as compared; all are forgotten when there are more."""
-HELD_ELEMENTS = 1 << 22
-"""Elements of log ratios that are held for the next rollout; beyond, they are worked up at once, so memory stays bounded."""
+HELD_ELEMENTS = 1 << 20
+"""Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
 
-Key = tuple[str, tuple[int, ...]]
-"""Kind of numbers, and the micro-batches (or the rollout, or the update) that they belong to, in order."""
 Scope = Literal["token", "sequence"]
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """What one micro-batch leaves until the next rollout."""
+    """What one loss leaves until it is worked up."""
 
     index: int
-    scope: Scope | None
-    """None where the current log-probs take the place of old ones."""
-    log_ratio: Tensor | None
+    new: Tensor
+    """(B, T), log-probs of the loss."""
+    old: Tensor | None
+    """(B, T) or (B,), a copy of the old log-probs; None where the current ones take their place."""
     mask: Tensor
-    advantages: Tensor | None
-    """For the clipped tokens; None where the loss has no clip of this form."""
+    tokens: Tensor
+    checks: Tensor | None
+    advantages: Tensor
+    loss: LossTerms | None
+    versions: tuple[int, ...]
+
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for micro-batches that are worked up together."""
+        old = None if self.old is None else (self.old.shape, self.old.dtype)
+        checks = None if self.checks is None else self.checks.shape
+        loss = None if self.loss is None else self.loss.kind()
+        return self.new.shape, self.new.dtype, self.mask.shape, self.advantages.shape, old, checks, loss
+
+    def written_to(self) -> bool:
+        """Whether somebody wrote to a tensor after the loss had used it."""
+        return self.versions != _versions(self.new, self.mask, self.tokens, self.advantages, self.loss)
+
+
+class MicroBatchSource(msgspec.Struct, frozen=True):
+    """What a vector of `MicroBatchMeter` means: `columns` one after the other, each with a number for each micro-batch."""
+
+    indices: tuple[int, ...]
+    columns: tuple[str, ...]
+    scope: Scope
+
+    def values(self, numbers: list[float]) -> list[MicroBatchValues]:
+        """The vector's numbers, micro-batch by micro-batch."""
+        count = len(self.indices)
+        return [
+            self._values(index, dict(zip(self.columns, numbers[place::count], strict=True)))
+            for place, index in enumerate(self.indices)
+        ]
+
+    def _values(self, index: int, of: dict[str, float]) -> MicroBatchValues:
+        tokens = max(of["tokens"], 1.0)
+        ratio_is_one = "largest" not in of  # the current log-probs in the place of old ones
+        clipped = 0.0 if ratio_is_one else of.get("clipped")
+        return MicroBatchValues(
+            index=index,
+            tokens=int(of["tokens"]),
+            max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
+            mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
+            clipped=None if clipped is None else finite(clipped / tokens),
+            scope=self.scope,
+            old_intact=of["old_differ"] == 0 if "old_differ" in of else None,
+            tokens_intact=of["tokens_differ"] == 0 if "tokens_differ" in of else None,
+            loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
+        )
 
 
 class MicroBatchMeter:
-    """Measures the micro-batches of one trainer."""
+    """Measures the micro-batches of one trainer.
 
-    def __init__(self, values: DeferredValues[Key], settings: LossSettings | None) -> None:
-        self._values = values
+    Args:
+        settings: Of the loss; None where it has no clip of the covered form.
+    """
+
+    def __init__(self, settings: LossSettings | None) -> None:
         self._settings = settings
         self._positions: Tensor | None = None
-        self._compared: dict[int, tuple[Tensor, int]] = {}
         self._held: list[_Held] = []
-        self._held_elements = 0
+        self._elements = 0
+        self._waits = True
+        """Whether work may wait. Not once somebody was seen to write to what a loss had used."""
+        self._done: list[tuple[MicroBatchSource, Tensor]] = []
 
     def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None) -> None:
         """Add identities and checksums to the tensors of a rollout."""
-        output[ROWS] = rows
-        output[TOKENS] = self.token_checksum(output["completion_ids"])
-        if old is not None:
-            output[OLD] = bit_checksum(old)
+        import torch
 
-    def measure(self, index: int, inputs: dict[str, Any], new: Tensor, old: Tensor | None) -> Tensor | None:
-        """Take what a loss was computed from.
+        output[ROWS] = rows
+        checks = self._token_checksum(output["completion_ids"])
+        output[CHECKS] = torch.stack(
+            [checks] if old is None else [checks, bit_checksum(old, per_token=old.dim() == 2)], -1
+        )
+
+    def hold(self, index: int, inputs: dict[str, Any], new: Tensor, old: Tensor | None, loss: LossTerms | None) -> None:
+        """Keep what a loss was computed from.
 
         Args:
             index: The micro-batch.
             inputs: What the loss got.
             new: (B, T), log-probs of the loss, detached.
             old: (B, T) or (B,), old log-probs; None where the loss takes the current ones.
-
-        Returns:
-            (B, T), the log ratio, 0 on masked tokens; None where it is 0 throughout or not kept for each token.
+            loss: For the comparison with the documented formula; None for no comparison.
         """
-        mask = token_mask(inputs)
-        scope: Scope | None = None
-        log_ratio: Tensor | None = None
-        if old is not None:
-            scope = "token" if old.dim() == 2 else "sequence"
-            log_ratio = (new - old) * mask if scope == "token" else (new * mask).sum(1) - old
-            checksum = inputs.get(OLD)
-            if checksum is not None and checksum.shape[0] == old.shape[0] and not self._was_compared(old):
-                self._values.add(("old", (index,)), _any(bit_checksum(old) != checksum))
-        checksum, tokens = inputs.get(TOKENS), inputs["completion_ids"]
-        if checksum is not None and checksum.shape[0] == tokens.shape[0] and not self._was_compared(tokens):
-            self._values.add(("tokens", (index,)), _any(self.token_checksum(tokens) != checksum))
-        clips = scope == "token" and self._settings is not None
-        advantages = as_column(inputs["advantages"]) if clips else None
-        self._held.append(_Held(index, scope, log_ratio, mask, advantages))
-        self._held_elements += mask.numel()
-        if self._held_elements > HELD_ELEMENTS:
-            self.work_up()
-        return log_ratio if scope == "token" else None
+        if self._waits and self._held and self._held[-1].written_to():
+            self._waits = False
+        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"]
+        checks = inputs.get(CHECKS)
+        if checks is not None and checks.shape[0] != tokens.shape[0]:
+            checks = None
+        own = None if old is None else old.clone()  # buffers of old log-probs are overwritten in some faults
+        versions = _versions(new, mask, tokens, advantages, loss)
+        self._held.append(_Held(index, new, own, mask, tokens, checks, advantages, loss, versions))
+        self._elements += new.numel()
+        if self._elements > HELD_ELEMENTS or not self._waits:
+            self._work_up()
 
-    def compare_loss(
-        self,
-        index: int,
-        loss: Tensor,
-        inputs: dict[str, Any],
-        *,
-        new: Tensor,
-        log_ratio: Tensor | None,
-        beta: float,
-        weighs_kl: bool,
-        window: int,
-        backward_divides_by: int,
-    ) -> None:
-        """Evaluate the documented loss of a micro-batch, once as it is and once with terms that cannot cancel.
+    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+        """The numbers of all micro-batches since the last call, as vectors of float32."""
+        self._work_up()
+        done, self._done = self._done, []
+        return done
 
-        Args:
-            index: The micro-batch.
-            loss: What the trainer returned.
-            inputs: What the loss got.
-            new: (B, T), log-probs of the loss, detached.
-            log_ratio: (B, T), or None where it is 0.
-            beta: Weight of the KL term.
-            weighs_kl: Whether the KL term is multiplied by the ratio (`use_bias_correction_kl`).
-            window: Micro-batches of this accumulation window.
-            backward_divides_by: What accelerate divides the loss by before the backward pass; 1 in a healthy run.
-        """
+    def _work_up(self) -> None:
         import torch
 
-        settings = self._settings
-        if settings is None:
-            return
-        mask, advantages = token_mask(inputs), as_column(inputs["advantages"])
-        free = -advantages.expand(mask.shape)
-        token_loss = free if log_ratio is None else clipped_token_loss(log_ratio, advantages, settings)
-        reference = inputs.get("ref_per_token_logps")
-        if reference is not None and beta != 0.0:
-            kl = kl_estimate(reference, new)
-            token_loss = token_loss + beta * (kl * torch.exp(log_ratio) if weighs_kl and log_ratio is not None else kl)
-        tokens = inputs.get("num_items_in_batch")
-        numbers = [
-            documented_loss(terms, mask, settings=settings, window=window, generation_tokens=tokens)
-            for terms in (token_loss, token_loss.abs())
-        ]
-        numbers.append(loss.detach() / backward_divides_by)
-        self._values.add(("loss", (index,)), torch.stack([number.float() for number in numbers]))
-
-    def work_up(self) -> None:
-        """Compute the numbers of all micro-batches held, those of one shape together."""
         groups: dict[tuple[Any, ...], list[_Held]] = {}
         for held in self._held:
-            shape = held.advantages.shape if held.advantages is not None else None
-            groups.setdefault((held.scope, held.mask.shape, shape), []).append(held)
-        for (scope, _, _), group in groups.items():
-            self._add_ratios(scope, group)
-        self._held.clear()
-        self._held_elements = 0
-        if len(self._compared) > COMPARED_TENSORS:
-            self._compared.clear()
+            if held.written_to():
+                self._waits = False  # what its loss used is gone, so nothing is said of it; later ones do not wait
+            else:
+                groups.setdefault(held.kind(), []).append(held)
+        self._held, self._elements = [], 0
+        for group in groups.values():
+            columns = self._columns(group)
+            scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
+            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope)
+            self._done.append((source, torch.cat(list(columns.values()))))
 
-    def _add_ratios(self, scope: Scope | None, group: list[_Held]) -> None:
+    def _columns(self, group: list[_Held]) -> dict[str, Tensor]:
+        """The numbers of micro-batches of one kind: each column (N,) float32."""
         import torch
 
-        indices = tuple(held.index for held in group)
-        rows = [torch.stack([held.mask for held in group]).sum((1, 2), dtype=torch.float32)]
-        kind: str = scope or "current"
-        if scope is not None:
-            ratios = torch.stack([held.log_ratio for held in group if held.log_ratio is not None]).float()
-            size = ratios.abs().flatten(1)
-            rows += [size.amax(1), size.sum(1)]
-            advantages = [held.advantages for held in group if held.advantages is not None]
-            if advantages and self._settings is not None:
-                rows.append(clipped_tokens(ratios, torch.stack(advantages), self._settings))
-                kind = "clipped"
-        self._values.add((kind, indices), torch.cat(rows))
+        new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
+        advantages = torch.stack([as_column(held.advantages) for held in group])
+        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32)}
+        copies = [held.old for held in group if held.old is not None]
+        old = torch.stack(copies) if copies else None
+        log_ratio: Tensor | None = None
+        if old is not None:
+            per_token = old.dim() == 3
+            log_ratio = (new - old) * mask if per_token else (new * mask).sum(2) - old
+            size = log_ratio.float().abs().flatten(1)
+            columns |= {"largest": size.amax(1), "sum": size.sum(1)}
+            if per_token and self._settings is not None:
+                columns["clipped"] = clipped_tokens(log_ratio.float(), advantages, self._settings)
+        checks = [held.checks for held in group if held.checks is not None]
+        if checks:
+            columns |= self._differences(torch.stack(checks), torch.stack([held.tokens for held in group]), old)
+        losses = [held.loss for held in group if held.loss is not None]
+        if losses and self._settings is not None:
+            compared = compare_losses(
+                losses, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages, settings=self._settings
+            )
+            columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
+        return columns
 
-    def _was_compared(self, tensor: Tensor) -> bool:
-        """Whether this very tensor was compared with its checksum in an earlier pass and not written to since.
-
-        torch counts in-place writes in a tensor's version; asking costs no work on the device.
-        """
-        version = -1 if tensor.is_inference() else tensor._version
-        known = self._compared.get(id(tensor))
-        self._compared[id(tensor)] = (tensor, version)
-        return known is not None and known[0] is tensor and known[1] == version >= 0
-
-    def token_checksum(self, completion_ids: Tensor) -> Tensor:
-        """(B, T) token ids -> (B,) int64 that changes with any token and with their order."""
+    def _differences(self, checks: Tensor, tokens: Tensor, old: Tensor | None) -> dict[str, Tensor]:
+        """How many samples differ from their checksums."""
         import torch
 
-        width, known = completion_ids.shape[1], self._positions
+        found = {"tokens_differ": self._token_checksum(tokens)}
+        if old is not None and checks.shape[-1] > 1:
+            found["old_differ"] = bit_checksum(old, per_token=old.dim() == 3)
+        sums = torch.stack(list(found.values()), -1)
+        differing = (sums != checks[..., : len(found)]).sum(1, dtype=torch.float32)
+        return dict(zip(found, differing.unbind(1), strict=True))
+
+    def _token_checksum(self, completion_ids: Tensor) -> Tensor:
+        """(..., T) token ids -> (...) int64 that changes with any token and with their order."""
+        import torch
+
+        width, known = completion_ids.shape[-1], self._positions
         if known is None or known.shape[0] < width or known.device != completion_ids.device:
             known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * 2654435761
             self._positions = known
         return (completion_ids * known[:width]).sum(-1)
 
 
-class MicroBatchNumbers:
-    """Puts together what has arrived for micro-batches, in whatever order and parts it came."""
+def version_of(tensor: Tensor) -> int:
+    """How often torch saw in-place writes to a tensor; -1 where it does not count. Asking costs no work on the device."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # made in inference mode
+        return -1
 
-    def __init__(self) -> None:
-        self._fields: dict[int, dict[str, Any]] = {}
 
-    def take(self, kind: str, indices: tuple[int, ...], numbers: list[float]) -> None:
-        """Unpack one vector of `MicroBatchMeter`."""
-        count = len(indices)
-        for place, index in enumerate(indices):
-            fields = self._fields.setdefault(index, {"tokens": 0})
-            if kind in ("old", "tokens"):
-                fields[f"{kind}_intact"] = numbers[0] == 0
-            elif kind == "loss":
-                fields["loss_ratio"] = _loss_ratio(*numbers)
-            else:
-                tokens = numbers[place]
-                divisor = max(tokens, 1.0)
-                fields["tokens"] = int(tokens)
-                if kind == "current":  # the current log-probs in the place of old ones: the ratio is 1
-                    fields |= {"max_abs_log_ratio": 0.0, "mean_abs_log_ratio": 0.0, "clipped": 0.0}
-                    continue
-                fields["max_abs_log_ratio"] = finite(numbers[count + place])
-                fields["mean_abs_log_ratio"] = finite(numbers[2 * count + place] / divisor)
-                if kind == "clipped":
-                    fields["clipped"] = finite(numbers[3 * count + place] / divisor)
-                else:
-                    fields["scope"] = kind
-
-    def values(self) -> tuple[MicroBatchValues, ...]:
-        """All micro-batches, in order."""
-        return tuple(MicroBatchValues(index=index, **self._fields[index]) for index in sorted(self._fields))
+def _versions(new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None) -> tuple[int, ...]:
+    versions = version_of(new), version_of(mask), version_of(tokens), version_of(advantages)
+    if loss is None:
+        return versions
+    return *versions, version_of(loss.value), 0 if loss.reference is None else version_of(loss.reference)
 
 
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
@@ -233,13 +229,12 @@ def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
     return finite(loss / expected) if largest > 0 and abs(expected) > 0.01 * largest else None
 
 
-def bit_checksum(values: Tensor) -> Tensor:
-    """(B,) or (B, T) floating point -> (B,) int64: the sum of the bit patterns, exact in any order of summation."""
+def bit_checksum(values: Tensor, *, per_token: bool) -> Tensor:
+    """The bit patterns of floating point numbers as int64; (..., T) is summed to (...), exact in any order of summation."""
     import torch
 
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
-    bits = values.detach().contiguous().view(integer)
-    return bits.sum(-1, dtype=torch.int64) if bits.dim() > 1 else bits.to(torch.int64)
+    bits = values.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+    return bits.sum(-1, dtype=torch.int64) if per_token else bits.to(torch.int64)
 
 
 def token_mask(inputs: dict[str, Any]) -> Tensor:
@@ -252,13 +247,6 @@ def token_mask(inputs: dict[str, Any]) -> Tensor:
 def as_column(advantages: Tensor) -> Tensor:
     """Advantages of shape (B,) as (B, 1); those of a subclass may have one for each token and stay (B, T)."""
     return advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
-
-
-def _any(different: Tensor) -> Tensor:
-    """(B,) bool -> (1,) float32: how many differ."""
-    import torch
-
-    return different.sum(dtype=torch.float32).reshape(1)
 
 
 def finite(number: float) -> float | None:

@@ -15,32 +15,21 @@ from rlstep_hooks.events import (
     ConfigChanged,
     EpochEnd,
     Evaluated,
-    Measured,
     MicroBatch,
     Purpose,
     Refresh,
     Rollout,
-    RolloutValues,
     SampleRows,
-    Update,
-    UpdateValues,
     WeightSync,
 )
 from rlstep_hooks.frameworks.contained import Contained
-from rlstep_hooks.frameworks.deferred import DeferredValues
 from rlstep_hooks.frameworks.forward_watch import ForwardWatch
 from rlstep_hooks.frameworks.trl.limits import uncovered_loss, unobservable
-from rlstep_hooks.frameworks.trl.loss import COVERED, read_loss_settings
-from rlstep_hooks.frameworks.trl.measure import (
-    ROWS,
-    Key,
-    MicroBatchMeter,
-    MicroBatchNumbers,
-    finite,
-    token_mask,
-)
+from rlstep_hooks.frameworks.trl.loss import COVERED, LossTerms, read_loss_settings
+from rlstep_hooks.frameworks.trl.measure import ROWS, MicroBatchMeter, version_of
+from rlstep_hooks.frameworks.trl.numbers import INTERVAL, NumberCollector
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
-from rlstep_hooks.frameworks.weight_probe import WeightProbe
+from rlstep_hooks.frameworks.trl.updates import UpdateObserver
 from rlstep_hooks.patching import Patches
 
 if TYPE_CHECKING:
@@ -55,6 +44,11 @@ if TYPE_CHECKING:
 
 _ROLLOUT_SHIFT = 32
 _REMEMBERED_ROLLOUTS = 4096
+_REMEMBERED_SLICES = 256
+_COMPARED_CYCLES = 8
+"""Cycles of rollouts at the beginning whose losses are compared with the documented formula."""
+_COMPARED_EVERY = 7
+"""Later, the losses of each seventh cycle are compared. Odd, so that it seldom divides a data epoch."""
 
 
 class LogProbCall:
@@ -80,7 +74,16 @@ class Phase:
 class TrlObserver:
     """Turns one trainer's method calls into events."""
 
-    def __init__(self, trainer: Any, schedule: Schedule, release: Release, recorder: Recorder, *, epochs: int) -> None:
+    def __init__(
+        self,
+        trainer: Any,
+        schedule: Schedule,
+        release: Release,
+        recorder: Recorder,
+        *,
+        epochs: int,
+        interval: float = INTERVAL,
+    ) -> None:
         self.trainer = trainer
         self.schedule = schedule
         self.release = release
@@ -88,37 +91,35 @@ class TrlObserver:
         self.active = False
         self.on_raise: Callable[[BaseException], None] | None = None
         """Told of an exception out of a training step, where nobody else sees it."""
-        self.version = int(trainer.state.global_step)
+        self.updates = UpdateObserver(trainer, recorder)
         self._patches = Patches()
-        self._guards: dict[tuple[str, ...], Contained] = {}
+        # Each keeps this package's own errors away from training; what they cost the observation is recorded.
+        self._order_guard = Contained(recorder, ("order",))
+        self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
+        self._sampler_guard = Contained(recorder, ("sampler",))
+        self._log_prob_guard = Contained(recorder, ("log_ratio", "refresh"))
+        self._loss_guard = Contained(recorder, ("log_ratio", "loss", "samples"))
+        self._microbatch_guard = Contained(recorder, ("order", "samples", "log_ratio"))
         self._passes_decide = not release.has_steps_per_generation
         """0.16 and 0.17: the number of passes decides whether old log-probs are used, not whether they are there."""
-        self._handles: list[Any] = []
         self._phase: Phase | None = None
         self._rollout_calls: list[LogProbCall] | None = None
         self._forwards: ForwardWatch | None = None
         self._rollouts = 0
         self._microbatches = 0
         self.microbatches_in_epoch = 0
-        self._window = 0
-        self._windows = self.version
         self._sampled: OrderedDict[int, int] = OrderedDict()
         self._refreshed: OrderedDict[int, int] = OrderedDict()
+        self._identified: dict[int, tuple[Tensor, int, tuple[SampleRows, ...]]] = {}
         self._sampler_version: int | None = None
-        self._stepped = False
-        self._loop_steps = False
-        self._lr: float | None = None
-        self._device_lr: float | Tensor = 0.0
-        self._lr_tick: int | None = None
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
-        self._values: DeferredValues[Key] = DeferredValues()
         self._settings = {name: getattr(trainer.args, name, None) for name in CYCLE_SETTINGS}
-        self._probe: WeightProbe | None = None
-        clips = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
-        self._meter = MicroBatchMeter(self._values, read_loss_settings(trainer, release) if clips else None)
-        self._loss_uncovered = uncovered_loss(trainer, schedule)
-        self._own_scaler = getattr(trainer.accelerator, "scaler", None)
+        covered = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
+        self._loss_settings = read_loss_settings(trainer, release) if covered else None
+        self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
+        self._meter = MicroBatchMeter(self._loss_settings)
+        self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._epochs = epochs
 
     # Attaching
@@ -148,51 +149,21 @@ class TrlObserver:
                 self._patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_push)
             elif hasattr(trainer, "_move_model_to_vllm"):
                 wrap("_move_model_to_vllm", self._around_weight_push)
-        self._attach_optimizer(optimizer)
+        self.updates.attach(optimizer)
         for topic, why in unobservable(trainer, self.schedule):
             self.recorder.cannot(topic, why)
-
-    def _attach_optimizer(self, optimizer: Any) -> None:
-        # torch's own hooks see real steps only: not those that a gradient scaler skips, nor accelerate's wrapper.
-        if getattr(self.trainer, "is_deepspeed_enabled", False):
-            for topic in ("order", "weights", "learning_rate"):
-                self.recorder.cannot(topic, "DeepSpeed makes the optimizer step inside its own engine")
-            return
-        inner = optimizer
-        while hasattr(inner, "optimizer"):
-            inner = inner.optimizer
-        if not hasattr(inner, "register_step_post_hook"):
-            for topic in ("order", "weights", "learning_rate"):
-                self.recorder.cannot(topic, f"{type(inner).__name__} is no torch optimizer with step hooks")
-            return
-        self._handles.append(inner.register_step_pre_hook(self._before_step))
-        self._handles.append(inner.register_step_post_hook(self._after_step))
-        probe = WeightProbe(self.trainer.model.parameters())
-        if probe.size:
-            self._probe = probe
-        else:
-            self.recorder.cannot("weights", "no trainable weight is held whole on this process")
 
     def detach(self) -> None:
         """Take all hooks off. Every attribute is then the object it was before."""
         if not self.active:
             return
         self.active = False
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self.updates.detach()
         left = self._patches.restore()
         if left:
             self.recorder.cannot(
                 "recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}"
             )
-
-    def _contained(self, *topics: str) -> Contained:
-        """Keep this package's own errors away from training; what they cost the observation is recorded."""
-        guard = self._guards.get(topics)
-        if guard is None:
-            guard = self._guards[topics] = Contained(self.recorder, topics)
-        return guard
 
     # Training and evaluation
 
@@ -208,7 +179,7 @@ class TrlObserver:
             raise
         finally:
             self._phase = None
-        with self._contained("order", "samples", "log_ratio"):
+        with self._microbatch_guard:
             self._emit_microbatch(phase)
         return result
 
@@ -224,7 +195,7 @@ class TrlObserver:
 
     def evaluated(self) -> None:
         """An evaluation ended (TrainerCallback.on_evaluate, all releases)."""
-        with self._contained("order"):
+        with self._order_guard:
             if self._evaluation_batches:
                 self.recorder.emit(
                     Evaluated(
@@ -235,7 +206,7 @@ class TrlObserver:
 
     def epoch_ended(self, *, stopping: bool, run_over: bool) -> None:
         """A pass of the loader ended (TrainerCallback.on_epoch_end, all releases)."""
-        with self._contained("order"):
+        with self._order_guard:
             self._epochs += 1
             self.microbatches_in_epoch = 0
             self.recorder.emit(
@@ -256,7 +227,7 @@ class TrlObserver:
             self._rollout_calls = self._forwards = None
             if forwards is not None:
                 forwards.remove()
-        with self._contained("order", "samples", "refresh"):
+        with self._rollout_guard:
             rows = args[0] if args else kwargs.get("inputs")
             self._emit_rollout(rows, output, calls, forwards.seen if forwards is not None else None)
         return output
@@ -288,18 +259,20 @@ class TrlObserver:
                 at=recorder.now(),
                 index=index,
                 samples=samples,
-                policy_version=self.version,
+                policy_version=self.updates.version,
                 sampler_version=self._sampler_at_rollout(forwards, calls),
                 purpose=purpose,
                 reference=output.get("ref_per_token_logps") is not None or self._has_reference_call(calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
             )
         ]
-        _remember(self._sampled, index, self.version)
+        _remember(self._sampled, index, self.updates.version)
         with torch.no_grad():
             old = output.get("old_per_token_logps")
             old = output.get("old_logps") if old is None else old
-            self._meter.mark(output, torch.arange(samples) + (index << _ROLLOUT_SHIFT), old)
+            first = index << _ROLLOUT_SHIFT
+            self._meter.mark(output, torch.arange(first, first + samples), old)
+            self._numbers.add_rollout(index, output)
         if old is not None and purpose == "training":
             made_by = self._origin(old, calls)
             if made_by is not None:
@@ -316,9 +289,7 @@ class TrlObserver:
         recorder.emit(*events)
         if purpose == "training":
             self._check_settings()
-        self._add_rollout_values(index, output)
-        self._send_numbers()
-        self._emit_measured()
+        self._numbers.collect()
 
     def _sampler_at_rollout(self, forwards: bool | None, calls: list[LogProbCall]) -> int | None:
         """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
@@ -326,7 +297,7 @@ class TrlObserver:
             return self._sampler_version
         if forwards is None:
             return None
-        return self.version if forwards else -1
+        return self.updates.version if forwards else -1
 
     def _is_policy(self, model: Any) -> bool:
         return model is self.trainer.model or model is self.trainer.model_wrapped
@@ -358,20 +329,6 @@ class TrlObserver:
             for prompt in prompts[start + 1 : start + group]
         )
 
-    def _add_rollout_values(self, index: int, output: Any) -> None:
-        import torch
-
-        with torch.no_grad():
-            values = [output["advantages"].abs().max().float()]
-            sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
-            kind = "rollout"
-            if isinstance(sampled, torch.Tensor) and old is not None:
-                mask = token_mask(output)
-                gap = torch.nan_to_num((old - sampled).abs() * mask)
-                values += [gap.sum().float(), gap.max().float(), mask.sum().float()]
-                kind = "gap"
-            self._values.add((kind, (index,)), torch.stack(values))
-
     def _check_settings(self) -> None:
         """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
         for name, before in self._settings.items():
@@ -385,9 +342,9 @@ class TrlObserver:
     def _around_weight_push(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         if self.active:
-            with self._contained("sampler"):
-                self._sampler_version = self.version
-                self.recorder.emit(WeightSync(at=self.recorder.now(), policy_version=self.version))
+            with self._sampler_guard:
+                self._sampler_version = self.updates.version
+                self.recorder.emit(WeightSync(at=self.recorder.now(), policy_version=self.updates.version))
         return result
 
     # Log-probs and loss
@@ -406,10 +363,10 @@ class TrlObserver:
         if calls is None and self._phase is not None and self._phase.loss_inputs is not None:
             calls = self._phase.calls
         if self.active and calls is not None:
-            with self._contained("log_ratio", "refresh"):
+            with self._log_prob_guard:
                 log_probs = result[0] if isinstance(result, tuple) else result
                 model = args[0] if args else kwargs["model"]
-                calls.append(LogProbCall(model, log_probs, self.version, log_probs.requires_grad))
+                calls.append(LogProbCall(model, log_probs, self.updates.version, log_probs.requires_grad))
         return result
 
     def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -420,7 +377,7 @@ class TrlObserver:
         loss = wrapped(*args, **kwargs)
         phase.loss = loss
         if phase.purpose == "training":
-            with self._contained("log_ratio", "loss", "samples"):
+            with self._loss_guard:
                 self._measure_loss(phase)
         return loss
 
@@ -442,35 +399,38 @@ class TrlObserver:
         return inputs.get("old_per_token_logps")
 
     def _measure_loss(self, phase: Phase) -> None:
-        """Compute, on the device, the numbers of this micro-batch."""
+        """Keep, on the device, what this micro-batch's loss was computed from."""
         import torch
 
         inputs = phase.loss_inputs
-        new = next((call.log_probs for call in reversed(phase.calls) if call.grad), None)
+        new = None
+        for call in phase.calls:
+            if call.grad:
+                new = call.log_probs
         if inputs is None or new is None:
             self.recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
             return
-        old = self._old_log_probs(inputs)
-        trainer, index = self.trainer, self._microbatches
         with torch.no_grad():
-            new = new.detach()
-            log_ratio = self._meter.measure(index, inputs, new, old)
-            # The micro-batches of a cycle share their normalisers, so one stands for the others: each in its turn.
-            cycle, position = divmod(index, self.schedule.microbatches_per_cycle)
-            turn = cycle % self.schedule.microbatches_per_cycle
-            if position == turn and not self._loss_uncovered and phase.loss is not None:
-                accumulation = trainer.args.gradient_accumulation_steps
-                self._meter.compare_loss(
-                    index,
-                    phase.loss,
-                    inputs,
-                    new=new,
-                    log_ratio=log_ratio,
-                    beta=trainer.beta,
-                    weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
-                    window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
-                    backward_divides_by=trainer.accelerator.gradient_accumulation_steps,
-                )
+            terms = self._loss_terms(phase.loss, inputs) if phase.loss is not None else None
+            self._meter.hold(self._microbatches, inputs, new.detach(), self._old_log_probs(inputs), terms)
+
+    def _loss_terms(self, loss: Tensor, inputs: dict[str, Any]) -> LossTerms | None:
+        """What the documented formula needs besides log-probs; None where it does not cover this loss, or in a cycle whose
+        losses are not compared."""
+        settings, trainer = self._loss_settings, self.trainer
+        cycle = self._microbatches // self.schedule.microbatches_per_cycle
+        if settings is None or not self._compares_loss or (cycle >= _COMPARED_CYCLES and cycle % _COMPARED_EVERY):
+            return None
+        accumulation = trainer.args.gradient_accumulation_steps
+        return LossTerms(
+            value=loss.detach(),
+            reference=inputs.get("ref_per_token_logps"),
+            generation_tokens=inputs.get("num_items_in_batch") if settings.loss_type == "dapo" else None,
+            beta=trainer.beta,
+            weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
+            window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
+            backward_divides_by=trainer.accelerator.gradient_accumulation_steps,
+        )
 
     # Events of the training loop
 
@@ -480,14 +440,7 @@ class TrlObserver:
             return
         index = self._microbatches
         old = self._old_log_probs(inputs)
-        recomputed = next(
-            (
-                c
-                for c in phase.calls
-                if old is not None and self._is_policy(c.model) and (c.log_probs is old or self._stands_for_old(c))
-            ),
-            None,
-        )
+        recomputed = self._recomputed(phase.calls, old) if old is not None else None
         samples = int(inputs["completion_ids"].shape[0])
         trained, rollouts = self._identify(inputs)
         if recomputed is not None:
@@ -501,157 +454,77 @@ class TrlObserver:
                     in_loss=True,
                 )
             )
-        sampled = [self._sampled[r] for r in rollouts if r in self._sampled]
-        refreshed = [self._refreshed[r] for r in rollouts if r in self._refreshed]
         old_version: int | None = None
         if recomputed is not None:
             old_version = recomputed.version
-        elif old is not None and refreshed:
-            old_version = min(refreshed)
+        elif old is not None:
+            old_version = _oldest(self._refreshed, rollouts)
         self.recorder.emit(
             MicroBatch(
                 at=self.recorder.now(),
                 index=index,
                 samples=samples,
                 trained=trained,
-                policy_version=self.version,
-                sampled_version=min(sampled) if sampled else None,
+                policy_version=self.updates.version,
+                sampled_version=_oldest(self._sampled, rollouts),
                 old_version=old_version,
                 old_source="detach" if old is None else "at_rollout" if recomputed is None else "recompute",
             )
         )
         self._microbatches += 1
         self.microbatches_in_epoch += 1
-        self._window += 1
+        self.updates.trained_microbatch()
 
-    def _stands_for_old(self, call: LogProbCall) -> bool:
-        """Whether a forward of the policy inside the loss can only serve as old log-probs.
+    def _recomputed(self, calls: list[LogProbCall], old: Tensor) -> LogProbCall | None:
+        """The forward of the policy, inside the loss, that gave its old log-probs; None where they came with it.
 
-        It has no gradient, and is not the reference that 0.18 computes there with adapters switched off.
+        One without a gradient can only serve as that, unless it is the reference that 0.18 computes there with adapters
+        switched off.
         """
-        return not call.grad and not (self.schedule.reference_source == "in_loss" and self.trainer.ref_model is None)
+        for call in calls:
+            serves = call.log_probs is old or not (call.grad or self._reference_in_loss())
+            if serves and self._is_policy(call.model):
+                return call
+        return None
+
+    def _reference_in_loss(self) -> bool:
+        return self.schedule.reference_source == "in_loss" and self.trainer.ref_model is None
 
     def _identify(self, inputs: dict[str, Any]) -> tuple[tuple[SampleRows, ...] | None, list[int]]:
         """Which samples a micro-batch holds, and of which rollouts."""
         rows = inputs.get(ROWS)
         if rows is None:
             return None, []
+        written, known = version_of(rows), self._identified.get(id(rows))
+        if (
+            known is not None and known[0] is rows and known[1] == written >= 0
+        ):  # this slice was trained in an earlier pass
+            return known[2], [part.rollout for part in known[2]]
         by_rollout: dict[int, list[int]] = {}
         for identity in rows.tolist():
             by_rollout.setdefault(identity >> _ROLLOUT_SHIFT, []).append(identity & ((1 << _ROLLOUT_SHIFT) - 1))
-        return tuple(SampleRows(r, tuple(found)) for r, found in by_rollout.items()), list(by_rollout)
-
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self.active:
-            return
-        with self._contained("weights", "learning_rate"):
-            rate = optimizer.param_groups[0]["lr"]
-            # A rate held in a tensor on the device stays there: reading it would wait for the device.
-            self._lr = float(rate) if not hasattr(rate, "is_cuda") or not rate.is_cuda else None
-            self._device_lr = rate
-            self._lr_tick = getattr(self.trainer.lr_scheduler, "last_epoch", None)
-            if self._probe is not None:
-                self._probe.before_step()
-
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self.active:
-            return
-        with self._contained("order", "weights"):
-            self._stepped = True
-            self.version += 1
-            self._emit_update(applied=True, by_loop=self._loop_steps)
-            if self._probe is not None:
-                self._probe.after_step(self._windows - 1, self._device_lr)
-
-    def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
-        self.recorder.emit(
-            Update(
-                at=self.recorder.now(),
-                index=self._windows,
-                applied=applied,
-                by_loop=by_loop,
-                version=self.version,
-                microbatches=self._window,
-                learning_rate=self._lr,
-                lr_tick=self._lr_tick if isinstance(self._lr_tick, int) else None,
-                skip_reason=skip_reason,
-            )
-        )
-        self._windows += 1
-        self._window = 0
+        found = tuple(SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items())
+        if len(self._identified) >= _REMEMBERED_SLICES:
+            self._identified.clear()
+        self._identified[id(rows)] = (rows, written, found)
+        return found, list(by_rollout)
 
     def step_expected(self) -> None:
         """The loop is about to step (TrainerCallback.on_pre_optimizer_step, all releases)."""
-        self._stepped, self._loop_steps = False, True
+        self.updates.step_expected()
 
     def step_passed(self) -> None:
-        """The loop has been at its optimizer step (TrainerCallback.on_optimizer_step); it also fires when none was made."""
-        self._loop_steps = False
-        with self._contained("order"):
-            if self.active and not self._stepped and self._handles:
-                scaler = self._own_scaler is not None and bool(self.trainer.accelerator.optimizer_step_was_skipped)
-                self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
-
-    # Numbers
+        """The loop has been at its optimizer step (TrainerCallback.on_optimizer_step, all releases)."""
+        self.updates.step_passed()
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
-        with self._contained("log_ratio", "weights"):
-            self._send_numbers()
-            self._emit_measured(wait=True)
-
-    def _send_numbers(self) -> None:
-        """Start fetching all numbers so far."""
-        import torch
-
-        with torch.no_grad():
-            self._meter.work_up()
-            probed = self._probe.work_up() if self._probe is not None else None
-        if probed is not None:
-            updates, numbers = probed
-            self._values.add(("update", updates), numbers)
-        self._values.send()
-
-    def _emit_measured(self, *, wait: bool = False) -> None:
-        rollouts, updates, microbatches = [], [], MicroBatchNumbers()
-        for (kind, indices), numbers in self._values.ready(wait=wait):
-            if kind in ("rollout", "gap"):
-                rollouts.append(_rollout_values(indices[0], kind, numbers))
-            elif kind == "update":
-                updates += [
-                    self._update_values(update, numbers[place :: len(indices)]) for place, update in enumerate(indices)
-                ]
-            else:
-                microbatches.take(kind, indices, numbers)
-        values = microbatches.values()
-        if rollouts or values or updates:
-            self.recorder.emit(
-                Measured(at=self.recorder.now(), rollouts=tuple(rollouts), microbatches=values, updates=tuple(updates))
-            )
-
-    def _update_values(self, index: int, numbers: list[float]) -> UpdateValues:
-        changed, with_gradient, visible, moved, largest = numbers
-        return UpdateValues(
-            index=index,
-            probed=self._probe.size if self._probe is not None else 0,
-            changed=int(changed),
-            with_gradient=int(with_gradient),
-            visible=int(visible),
-            max_change=finite(largest),
-            moved_before=int(moved),
-        )
+        self._numbers.finish()
 
 
-def _rollout_values(index: int, kind: str, numbers: list[float]) -> RolloutValues:
-    if kind == "gap":
-        tokens = max(numbers[3], 1.0)
-        return RolloutValues(
-            index=index,
-            max_abs_advantage=finite(numbers[0]),
-            sampler_gap_mean=finite(numbers[1] / tokens),
-            sampler_gap_max=finite(numbers[2]),
-        )
-    return RolloutValues(index=index, max_abs_advantage=finite(numbers[0]))
+def _oldest(table: OrderedDict[int, int], rollouts: list[int]) -> int | None:
+    """The lowest version among these rollouts."""
+    return min((table[rollout] for rollout in rollouts if rollout in table), default=None)
 
 
 def _remember(table: OrderedDict[int, int], rollout: int, version: int) -> None:

@@ -132,14 +132,15 @@ def test_an_exception_of_the_user_passes_unchanged(build: Callable[..., Any], pl
 
 
 HOOKS = (
-    "_emit_microbatch",
-    "_emit_rollout",
-    "_measure_loss",
-    "_before_step",
-    "_emit_update",
-    "_emit_measured",
-    "_identify",
-    "_check_settings",
+    "observe.TrlObserver._emit_microbatch",
+    "observe.TrlObserver._emit_rollout",
+    "observe.TrlObserver._measure_loss",
+    "observe.TrlObserver._identify",
+    "observe.TrlObserver._check_settings",
+    "updates.WeightProbe.before_step",
+    "updates.UpdateObserver._emit_update",
+    "numbers.NumberCollector._work_up",
+    "numbers.NumberCollector._emit",
 )
 
 
@@ -147,16 +148,11 @@ HOOKS = (
 def test_a_hook_that_raises_costs_an_observation_and_nothing_else(
     tmp_path: Path, hook: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlstep_hooks.frameworks.trl import observe
-
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("broken on purpose")
 
     bare = _run(tmp_path / "bare", "reuse", [])
-    if hook == "_before_step":
-        monkeypatch.setattr(observe.WeightProbe, "before_step", broken)
-    else:
-        monkeypatch.setattr(observe.TrlObserver, hook, broken)
+    monkeypatch.setattr(f"rlstep_hooks.frameworks.trl.{hook}", broken)
     audit = StepAuditCallback(log_dir=None, listeners=())
     audited = _run(tmp_path / "audited", "reuse", [audit])
     for key, value in bare["weights"].items():

@@ -1,0 +1,152 @@
+"""Numbers that hooks hold back: worked up together, fetched without waiting for the device, and emitted as Measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
+from rlstep_hooks.frameworks.contained import Contained
+from rlstep_hooks.frameworks.deferred import DeferredValues
+from rlstep_hooks.frameworks.trl.measure import MicroBatchMeter, MicroBatchSource, finite, token_mask
+
+if TYPE_CHECKING:
+    from rlstep_hooks.frameworks.trl.updates import UpdateObserver
+    from rlstep_hooks.recorder import Recorder
+
+INTERVAL = 0.5
+"""Seconds between two times that numbers are worked up, at least. Real rollouts are longer, so theirs come with the next
+rollout; where they take milliseconds, small operations for each would be what the audit costs."""
+
+
+class RolloutSource(msgspec.Struct, frozen=True):
+    """What a rollout's vector means: the largest |advantage|; with a sampler's log-probs their gap's sum and maximum, and
+    tokens."""
+
+    index: int
+
+    def values(self, numbers: list[float]) -> list[RolloutValues]:
+        """The vector's numbers."""
+        largest, *gap = numbers
+        if not gap:
+            return [RolloutValues(index=self.index, max_abs_advantage=finite(largest))]
+        total, maximum, tokens = gap
+        return [
+            RolloutValues(
+                index=self.index,
+                max_abs_advantage=finite(largest),
+                sampler_gap_mean=finite(total / max(tokens, 1.0)),
+                sampler_gap_max=finite(maximum),
+            )
+        ]
+
+
+class UpdateSource(msgspec.Struct, frozen=True):
+    """What a vector of `WeightProbe` means."""
+
+    indices: tuple[int, ...]
+    probed: int
+
+    def values(self, numbers: list[float]) -> list[UpdateValues]:
+        """The vector's numbers, update by update."""
+        count = len(self.indices)
+        return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
+
+    def _values(
+        self, index: int, changed: float, with_gradient: float, visible: float, moved: float, largest: float
+    ) -> UpdateValues:
+        return UpdateValues(
+            index=index,
+            probed=self.probed,
+            changed=int(changed),
+            with_gradient=int(with_gradient),
+            visible=int(visible),
+            max_change=finite(largest),
+            moved_before=int(moved),
+        )
+
+
+class NumberCollector:
+    """Takes the numbers of rollouts, micro-batches and updates to the record.
+
+    Args:
+        meter: Holds micro-batches.
+        updates: Holds updates.
+        interval: Seconds between two times that numbers are worked up, at least.
+    """
+
+    def __init__(
+        self, recorder: Recorder, meter: MicroBatchMeter, updates: UpdateObserver, *, interval: float = INTERVAL
+    ) -> None:
+        self._recorder = recorder
+        self._meter = meter
+        self._updates = updates
+        self._interval = interval
+        self._latest = -interval
+        self._fetched: DeferredValues[RolloutSource | MicroBatchSource | UpdateSource] = DeferredValues()
+        self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
+
+    def add_rollout(self, index: int, output: Any) -> None:
+        """Measure what generation returned."""
+        import torch
+
+        largest = output["advantages"].abs().max().float().reshape(1)
+        sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
+        if isinstance(sampled, torch.Tensor) and old is not None:
+            mask = token_mask(output)
+            gap = torch.nan_to_num((old - sampled).abs() * mask)
+            numbers = torch.stack([gap.sum().float(), gap.max().float(), mask.sum().float()])
+            largest = torch.cat([largest, numbers])
+        self._fetched.add(RolloutSource(index), largest)
+
+    def collect(self) -> None:
+        """A rollout has come: emit what has arrived, and work up what was held, not too often."""
+        now = self._recorder.now()
+        if now - self._latest >= self._interval:
+            self._latest = now
+            with self._guard:
+                self._work_up()
+                self._emit()
+
+    def finish(self) -> None:
+        """Emit everything; training is over, so waiting for the device is allowed."""
+        with self._guard:
+            self._work_up()
+            self._emit(wait=True)
+
+    def _work_up(self) -> None:
+        """Compute all numbers so far, and start fetching them."""
+        import torch
+
+        with torch.no_grad():
+            for source, numbers in self._meter.work_up():
+                self._fetched.add(source, numbers)
+            probe = self._updates.probe
+            probed = probe.work_up() if probe is not None else None
+        if probe is not None and probed is not None:
+            updates, numbers = probed
+            self._fetched.add(UpdateSource(updates, probe.size), numbers)
+        self._fetched.send()
+
+    def _emit(self, *, wait: bool = False) -> None:
+        rollouts: list[RolloutValues] = []
+        updates: list[UpdateValues] = []
+        microbatches: list[MicroBatchValues] = []
+        for source, numbers in self._fetched.ready(wait=wait):
+            if isinstance(source, RolloutSource):
+                rollouts += source.values(numbers)
+            elif isinstance(source, UpdateSource):
+                updates += source.values(numbers)
+            else:
+                microbatches += source.values(numbers)
+        microbatches.sort(key=lambda values: values.index)
+        if rollouts or updates or microbatches:
+            self._recorder.emit(
+                Measured(
+                    at=self._recorder.now(),
+                    rollouts=tuple(rollouts),
+                    microbatches=tuple(microbatches),
+                    updates=tuple(updates),
+                )
+            )
