@@ -89,6 +89,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """What drives rollouts and updates."""
     minibatches: tuple[int, ...] = ()
     """Samples behind each update of one pass over a rollout, padding included; empty where the loader's windows decide."""
+    warmup_minibatches: tuple[int, ...] = ()
+    """Of a critic: the same while the policy waits (`frozen_rollouts`), where padding then differs; empty where it does not."""
     remainder: Remainder = "error"
     """What becomes of samples that do not fill a mini-batch."""
     samples_added_per_rollout: int = 0

@@ -25,6 +25,9 @@ _VERDICT_STYLE = {"PASS": "bold green", "FAIL": "bold red", "NOT_EVALUATED": "bo
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
+_SINGULAR = {"micro-batches": "micro-batch", "passes": "pass"}
+
+
 def number(value: int | Fraction | None, unit: str = "") -> str:
     """A count for people: thousands apart by a thin gap, fractions as they are, the unknown as such."""
     if value is None:
@@ -35,7 +38,7 @@ def number(value: int | Fraction | None, unit: str = "") -> str:
         text = f"{int(value):,}".replace(",", " ")
     if not unit:
         return text
-    return f"{text} {unit[:-1] if value == 1 and unit.endswith('s') else unit}"
+    return f"{text} {_SINGULAR.get(unit, unit.removesuffix('s')) if value == 1 else unit}"
 
 
 def approximate(value: Fraction | None) -> str:
@@ -155,10 +158,11 @@ def verdict_block(report: Report) -> RenderableType:
         table.add_column("")
         table.add_column("planned", justify="right")
         table.add_column("observed", justify="right")
-        samples = schedule.samples_per_rollout // schedule.world_size
+        shared = schedule.world_size > 1 and schedule.loop == "loader"
+        samples = schedule.samples_per_rollout // (schedule.world_size if shared else 1)
         planned_samples = schedule.rollouts * samples if schedule.rollouts is not None else None
         refreshes = 0 if schedule.old_logprob_source in ("detach", "engine") else schedule.rollouts
-        each = " (of this process)" if schedule.world_size > 1 else ""
+        each = " (of this process)" if shared else ""
         table.add_row("rollouts", number(schedule.rollouts), number(counts.rollouts))
         table.add_row(f"samples{each}", number(planned_samples), number(counts.samples))
         table.add_row("old log-prob refreshes", number(refreshes), number(counts.old_logprob_refreshes))

@@ -77,9 +77,11 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         if schedule.old_logprob_source in ("at_rollout", "recompute"):
             yield ExpectedRefresh(version)
         if critic is not None and rollout >= critic.schedule.frozen_rollouts:
-            yield from critic.phase(samples, lag=None)
+            waits = rollout < schedule.frozen_rollouts and critic.schedule.warmup_minibatches
+            yield from critic.phase(samples, None, waits or critic.schedule.minibatches)
         if rollout >= schedule.frozen_rollouts:
-            made, applied = yield from policy.phase(samples + waiting, 0 if counted else None)
+            lag = 0 if counted else None
+            made, applied = yield from policy.phase(samples + waiting, lag, schedule.minibatches)
             updates, version, waiting = updates + made, version + applied, 0
         elif schedule.frozen_samples_kept:
             waiting += samples
@@ -110,12 +112,15 @@ class _Updates:
         self._role = role
         self._window = window
 
-    def phase(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+    def phase(
+        self, samples: int, lag: int | None, minibatches: tuple[int, ...]
+    ) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
         """The updates on one rollout.
 
         Args:
             samples: Samples to train in each pass, over all processes.
             lag: Lag of the first of them; None where there is no ratio, or no plan for its lag.
+            minibatches: Samples behind each update of one pass.
 
         Returns:
             Updates made, and how many of them were applied.
@@ -126,17 +131,19 @@ class _Updates:
             if self.schedule.remainder == "carry":
                 more = yield from self._carried_pass(samples, now)
             else:
-                more = yield from self._pass(now)
+                more = yield from self._pass(now, minibatches)
             made, applied = made + more[0], applied + more[1]
         return made, applied
 
-    def _pass(self, lag: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+    def _pass(
+        self, lag: int | None, minibatches: tuple[int, ...]
+    ) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
         applied = 0
-        for size in self.schedule.minibatches:
+        for size in minibatches:
             now = None if lag is None else lag + applied
             microbatches = yield from self._minibatch(size // self.schedule.world_size, now)
             applied += (yield ExpectedUpdate(microbatches, self._role)) is not False
-        return len(self.schedule.minibatches), applied
+        return len(minibatches), applied
 
     def _minibatch(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int | None]:
         if self.schedule.samples_per_microbatch is None:

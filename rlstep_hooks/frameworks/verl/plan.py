@@ -141,15 +141,14 @@ def make_schedule(settings: Settings, release: Release, rows: int | None) -> Sch
 def _check(settings: Settings) -> None:
     """What verl refuses before training (utils/config.py:103-152, workers/config/actor.py:191-229, critic.py:107-118)."""
     samples = settings.prompts * settings.group
-    if not settings.policy.checked_dynamic:
-        if samples % settings.batch_multiple:
-            raise PlanError(
-                f"AssertionError: real_train_batch_size ({samples}) must be divisible by minimal possible batch size "
-                f"({settings.batch_multiple})",
-                when="at the start",
-                fix=f"choose train_batch_size x rollout.n as a multiple of {settings.batch_multiple}",
-                source="utils/config.py validate_config",
-            )
+    if not settings.policy.checked_dynamic and samples % settings.batch_multiple:
+        raise PlanError(
+            f"AssertionError: real_train_batch_size ({samples}) must be divisible by minimal possible batch size "
+            f"({settings.batch_multiple})",
+            when="at the start",
+            fix=f"choose train_batch_size x rollout.n as a multiple of {settings.batch_multiple}",
+            source="utils/config.py validate_config",
+        )
     for name, role in (("actor", settings.policy), ("critic", settings.critic)):
         if role is None or role.checked_dynamic:
             continue
@@ -426,17 +425,13 @@ def _critic(
     critic = settings.critic
     if critic is None:
         return None
-    if schedule.frozen_rollouts and sizes.warmup_critic != sizes.critic:
-        schedule.not_evaluated["critic"] = (
-            f"padding differs while the policy waits: in each of the first {schedule.frozen_rollouts} rollouts the critic makes "
-            f"{len(sizes.warmup_critic) * critic.epochs} updates on {sum(sizes.warmup_critic)} samples, afterwards "
-            f"{len(sizes.critic) * critic.epochs} on {sum(sizes.critic)}"
-        )
-        return None
+    waits = schedule.frozen_rollouts > 0
     not_evaluated: dict[str, str] = {}
     return msgspec.structs.replace(
         schedule,
         frozen_rollouts=0,
+        # Padding depends on who is trained in a rollout (V1 trainer_base.py:1589-1606).
+        warmup_minibatches=sizes.warmup_critic if waits and sizes.warmup_critic != sizes.critic else (),
         # A critic has no ratio.
         lags=(),
         ratio_one_updates=(),
