@@ -48,7 +48,12 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
         return Version(self.since) <= release and (self.fixed_in is None or release < Version(self.fixed_in))
 
 
-_HOMES = {"TRL": "rlstep_hooks.frameworks.trl.deviations"}
+_HOMES = {
+    "SimpleRL": "rlstep_hooks.frameworks.simplerl.deviations",
+    "TRL": "rlstep_hooks.frameworks.trl.deviations",
+    "TinyZero": "rlstep_hooks.frameworks.tinyzero.deviations",
+    "verl": "rlstep_hooks.frameworks.verl.deviations",
+}
 
 
 def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
