@@ -425,19 +425,26 @@ def _critic(
     critic = settings.critic
     if critic is None:
         return None
-    waits = schedule.frozen_rollouts > 0
     not_evaluated: dict[str, str] = {}
-    return msgspec.structs.replace(
+    planned = msgspec.structs.replace(
         schedule,
         frozen_rollouts=0,
-        # Padding depends on who is trained in a rollout (V1 trainer_base.py:1589-1606).
-        warmup_minibatches=sizes.warmup_critic if waits and sizes.warmup_critic != sizes.critic else (),
         # A critic has no ratio.
         lags=(),
         ratio_one_updates=(),
         reference_source="none",
         **_updates(critic, sizes.critic, samples, totals, 0, settings, not_evaluated),
         not_evaluated=not_evaluated,
+    )
+    if not schedule.frozen_rollouts or sizes.warmup_critic == sizes.critic:
+        return planned
+    # Padding depends on who is trained in a rollout (trainer_base.py:1589-1606).
+    waiting = min(schedule.frozen_rollouts, totals.rollouts) if totals else 0
+    more = waiting * (len(sizes.warmup_critic) - len(sizes.critic)) * critic.epochs
+    return msgspec.structs.replace(
+        planned,
+        warmup_minibatches=sizes.warmup_critic,
+        updates=None if planned.updates is None else planned.updates + more,
     )
 
 
