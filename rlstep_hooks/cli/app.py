@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +16,52 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+Framework = Annotated[str | None, typer.Option(help="The framework, if the command does not show it.")]
+Version = Annotated[str | None, typer.Option(help="The framework's release; the newest one that was read if left out.")]
+Rows = Annotated[int | None, typer.Option(help="Rows of the training set; counted if its file is here.")]
+WorldSize = Annotated[int | None, typer.Option(help="Data-parallel processes, if the command does not say.")]
+Line = Annotated[int | None, typer.Option(help="Line of the command, in a script with several.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="NAME=VALUE: a variable that the script takes from elsewhere.")
+]
+Words = Annotated[
+    list[str] | None, typer.Argument(help="A launch command after --, a script, or a configuration file.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def plan(
+    words: Words = None,
+    framework: Framework = None,
+    version: Version = None,
+    rows: Rows = None,
+    world_size: WorldSize = None,
+    line: Line = None,
+    assignments: Assignments = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="A number of steps to convert into every other unit.")
+    ] = None,
+    as_json: AsJson = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    explain: Annotated[bool, typer.Option(help="Show every formula with its numbers and its source.")] = False,
+    strict: Annotated[bool, typer.Option(help="Warnings fail too.")] = False,
+) -> None:
+    """What a launch command means: the schedule, without running or importing anything."""
+    from rlstep_hooks.cli import launches
+    from rlstep_hooks.cli import plan as verb
+
+    def show() -> int:
+        options = launches.options_of(
+            framework=framework, version=version, rows=rows, world_size=world_size, line=line, assignments=assignments
+        )
+        return verb.show(
+            words or [], options, as_json=as_json, as_markdown=as_markdown, explain=explain, steps=steps, strict=strict
+        )
+
+    raise typer.Exit(launches.run(show))
 
 
 @app.command()
@@ -45,6 +91,18 @@ def doctor() -> None:
     from rlstep_hooks.cli import doctor as verb
 
     raise typer.Exit(verb.show())
+
+
+@app.command()
+def run(
+    command: Annotated[list[str], typer.Argument(help="The launch command, after --.", metavar="-- COMMAND...")],
+    folder: Annotated[Path, typer.Option("--dir", help="Where to record.")] = Path("rlstep"),
+    strict: Annotated[bool, typer.Option(help="Exit with 1 if the audit found an error.")] = False,
+) -> None:
+    """Run a launch command unchanged, with the audit attached in every process, and print the report."""
+    from rlstep_hooks.cli import run as verb
+
+    raise typer.Exit(verb.run(command, folder=folder, strict=strict))
 
 
 @app.command()

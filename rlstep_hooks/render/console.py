@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+import os
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -11,6 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rlstep_hooks.events import Measured, MicroBatch, Rollout, RunStarted, Unobserved, Update
+from rlstep_hooks.injection import PARENT
+from rlstep_hooks.render.plan import plan_table
+from rlstep_hooks.render.words import number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,108 +22,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.judge import Judge
     from rlstep_hooks.report import Finding, Report
-    from rlstep_hooks.schedule import Schedule
 
 _VERDICT_STYLE = {"PASS": "bold green", "FAIL": "bold red", "NOT_EVALUATED": "bold yellow"}
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-
-
-_SINGULAR = {"micro-batches": "micro-batch", "passes": "pass"}
-
-
-def number(value: int | Fraction | None, unit: str = "") -> str:
-    """A count for people: thousands apart by a thin gap, fractions as they are, the unknown as such."""
-    if value is None:
-        return "not known" + (f" ({unit})" if unit else "")
-    if isinstance(value, Fraction) and value.denominator != 1:
-        text = f"{value.numerator}/{value.denominator}"
-    else:
-        text = f"{int(value):,}".replace(",", " ")
-    if not unit:
-        return text
-    return f"{text} {_SINGULAR.get(unit, unit.removesuffix('s')) if value == 1 else unit}"
-
-
-def approximate(value: Fraction | None) -> str:
-    """A fraction as a decimal, with few digits."""
-    if value is None:
-        return "not known"
-    return f"{float(value):.3g}" if value.denominator != 1 else str(value.numerator)
-
-
-def plan_table(schedule: Schedule) -> RenderableType:
-    """The plan on one screen."""
-    head = Text(f"{schedule.framework} {schedule.version} · {schedule.algorithm}", style="bold")
-    if schedule.world_size > 1:
-        head.append(f" · {schedule.world_size} processes")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    table.add_column(justify="right")
-
-    prompts = schedule.prompts_per_rollout
-    table.add_row(
-        "rollout",
-        f"{number(prompts, 'prompts')} x {number(schedule.samples_per_prompt, 'samples')}",
-        number(schedule.samples_per_rollout, "samples"),
-    )
-    passes = number(schedule.reuse_epochs, "passes")
-    table.add_row(
-        "update",
-        f"{number(schedule.microbatches_per_update, 'micro-batches')} x {number(schedule.samples_per_microbatch, 'samples')}",
-        f"{number(schedule.samples_per_update, 'samples')}, {'1 pass' if schedule.reuse_epochs == 1 else passes}",
-    )
-    table.add_row(
-        "updates/rollout",
-        f"{number(schedule.microbatches_per_rollout, 'micro-batches')} / {number(schedule.microbatches_per_update)}",
-        number(schedule.updates_per_rollout),
-    )
-    table.add_row("old log-probs", _source_words(schedule), _lag_words(schedule))
-    table.add_row('"step"', "in this framework's logs", schedule.step_means.removeprefix("1 step = "))
-    table.add_row(
-        "run",
-        f"{number(schedule.rollouts, 'rollouts')} · {number(schedule.updates, 'updates')}",
-        f"{approximate(schedule.data_epochs)} data epochs" + _epoch_words(schedule),
-    )
-    if schedule.rows_dropped_per_epoch:
-        table.add_row(
-            "rows",
-            f"{number(schedule.rows_dropped_per_epoch)} of {number(schedule.rows)} dropped in each pass",
-            "others each time" if schedule.rows_reshuffled else "always the same",
-        )
-    if schedule.lr_horizon is not None and schedule.lr_horizon != schedule.lr_ticks:
-        table.add_row(
-            "learning rate",
-            f"schedule of {number(schedule.lr_horizon, 'ticks')}",
-            f"the run takes {number(schedule.lr_ticks)}",
-        )
-    return Group(head, Text(), table)
-
-
-def _source_words(schedule: Schedule) -> str:
-    return {
-        "at_rollout": "computed with the rollout",
-        "recompute": "recomputed before update 1",
-        "engine": "taken from the engine",
-        "detach": "the current forward itself",
-    }[schedule.old_logprob_source]
-
-
-def _lag_words(schedule: Schedule) -> str:
-    lags = " ".join(str(lag) for lag in schedule.lags[:12]) + (" …" if len(schedule.lags) > 12 else "")
-    if schedule.lags == (0,):
-        return "lag 0 · ratio is 1 by construction"
-    if schedule.ratio_one_updates:
-        which = ", ".join(str(u) for u in schedule.ratio_one_updates[:6])
-        return f"lag {lags} · ratio is 1 on update {which} only"
-    return f"lag {lags} · no update has ratio 1 throughout"
-
-
-def _epoch_words(schedule: Schedule) -> str:
-    if schedule.loader_epochs is None or schedule.loader_epochs == schedule.data_epochs:
-        return ""
-    passes = "pass" if schedule.loader_epochs == 1 else "passes"
-    return f" ({approximate(schedule.loader_epochs)} loader {passes})"
 
 
 def finding_lines(finding: Finding) -> RenderableType:
@@ -219,8 +123,9 @@ class ConsoleListener:
             self._console.print(Text(f"rlstep: not evaluated ({event.what}): {event.why}", style="yellow"))
 
     def finished(self, report: Report) -> None:
-        """Print the verdict."""
-        self._console.print(verdict_block(report))
+        """Print the verdict, unless `rlstep run` will."""
+        if PARENT not in os.environ:
+            self._console.print(verdict_block(report))
 
 
 class LiveListener:

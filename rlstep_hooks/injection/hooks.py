@@ -1,0 +1,68 @@
+"""Hooks on the import of frameworks, for processes that never heard of this package.
+
+wrapt calls each of these when the named module has been imported, and imports what is named here only then.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import Any
+
+import wrapt
+
+_ON_IMPORT = {
+    # trl 0.16 to 1.16: the modules that define the trainers.
+    "trl.trainer.grpo_trainer": "rlstep_hooks.injection.hooks:audit_grpo",
+    "trl.trainer.rloo_trainer": "rlstep_hooks.injection.hooks:audit_rloo",
+    # verl 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
+    "verl": "rlstep_hooks.injection.hooks:audit_verl",
+}
+
+
+def register() -> None:
+    """Register all hooks of this process."""
+    for module, hook in _ON_IMPORT.items():
+        wrapt.register_post_import_hook(hook, module)
+
+
+def audit_grpo(module: Any) -> None:
+    """`GRPOTrainer` gets an audit of its own."""
+    _give_callback(module.GRPOTrainer)
+
+
+def audit_rloo(module: Any) -> None:
+    """`RLOOTrainer` gets an audit of its own, where it is built on the same loop (0.22 and later)."""
+    if hasattr(module.RLOOTrainer, "_generate_and_score_completions"):
+        _give_callback(module.RLOOTrainer)
+
+
+def audit_verl(module: Any) -> None:
+    """Attach verl's registered hook."""
+    from rlstep_hooks.frameworks.verl.plugin import activate
+
+    activate()
+
+
+def _give_callback(trainer_class: Any) -> None:
+    """Have each trainer of a class add a StepAuditCallback when it is built, unless its user gave it one."""
+    build = trainer_class.__init__
+
+    @wraps(build)
+    def build_with_audit(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        _add_callback(self)
+
+    trainer_class.__init__ = build_with_audit
+
+
+def _add_callback(trainer: Any) -> None:
+    if not os.environ.get("RLSTEP_DIR"):
+        return
+    try:
+        from rlstep_hooks import StepAuditCallback
+
+        if not any(isinstance(callback, StepAuditCallback) for callback in trainer.callback_handler.callbacks):
+            trainer.add_callback(StepAuditCallback())
+    except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+        print(f"rlstep: not evaluated: the audit could not begin: {type(error).__name__}: {error}", flush=True)
