@@ -4,40 +4,77 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rlstep_hooks.frameworks.trl.releases import FIRST, FIRST_UNSUPPORTED, Release, installed_release
+from rlstep_hooks.frameworks.trl import releases as trl
+from rlstep_hooks.frameworks.verl import releases as verl
 
-_OBSERVED = (
-    "rollouts, old log-probs, micro-batches, updates, learning rate, weights, evaluation: GRPOTrainer and RLOOTrainer",
-    "weights pushed to vLLM: the push is recorded; the engine itself is not looked into",
-)
-_NOT_OBSERVED = ("log-probs inside a liger loss; updates made by DeepSpeed's engine; other trainers",)
+PACKAGES = ("rlstep-hooks", "torch", "transformers", "accelerate", "trl", "peft", "verl", "ray", "vllm", "deepspeed")
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What can be done with one framework here."""
+
+    name: str
+    supported: bool | None
+    """None where it is not installed."""
+    releases: str
+    observed: str
+    not_observed: str
+
+
+def diagnose() -> list[Diagnosis]:
+    """All frameworks that can be observed, installed or not."""
+    of_trl, of_verl = trl.installed_release(), verl.installed_release()
+    return [
+        Diagnosis(
+            f"TRL {of_trl.trl} with transformers {of_trl.transformers}" if of_trl is not None else "TRL",
+            of_trl.supported if of_trl is not None else None,
+            f"{trl.FIRST} to {trl.FIRST_UNSUPPORTED} (excluded)",
+            "GRPOTrainer and RLOOTrainer: rollouts, old log-probs, micro-batches, updates, learning rate, weights, evaluation; "
+            "weights pushed to vLLM (the push; the engine itself is not looked into)",
+            "log-probs inside a liger loss; updates made by DeepSpeed's engine; other trainers",
+        ),
+        Diagnosis(
+            f"verl {of_verl.verl}" if of_verl is not None else "verl",
+            of_verl.supported if of_verl is not None else None,
+            verl.SUPPORTED,
+            "main_ppo with FSDP, V1 sync and colocate_async and the legacy RayPPOTrainer, from 0.9 on (earlier: the plan): rollouts "
+            "with their weight versions, old log-probs, micro-batches, updates of policy and critic, weight syncs, validation",
+            "separate_async, the trainers of verl.experimental, Megatron and other engines",
+        ),
+    ]
 
 
 def show() -> int:
     """Print what is here; the exit status: 0 if something can be audited."""
     console = Console()
-    table = Table.grid(padding=(0, 2))
-    for package in ("rlstep-hooks", "torch", "transformers", "accelerate", "trl", "vllm", "peft", "deepspeed"):
+    packages = Table.grid(padding=(0, 2))
+    for package in PACKAGES:
         try:
-            table.add_row(package, version(package))
+            packages.add_row(package, version(package))
         except PackageNotFoundError:
-            table.add_row(package, "[dim]not installed[/dim]")
-    console.print(table, "")
-    release = installed_release()
-    console.print(_trl_line(release), highlight=False)
-    for line in _OBSERVED:
-        console.print(f"  observed      {line}", highlight=False)
-    for line in _NOT_OBSERVED:
-        console.print(f"  not observed  {line}", highlight=False)
-    return 0 if release is not None and release.supported else 2
+            packages.add_row(package, "[dim]not installed[/dim]")
+    console.print(packages, "")
+    diagnoses = diagnose()
+    for diagnosis in diagnoses:
+        _print(console, diagnosis)
+    return 0 if any(diagnosis.supported for diagnosis in diagnoses) else 2
 
 
-def _trl_line(release: Release | None) -> str:
-    supported = f"supported are {FIRST} to {FIRST_UNSUPPORTED} (excluded)"
-    if release is None:
-        return f"TRL: not installed; {supported}"
-    state = "[green]supported[/green]" if release.supported else f"[red]not supported[/red]: {supported}"
-    return f"TRL {release.trl} with transformers {release.transformers}: {state}"
+def _print(console: Console, diagnosis: Diagnosis) -> None:
+    state = {
+        None: f"not installed; supported are {diagnosis.releases}",
+        True: "[green]supported[/green]",
+        False: f"[red]not supported[/red]: supported are {diagnosis.releases}",
+    }[diagnosis.supported]
+    console.print(f"{diagnosis.name}: {state}", highlight=False)
+    if diagnosis.supported is None:
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_row("  observed", diagnosis.observed)
+    table.add_row("  not observed", diagnosis.not_observed)
+    console.print(table, highlight=False)
