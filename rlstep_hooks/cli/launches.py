@@ -1,0 +1,83 @@
+"""What the verbs about launches share: options, sides of a comparison, and errors with exit status 2."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.readers.launch_plan import Options, Plan, plan_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def options_of(
+    *,
+    framework: str | None = None,
+    version: str | None = None,
+    rows: int | None = None,
+    world_size: int | None = None,
+    line: int | None = None,
+    assignments: list[str] | None = None,
+) -> Options:
+    """Options as typed.
+
+    Raises:
+        LaunchError: `--set` without a name or a value, or a number below 1.
+    """
+    variables = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise LaunchError(f"--set takes NAME=VALUE, not {assignment!r}")
+        variables[name] = value
+    for option, number in (("--rows", rows), ("--world-size", world_size)):
+        if number is not None and number < 1:
+            raise LaunchError(f"{option} {number}: it must be at least 1")
+    return Options(
+        framework=framework, version=version, rows=rows, world_size=world_size, line=line, variables=variables
+    )
+
+
+def side(words: list[str], options: Options) -> Plan:
+    """One side of a comparison: a launch command (as words or as one text), a file, `recipe:NAME`, or a recorded run's folder.
+
+    Raises:
+        LaunchError: It cannot be read.
+    """
+    if len(words) == 1 and words[0].startswith("recipe:"):
+        from rlstep_hooks.recipes import plan_recipe
+
+        return plan_recipe(words[0].removeprefix("recipe:"))
+    if len(words) == 1 and Path(words[0]).is_dir():
+        return _recorded(Path(words[0]))
+    return plan_launch(words, options)
+
+
+def _recorded(folder: Path) -> Plan:
+    from rlstep_hooks.replay import NoRecordError, report_of
+
+    try:
+        schedule = report_of(folder, None).schedule
+    except NoRecordError as error:
+        raise LaunchError(str(error)) from None
+    if schedule is None:
+        raise LaunchError(f"the run recorded in {folder} has no plan")
+    return Plan(
+        framework=schedule.framework.lower(),
+        title=schedule.framework,
+        version=schedule.version,
+        source=str(folder),
+        schedule=schedule,
+    )
+
+
+def run(verb: Callable[[], int]) -> int:
+    """Run a verb; what cannot be read becomes a message and exit status 2."""
+    try:
+        return verb()
+    except (LaunchError, OSError) as error:
+        print(f"rlstep: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,29 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+_SINGULAR = {"micro-batches": "micro-batch", "passes": "pass"}
+
+
+def number(value: int | Fraction | None, unit: str = "") -> str:
+    """A count for people: thousands apart by a thin gap, fractions as they are, the unknown as such."""
+    if value is None:
+        return "not known" + (f" ({unit})" if unit else "")
+    if isinstance(value, Fraction) and value.denominator != 1:
+        text = f"{value.numerator}/{value.denominator}"
+    else:
+        text = f"{int(value):,}".replace(",", " ")
+    if not unit:
+        return text
+    return f"{text} {_SINGULAR.get(unit, unit.removesuffix('s')) if value == 1 else unit}"
+
+
+def approximate(value: Fraction | None) -> str:
+    """A fraction as a decimal, with few digits."""
+    if value is None:
+        return "not known"
+    if value.denominator == 1:
+        return number(value)
+    return f"{float(value):,.1f}".replace(",", " ") if value >= 1 else f"{float(value):.2g}"
