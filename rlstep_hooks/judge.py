@@ -215,7 +215,7 @@ class Judge:
             if event.purpose == "training":
                 progress.number_rollout(event.index)
             _keep(progress.open_rollouts, event.index, (event, progress.where()))
-        elif isinstance(event, MicroBatch):
+        elif isinstance(event, MicroBatch) and event.role == "policy":
             _keep(progress.open_microbatches, event.index, (event, progress.where(microbatch=event.index)))
         elif isinstance(event, Update):
             update = event.index if event.role == "policy" else progress.updates

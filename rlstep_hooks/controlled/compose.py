@@ -43,16 +43,22 @@ _TRAINING: tuple[PhaseName, ...] = ("critic_updates", "policy_updates", "sync")
 
 
 class TrainerPhases:
-    """A trainer's record, cut into the calls of its controller."""
+    """A trainer's records, cut into the calls of its controller.
 
-    def __init__(self, read: Callable[[], Iterable[AnyEvent]]) -> None:
-        self._read = read
+    Policy and critic of one rank may be two processes with a record each; the first is the policy's.
+
+    Args:
+        reads: For each record, what gives its new events.
+    """
+
+    def __init__(self, *reads: Callable[[], Iterable[AnyEvent]]) -> None:
+        self._reads = reads
         self._waiting: dict[tuple[PhaseName, int], list[AnyEvent]] = {}
-        self._current: list[AnyEvent] = []
+        self.before: list[AnyEvent] = []
+        """Events before the first call."""
+        self._current = [self.before] * len(reads)
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
-        self.before: list[AnyEvent] = self._current
-        """Events before the first call."""
 
     def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
         """What happened within a call that has returned; None if the trainer has no record of it."""
@@ -69,15 +75,16 @@ class TrainerPhases:
 
     def catch_up(self) -> None:
         """Read what is new."""
-        for event in self._read():
-            if isinstance(event, Attached):
-                self.attached = event
-            elif isinstance(event, FactsRead):
-                self.facts |= event.facts
-            elif isinstance(event, Phase):
-                self._current = self._waiting.setdefault((event.name, event.number), [])
-            else:
-                self._current.append(event)
+        for record, read in enumerate(self._reads):
+            for event in read():
+                if isinstance(event, Attached):
+                    self.attached = event if record == 0 else self.attached
+                elif isinstance(event, FactsRead):
+                    self.facts |= event.facts
+                elif isinstance(event, Phase):
+                    self._current[record] = self._waiting.setdefault((event.name, event.number), [])
+                else:
+                    self._current[record].append(event)
 
 
 class TrainerStream:

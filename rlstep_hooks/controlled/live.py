@@ -13,5 +13,6 @@ if TYPE_CHECKING:
 
 
 def recorded_phases(folder: Path, run: str, rank: int) -> TrainerPhases:
-    """A trainer's record in a folder, finished or still growing."""
-    return TrainerPhases(Tail(folder / f"{run}.{rank_process(rank)}.jsonl").read)
+    """A trainer's records in a folder, finished or still growing; that of its critic where it is another process."""
+    processes = (rank_process(rank), f"critic{rank}")
+    return TrainerPhases(*(Tail(folder / f"{run}.{process}.jsonl").read for process in processes))
