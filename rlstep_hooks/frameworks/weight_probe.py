@@ -66,8 +66,7 @@ class WeightProbe:
         """Read weights and gradients just before the optimizer steps."""
         import torch
 
-        with torch.no_grad():
-            self._before = torch.cat(self._weights() + self._gradients())
+        self._before = torch.cat(self._weights() + self._gradients()).detach()
 
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
         """Read the weights after the step; the comparison waits for `work_up`."""

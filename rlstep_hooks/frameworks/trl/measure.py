@@ -130,7 +130,7 @@ class MicroBatchMeter:
         checks = inputs.get(CHECKS)
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
-        own = None if old is None else old.clone()  # buffers of old log-probs are overwritten in some faults
+        own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
         versions = _versions(new, mask, tokens, advantages, loss)
         self._held.append(_Held(index, new, own, mask, tokens, checks, advantages, loss, versions))
         self._elements += new.numel()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.frameworks.trl.updates import UpdateObserver
     from rlstep_hooks.recorder import Recorder
 
-INTERVAL = 0.5
+INTERVAL = 1.0
 """Seconds between two times that numbers are worked up, at least. Real rollouts are longer, so theirs come with the next
-rollout; where they take milliseconds, small operations for each would be what the audit costs."""
+rollout; where they take milliseconds, small operations for each would be most of what the audit costs."""
 
 
 class RolloutSource(msgspec.Struct, frozen=True):

@@ -11,6 +11,9 @@ import functools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from torch import Tensor
+
 from rlstep_hooks.events import (
     ConfigChanged,
     EpochEnd,
@@ -33,9 +36,7 @@ from rlstep_hooks.frameworks.trl.updates import UpdateObserver
 from rlstep_hooks.patching import Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
+    from collections.abc import Callable, Iterable
 
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.frameworks.trl.releases import Release
@@ -54,6 +55,8 @@ _COMPARED_EVERY = 7
 class LogProbCall:
     """One call of the trainer's log-prob method."""
 
+    __slots__ = ("grad", "log_probs", "model", "version")
+
     def __init__(self, model: Any, log_probs: Tensor, version: int, grad: bool) -> None:
         self.model = model
         self.log_probs = log_probs
@@ -64,11 +67,33 @@ class LogProbCall:
 class Phase:
     """What the trainer is doing while a hook runs: the calls seen since it began."""
 
+    __slots__ = ("calls", "loss", "loss_inputs", "purpose")
+
     def __init__(self, purpose: Purpose) -> None:
         self.purpose = purpose
         self.loss_inputs: dict[str, Any] | None = None
         self.calls: list[LogProbCall] = []
         self.loss: Tensor | None = None
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of one slice of the buffer, which each pass trains again."""
+
+    rows: Tensor | None
+    """Their identities, as TRL hands them on."""
+    written: int
+    """Writes to `rows` that torch had counted."""
+    samples: tuple[SampleRows, ...] | None
+    """None where they cannot be identified."""
+    rollout: int
+    """Of the first one; -1 where it is not known."""
+    sampled: int | None
+    """Oldest version that sampled them."""
+    refreshed: int | None
+    """Oldest version that computed their old log-probs when they were sampled."""
+
+
+_UNKNOWN = Trained(rows=None, written=-1, samples=None, rollout=-1, sampled=None, refreshed=None)
 
 
 class TrlObserver:
@@ -110,7 +135,7 @@ class TrlObserver:
         self.microbatches_in_epoch = 0
         self._sampled: OrderedDict[int, int] = OrderedDict()
         self._refreshed: OrderedDict[int, int] = OrderedDict()
-        self._identified: dict[int, tuple[Tensor, int, tuple[SampleRows, ...]]] = {}
+        self._identified: dict[int, Trained] = {}
         self._sampler_version: int | None = None
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
@@ -400,8 +425,6 @@ class TrlObserver:
 
     def _measure_loss(self, phase: Phase) -> None:
         """Keep, on the device, what this micro-batch's loss was computed from."""
-        import torch
-
         inputs = phase.loss_inputs
         new = None
         for call in phase.calls:
@@ -410,9 +433,12 @@ class TrlObserver:
         if inputs is None or new is None:
             self.recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
             return
-        with torch.no_grad():
-            terms = self._loss_terms(phase.loss, inputs) if phase.loss is not None else None
-            self._meter.hold(self._microbatches, inputs, new.detach(), self._old_log_probs(inputs), terms)
+        terms = self._loss_terms(phase.loss, inputs) if phase.loss is not None else None
+        old = self._old_log_probs(inputs)
+        self._meter.hold(self._microbatches, inputs, new.detach(), old, terms)
+        # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
+        phase.loss = None
+        phase.calls = [call for call in phase.calls if not call.grad or call.log_probs is old]
 
     def _loss_terms(self, loss: Tensor, inputs: dict[str, Any]) -> LossTerms | None:
         """What the documented formula needs besides log-probs; None where it does not cover this loss, or in a cycle whose
@@ -438,16 +464,15 @@ class TrlObserver:
         inputs = phase.loss_inputs
         if inputs is None:
             return
-        index = self._microbatches
         old = self._old_log_probs(inputs)
         recomputed = self._recomputed(phase.calls, old) if old is not None else None
         samples = int(inputs["completion_ids"].shape[0])
-        trained, rollouts = self._identify(inputs)
+        trained = self._identify(inputs)
         if recomputed is not None:
             self.recorder.emit(
                 Refresh(
                     at=self.recorder.now(),
-                    rollout=rollouts[0] if rollouts else -1,
+                    rollout=trained.rollout,
                     samples=samples,
                     positions=recomputed.log_probs.numel(),
                     policy_version=recomputed.version,
@@ -458,15 +483,15 @@ class TrlObserver:
         if recomputed is not None:
             old_version = recomputed.version
         elif old is not None:
-            old_version = _oldest(self._refreshed, rollouts)
+            old_version = trained.refreshed
         self.recorder.emit(
             MicroBatch(
                 at=self.recorder.now(),
-                index=index,
+                index=self._microbatches,
                 samples=samples,
-                trained=trained,
+                trained=trained.samples,
                 policy_version=self.updates.version,
-                sampled_version=_oldest(self._sampled, rollouts),
+                sampled_version=trained.sampled,
                 old_version=old_version,
                 old_source="detach" if old is None else "at_rollout" if recomputed is None else "recompute",
             )
@@ -490,24 +515,29 @@ class TrlObserver:
     def _reference_in_loss(self) -> bool:
         return self.schedule.reference_source == "in_loss" and self.trainer.ref_model is None
 
-    def _identify(self, inputs: dict[str, Any]) -> tuple[tuple[SampleRows, ...] | None, list[int]]:
+    def _identify(self, inputs: dict[str, Any]) -> Trained:
         """Which samples a micro-batch holds, and of which rollouts."""
         rows = inputs.get(ROWS)
         if rows is None:
-            return None, []
+            return _UNKNOWN
         written, known = version_of(rows), self._identified.get(id(rows))
-        if (
-            known is not None and known[0] is rows and known[1] == written >= 0
-        ):  # this slice was trained in an earlier pass
-            return known[2], [part.rollout for part in known[2]]
+        if known is not None and known.rows is rows and known.written == written >= 0:  # trained in an earlier pass
+            return known
         by_rollout: dict[int, list[int]] = {}
         for identity in rows.tolist():
             by_rollout.setdefault(identity >> _ROLLOUT_SHIFT, []).append(identity & ((1 << _ROLLOUT_SHIFT) - 1))
-        found = tuple(SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items())
+        found = Trained(
+            rows=rows,
+            written=written,
+            samples=tuple(SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()),
+            rollout=next(iter(by_rollout), -1),
+            sampled=_oldest(self._sampled, by_rollout),
+            refreshed=_oldest(self._refreshed, by_rollout),
+        )
         if len(self._identified) >= _REMEMBERED_SLICES:
             self._identified.clear()
-        self._identified[id(rows)] = (rows, written, found)
-        return found, list(by_rollout)
+        self._identified[id(rows)] = found
+        return found
 
     def step_expected(self) -> None:
         """The loop is about to step (TrainerCallback.on_pre_optimizer_step, all releases)."""
@@ -522,7 +552,7 @@ class TrlObserver:
         self._numbers.finish()
 
 
-def _oldest(table: OrderedDict[int, int], rollouts: list[int]) -> int | None:
+def _oldest(table: OrderedDict[int, int], rollouts: Iterable[int]) -> int | None:
     """The lowest version among these rollouts."""
     return min((table[rollout] for rollout in rollouts if rollout in table), default=None)
 

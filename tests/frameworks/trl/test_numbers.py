@@ -163,3 +163,39 @@ def test_a_probe_compares_many_updates_at_once() -> None:
     assert moved == [0, 0, 1]
     assert largest == [0.5, 0.0, 0.5]
     assert probe.work_up() is None
+
+
+def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
+    """Tensors without data (torch's meta device) refuse to be read: what would wait for a GPU raises here."""
+    meter = MicroBatchMeter(SETTINGS)
+    old, new = torch.empty((2, 3), device="meta"), torch.empty((2, 3), device="meta")
+    inputs = {
+        "completion_ids": torch.empty((2, 3), dtype=torch.int64, device="meta"),
+        "completion_mask": torch.empty((2, 3), dtype=torch.int64, device="meta"),
+        "advantages": torch.empty(2, device="meta"),
+    }
+    meter.mark(inputs, torch.arange(2), old)
+    loss = LossTerms(
+        value=torch.empty((), device="meta"),
+        reference=torch.empty((2, 3), device="meta"),
+        generation_tokens=None,
+        beta=0.1,
+        weighs_kl=True,
+        window=1,
+        backward_divides_by=1,
+    )
+    for index in range(2):
+        meter.hold(index, inputs, new, old, loss)
+    ((source, vector),) = meter.work_up()
+    assert (vector.device.type, vector.numel()) == ("meta", 2 * len(source.columns))
+    assert "loss" in source.columns
+
+    weight = torch.nn.Parameter(torch.empty(5, device="meta"))
+    weight.grad = torch.empty(5, device="meta")
+    probe = WeightProbe([weight])
+    for update in range(2):
+        probe.before_step()
+        probe.after_step(update, 0.1)
+    worked_up = probe.work_up()
+    assert worked_up is not None
+    assert (worked_up[1].device.type, worked_up[1].numel()) == ("meta", 10)
