@@ -1,132 +1,229 @@
-"""The command line's entry: one module a verb, imported when the verb runs."""
+"""The command line's entry: one module a verb, imported when the verb runs.
+
+argparse rather than a library: `rlstep plan` answers in 150 ms, and loading a library for commands takes most of that.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-app = typer.Typer(
-    name="rlstep",
-    help="A flight recorder and a referee for RL post-training. Exit status: 0 pass, 1 findings, 2 the tool could not do it.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    from rlstep_hooks.readers.launch_plan import Options
+
+_DESCRIPTION = (
+    "A flight recorder and a referee for RL post-training. Exit status: 0 pass, 1 findings, 2 the tool could not do it."
 )
 
 
-Framework = Annotated[str | None, typer.Option(help="The framework, if the command does not show it.")]
-Version = Annotated[str | None, typer.Option(help="The framework's release; the newest one that was read if left out.")]
-Rows = Annotated[int | None, typer.Option(help="Rows of the training set; counted if its file is here.")]
-WorldSize = Annotated[int | None, typer.Option(help="Data-parallel processes, if the command does not say.")]
-Line = Annotated[int | None, typer.Option(help="Line of the command, in a script with several.")]
-Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="NAME=VALUE: a variable that the script takes from elsewhere.")
-]
-Words = Annotated[
-    list[str] | None, typer.Argument(help="A launch command after --, a script, or a configuration file.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with the verb's status.
 
-
-@app.command()
-def plan(
-    words: Words = None,
-    framework: Framework = None,
-    version: Version = None,
-    rows: Rows = None,
-    world_size: WorldSize = None,
-    line: Line = None,
-    assignments: Assignments = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="A number of steps to convert into every other unit.")
-    ] = None,
-    as_json: AsJson = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    explain: Annotated[bool, typer.Option(help="Show every formula with its numbers and its source.")] = False,
-    strict: Annotated[bool, typer.Option(help="Warnings fail too.")] = False,
-) -> None:
-    """What a launch command means: the schedule, without running or importing anything."""
-    from rlstep_hooks.cli import launches
-    from rlstep_hooks.cli import plan as verb
-
-    def show() -> int:
-        options = launches.options_of(
-            framework=framework, version=version, rows=rows, world_size=world_size, line=line, assignments=assignments
-        )
-        return verb.show(
-            words or [], options, as_json=as_json, as_markdown=as_markdown, explain=explain, steps=steps, strict=strict
-        )
-
-    raise typer.Exit(launches.run(show))
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of a recorded run.")],
-    run: Annotated[str | None, typer.Option(help="Which run of the folder; the latest if left out.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    strict: Annotated[bool, typer.Option(help="Warnings fail too.")] = False,
-) -> None:
-    """The report of a recorded run, also of one that was killed."""
-    from rlstep_hooks.cli import report as verb
-
-    raise typer.Exit(verb.show(folder, run=run, as_json=as_json, strict=strict))
-
-
-@app.command()
-def rules(code: Annotated[str | None, typer.Argument(help="A rule's code, such as RLS302.")] = None) -> None:
-    """The catalogue of rules, or one rule's page."""
-    from rlstep_hooks.cli import rules as verb
-
-    raise typer.Exit(verb.show(code))
-
-
-@app.command()
-def doctor() -> None:
-    """Which frameworks are here, which releases are supported, and what can be observed."""
-    from rlstep_hooks.cli import doctor as verb
-
-    raise typer.Exit(verb.show())
-
-
-@app.command()
-def run(
-    command: Annotated[list[str], typer.Argument(help="The launch command, after --.", metavar="-- COMMAND...")],
-    folder: Annotated[Path, typer.Option("--dir", help="Where to record.")] = Path("rlstep"),
-    strict: Annotated[bool, typer.Option(help="Exit with 1 if the audit found an error.")] = False,
-) -> None:
-    """Run a launch command unchanged, with the audit attached in every process, and print the report."""
-    from rlstep_hooks.cli import run as verb
-
-    raise typer.Exit(verb.run(command, folder=folder, strict=strict))
-
-
-@app.command()
-def demo(
-    fault: Annotated[str | None, typer.Option(help="Break the run in a named way.")] = None,
-    log_dir: Annotated[Path | None, typer.Option(help="Where to record; a temporary folder if left out.")] = None,
-) -> None:
-    """A real TRL GRPO run on the CPU, audited."""
-    from rlstep_hooks.cli import demo as verb
-
-    raise typer.Exit(verb.show(fault, log_dir))
-
-
-def main() -> None:
-    """Run the command line."""
+    Args:
+        arguments: The words after `rlstep`; those of this process if left out.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    given = parser().parse_args(words[:cut])
+    given.command = words[cut + 1 :]
     try:
-        status = app(standalone_mode=False)
-    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(given.verb(given))
+    except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:
-        # click's usage errors carry the message for people; their class moved between typer's releases, their method did not.
-        show = getattr(error, "show", None)
-        if show is None:
-            raise
-        show()
-        sys.exit(2)
-    sys.exit(status)
+    except BrokenPipeError:
+        sys.stdout = None  # nothing reads on: leave without a second error at exit
+        sys.exit(141)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All verbs with their options. What stands after `--` is no part of it: that is a launch command."""
+    top = argparse.ArgumentParser(prog="rlstep", description=_DESCRIPTION, allow_abbrev=False)
+    verbs = top.add_subparsers(metavar="VERB", required=True)
+    _add_plan(verbs)
+    _add_run(verbs)
+    _add_report(verbs)
+    _add_diff(verbs)
+    _add_convert(verbs)
+    _add(verbs, "recipes", _recipes, "Published runs, with their sources.")
+    rules = _add(verbs, "rules", _rules, "The catalogue of rules, or one rule's page.")
+    rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code, such as RLS302")
+    _add(verbs, "doctor", _doctor, "Which frameworks are here, which releases are supported, and what can be observed.")
+    demo = _add(verbs, "demo", _demo, "A real TRL GRPO run on the CPU, audited.")
+    demo.add_argument("--fault", metavar="NAME", help="break the run in a named way")
+    demo.add_argument("--log-dir", type=Path, metavar="DIR", help="where to record; a temporary folder if left out")
+    return top
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+    _Verb = Callable[[argparse.Namespace], int]
+
+
+def _add(verbs: _Verbs, name: str, verb: _Verb, words: str) -> argparse.ArgumentParser:
+    one = verbs.add_parser(name, help=words, description=words, allow_abbrev=False)
+    one.set_defaults(verb=verb)
+    return one
+
+
+def _add_launch_options(verb: argparse.ArgumentParser) -> None:
+    """What completes a launch."""
+    verb.add_argument("--framework", metavar="NAME", help="the framework, if the command does not show it")
+    verb.add_argument(
+        "--version", metavar="RELEASE", help="the framework's release; the newest one that was read if left out"
+    )
+    verb.add_argument("--rows", type=int, metavar="N", help="rows of the training set; counted if its file is here")
+    verb.add_argument(
+        "--world-size", type=int, metavar="N", help="data-parallel processes, if the command does not say"
+    )
+    verb.add_argument("--line", type=int, metavar="N", help="line of the command, in a script with several")
+    verb.add_argument(
+        "--set",
+        action="append",
+        dest="assignments",
+        metavar="NAME=VALUE",
+        help="a variable that the script takes from elsewhere",
+    )
+
+
+def _add_plan(verbs: _Verbs) -> None:
+    plan = _add(
+        verbs, "plan", _plan, "What a launch command means: the schedule, without running or importing anything."
+    )
+    plan.usage = "rlstep plan [options] FILE [arguments] | rlstep plan [options] -- <launch command>"
+    plan.add_argument(
+        "words", nargs="*", metavar="FILE", help="a script, a configuration file, a Python file, or recipe:NAME"
+    )
+    _add_launch_options(plan)
+    plan.add_argument("--steps", type=int, metavar="N", help="a number of steps to convert into every other unit")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.add_argument("--markdown", action="store_true", help="print Markdown")
+    plan.add_argument("--explain", action="store_true", help="show every formula with its numbers and its source")
+    plan.add_argument("--strict", action="store_true", help="warnings fail too")
+
+
+def _add_run(verbs: _Verbs) -> None:
+    words = "Run a launch command unchanged, with the audit attached in every process, and print the report."
+    run = _add(verbs, "run", _run, words)
+    run.usage = "rlstep run [options] -- <launch command>"
+    run.add_argument("--dir", type=Path, default=Path("rlstep"), metavar="DIR", help="where to record")
+    run.add_argument("--strict", action="store_true", help="exit with 1 if the audit found an error")
+
+
+def _add_report(verbs: _Verbs) -> None:
+    report = _add(verbs, "report", _report, "The report of a recorded run, also of one that was killed.")
+    report.add_argument("folder", type=Path, metavar="DIR", help="folder of a recorded run")
+    report.add_argument("--run", metavar="NAME", help="which run of the folder; the latest if left out")
+    report.add_argument("--json", action="store_true", help="print the report as JSON")
+    report.add_argument("--strict", action="store_true", help="warnings fail too")
+
+
+def _add_diff(verbs: _Verbs) -> None:
+    words = "Where two plans, or a recorded run and a plan, part, and which settings cause it."
+    diff = _add(verbs, "diff", _diff, words)
+    diff.usage = "rlstep diff [options] A B | rlstep diff [options] A -- <launch command>"
+    diff.add_argument(
+        "sides", nargs="+", metavar="A", help="a command in quotes, a file, a recorded run's folder, or recipe:NAME"
+    )
+    _add_launch_options(diff)
+    diff.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_convert(verbs: _Verbs) -> None:
+    convert = _add(verbs, "convert", _convert, "The same schedule in another framework's settings.")
+    convert.usage = (
+        "rlstep convert --to FRAMEWORK [options] FILE | rlstep convert --to FRAMEWORK [options] -- <launch command>"
+    )
+    convert.add_argument(
+        "words", nargs="*", metavar="FILE", help="a script, a configuration file, a Python file, or recipe:NAME"
+    )
+    convert.add_argument("--to", required=True, metavar="FRAMEWORK", help="the framework to convert to")
+    _add_launch_options(convert)
+
+
+def _options(given: argparse.Namespace) -> Options:
+    from rlstep_hooks.cli.launches import options_of
+
+    return options_of(
+        framework=given.framework,
+        version=given.version,
+        rows=given.rows,
+        world_size=given.world_size,
+        line=given.line,
+        assignments=given.assignments,
+    )
+
+
+# The verbs. Each imports its module when it runs.
+
+
+def _plan(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import launches, plan
+
+    return launches.run(
+        lambda: plan.show(
+            [*given.words, *given.command],
+            _options(given),
+            as_json=given.json,
+            as_markdown=given.markdown,
+            explain=given.explain,
+            steps=given.steps,
+            strict=given.strict,
+        )
+    )
+
+
+def _run(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import run
+
+    if not given.command:
+        print("rlstep: there is no command; write `rlstep run -- <launch command>`", file=sys.stderr)
+        return 2
+    return run.run(given.command, folder=given.dir, strict=given.strict)
+
+
+def _report(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import report
+
+    return report.show(given.folder, run=given.run, as_json=given.json, strict=given.strict)
+
+
+def _diff(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import diff, launches
+
+    return launches.run(lambda: diff.show(given.sides, given.command, _options(given), as_json=given.json))
+
+
+def _convert(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import convert, launches
+
+    return launches.run(lambda: convert.show([*given.words, *given.command], given.to, _options(given)))
+
+
+def _recipes(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import launches, recipes
+
+    return launches.run(recipes.show)
+
+
+def _rules(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import rules
+
+    return rules.show(given.code)
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import doctor
+
+    return doctor.show()
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import demo
+
+    return demo.show(given.fault, given.log_dir)

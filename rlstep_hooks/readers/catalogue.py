@@ -33,6 +33,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 ENTRIES: tuple[Entry, ...] = (
+    Entry("paper", programs=("executable:paper",), keys=("prompts_per_rollout",)),
     # Forks and relatives stand before the system whose program they share; what tells them apart is `with_key`.
     Entry(
         "trl_ppo",

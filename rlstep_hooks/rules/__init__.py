@@ -1,64 +1,22 @@
-"""The catalogue of rules: one class a rule, found by its code. A code is never reused."""
+"""Rules: what must hold in a run. One class a rule, found by its code; `catalogue` lists them all.
+
+The catalogue is imported when it is first asked for: `rlstep plan` looks at four rules and does not load the others.
+"""
 
 from __future__ import annotations
 
-import inspect
+from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.rules import data, learning_rate, loss, observation, order, plan, ratio, resume, weights
-from rlstep_hooks.rules.base import Progress, Rule
-
-RULES: tuple[type[Rule], ...] = (
-    plan.ConfigRewritten,
-    plan.ClipNeverActs,
-    order.UnexpectedRollout,
-    order.MissingRollout,
-    order.EarlyUpdate,
-    order.MissingUpdate,
-    order.EpochLength,
-    order.RunLength,
-    order.EventSize,
-    order.WindowSize,
-    order.NoUpdate,
-    order.SkippedUpdate,
-    order.RoleOutOfTurn,
-    ratio.RatioAtLagZero,
-    ratio.RatioStuckAtOne,
-    ratio.RefreshNotAsPlanned,
-    ratio.StaleWithoutOldLogProbs,
-    ratio.OldLogProbsAltered,
-    ratio.TokensAltered,
-    ratio.LagNotAsPlanned,
-    ratio.ReferenceLogProbs,
-    weights.WeightsUnchanged,
-    weights.SamplerVersion,
-    weights.SamplerGap,
-    weights.WeightsMovedBetweenUpdates,
-    weights.SyncNotAsPlanned,
-    data.PromptGroups,
-    data.SamplesConserved,
-    data.EvaluationInTraining,
-    data.EvaluationWithoutRollouts,
-    data.NoSignal,
-    data.RowsDropped,
-    learning_rate.ScheduleHorizon,
-    learning_rate.SchedulerTicks,
-    learning_rate.RateAtZero,
-    learning_rate.WarmupLength,
-    resume.ResumeFailed,
-    loss.LossScale,
-    observation.ProcessMissing,
-    observation.RanksDisagree,
-)
-
-RANK_RULES: tuple[type[Rule], ...] = (observation.ProcessMissing, observation.RanksDisagree)
-"""Rules that compare processes; `rlstep_hooks.ranks` evaluates them."""
-
-BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in RULES}
-
-
-def page(rule: type[Rule]) -> str:
-    """A rule's documentation page: its docstring."""
-    return inspect.cleandoc(rule.__doc__ or "")
-
+if TYPE_CHECKING:
+    from rlstep_hooks.rules.catalogue import BY_CODE, RANK_RULES, RULES, Progress, Rule, page
 
 __all__ = ["BY_CODE", "RANK_RULES", "RULES", "Progress", "Rule", "page"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name in __all__:
+        from rlstep_hooks.rules import catalogue
+
+        return getattr(catalogue, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,33 @@
+"""`rlstep convert`: the same schedule in another framework's settings."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.cli.launches import side
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.readers import catalogue
+
+if TYPE_CHECKING:
+    from rlstep_hooks.readers.launch_plan import Options
+
+
+def show(words: list[str], to: str, options: Options) -> int:
+    """Print the launch command of another framework.
+
+    Returns:
+        0 if the schedule is kept, 1 if part of it is lost (named on stderr).
+
+    Raises:
+        LaunchError: The launch cannot be read, or the schedule cannot be said in that framework.
+    """
+    plan = side(words, options)
+    if plan.schedule is None:
+        raise LaunchError(f"{plan.title} refuses this launch: {plan.findings[0].observed}")
+    conversion = catalogue.reader_of(to).write(plan.schedule)
+    print(shlex.join(conversion.arguments))
+    for lost in conversion.lost:
+        print(f"rlstep: not kept: {lost}", file=sys.stderr)
+    return 1 if conversion.lost else 0

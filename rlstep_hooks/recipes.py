@@ -1,0 +1,119 @@
+"""Published runs as launches: what was really trained, in the words of its framework or of its paper."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.readers import catalogue
+from rlstep_hooks.readers.launch_plan import Options, Plan, plan_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """One published run."""
+
+    name: str
+    title: str
+    launch: str
+    """The launch command, or the paper's numbers for the reader `paper`."""
+    source: str
+    """Where the numbers stand."""
+    remark: str = ""
+    """What is easily misread, or not certain."""
+    framework: str | None = None
+    version: str | None = None
+    rows: int | None = None
+    world_size: int | None = None
+
+
+def _paper(title: str, algorithm: str, numbers: str) -> str:
+    return f"paper --title '{title}' --algorithm {algorithm} {numbers}"
+
+
+RECIPES: tuple[Recipe, ...] = (
+    Recipe(
+        name="r1-zero",
+        title="DeepSeek-R1-Zero",
+        launch=_paper(
+            "DeepSeek-R1-Zero",
+            "GRPO",
+            "--prompts-per-rollout 512 --samples-per-prompt 16 --samples-per-update 512 --updates 10400 --step-unit update",
+        ),
+        source="arXiv 2501.12948v2, supplement: 32 questions x 16 outputs a step, 8 192 outputs a rollout in 16 mini-batches",
+        remark="a step is one update on 512 samples; 16 of them belong to one rollout. The 208 000 questions follow from 1.6 epochs",
+        framework="paper",
+        rows=208_000,
+    ),
+    Recipe(
+        name="deepseekmath",
+        title="DeepSeekMath GRPO",
+        launch=_paper(
+            "DeepSeekMath",
+            "GRPO",
+            "--prompts-per-rollout 16 --samples-per-prompt 64 --samples-per-update 1024 --epochs 1",
+        ),
+        source="arXiv 2402.03300 section 4.2: 144K questions, 64 outputs each, training batch 1 024, one update a rollout",
+        remark="the paper does not say whether 1 024 counts outputs or questions; here outputs",
+        framework="paper",
+        rows=144_000,
+    ),
+    Recipe(
+        name="instructgpt",
+        title="InstructGPT PPO",
+        launch=_paper(
+            "InstructGPT", "PPO", "--prompts-per-rollout 512 --samples-per-update 64 --rollouts 500 --step-unit sample"
+        ),
+        source="arXiv 2203.02155 appendix C.4: 256 000 episodes, 31 144 unique prompts, batch 512, mini-batch 64, 1 epoch",
+        framework="paper",
+        rows=31_144,
+    ),
+    Recipe(
+        name="ppo-atari",
+        title="PPO on Atari",
+        launch=_paper(
+            "PPO Atari",
+            "PPO",
+            "--prompts-per-rollout 8 --samples-per-prompt 128 --samples-per-update 256 --reuse-epochs 3 --rollouts 9765 "
+            "--step-unit timestep",
+        ),
+        source="arXiv 1707.06347 table 5: 8 actors x 128 timesteps, 3 epochs, mini-batch 32 x 8, 10 million timesteps",
+        remark="baselines' defaults.atari() has 4 epochs, which makes 16 updates of a rollout instead of 12",
+        framework="paper",
+    ),
+)
+
+
+def available() -> Iterable[Recipe]:
+    """Recipes whose framework can be read."""
+    return (recipe for recipe in RECIPES if recipe.framework is None or catalogue.exists(recipe.framework))
+
+
+def find(name: str) -> Recipe:
+    """A recipe by its name.
+
+    Raises:
+        LaunchError: There is none.
+    """
+    for recipe in available():
+        if recipe.name == name:
+            return recipe
+    raise LaunchError(f"there is no recipe {name!r}; there are {', '.join(recipe.name for recipe in available())}")
+
+
+def plan_recipe(name: str) -> Plan:
+    """The plan of a recipe.
+
+    Raises:
+        LaunchError: There is none of that name.
+    """
+    recipe = find(name)
+    options = Options(
+        framework=recipe.framework, version=recipe.version, rows=recipe.rows, world_size=recipe.world_size
+    )
+    plan = plan_launch([recipe.launch], options)
+    return msgspec.structs.replace(plan, source=f"recipe:{recipe.name}")
