@@ -121,7 +121,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         "nemo_rl",
-        programs=("script:run_grpo.py", "script:run_grpo_math.py", "script:run_ppo.py", "script:run_grpo_*.py"),
+        programs=("script:run_grpo.py", "script:run_grpo_*.py", "script:run_vlm_grpo.py", "script:run_ppo.py"),
         keys=("grpo.num_prompts_per_step", "ppo.num_prompts_per_step"),
     ),
     Entry(
