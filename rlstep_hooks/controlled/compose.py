@@ -117,6 +117,9 @@ class TrainerStream:
         if isinstance(event, RunStarted):
             self._started = event
             self._version = self._base = event.start_updates
+            label = event.facts.get("first_label")
+            if label is not None:  # the engine loads the weights that training starts from, without a push
+                _remember(self._labels, label, self._base)
             return []
         if isinstance(event, Generated) and event.purpose == "training":
             held = self._release()
