@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.deviations import Deviation
+from rlstep_hooks.frameworks.verl.early import VERSION
 from rlstep_hooks.frameworks.verl.early_deviations import (
     ORDER,
     critic_minibatch,
@@ -16,8 +18,7 @@ from rlstep_hooks.frameworks.verl.early_deviations import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.deviations import Deviation
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.deviations import Evidence
 
 
 def _samples_of_minibatch(settings: Mapping[str, Any]) -> tuple[int, int]:
@@ -35,7 +36,8 @@ def _loses_samples(settings: Mapping[str, Any]) -> bool:
     return written != taken
 
 
-def _takes_whole_minibatch(schedule: Schedule) -> bool:
+def _left_out_of_minibatch(evidence: Evidence) -> bool:
+    schedule = evidence.progress.schedule
     return schedule.samples_per_update == _samples_of_minibatch(schedule.settings)[0]
 
 
@@ -45,17 +47,21 @@ FACTS = (
     critic_minibatch("simplerl", "workers/fsdp_workers.py:609 against :122-123"),
     fact(
         _loses_samples,
-        _takes_whole_minibatch,
-        name="simplerl-minibatch-rounded",
-        title="mini-batches lose samples that do not divide by the processes",
-        document="a mini-batch has ppo_mini_batch_size prompts with rollout.n samples each",
-        code=(
-            "each process takes ppo_mini_batch_size * rollout.n // processes samples: the division rounds down, so mini-batches "
-            "are smaller and updates more"
+        Deviation(
+            name="simplerl-minibatch-rounded",
+            title="mini-batches lose samples that do not divide by the processes",
+            since=VERSION,
+            fixed_in=None,
+            document="a mini-batch has ppo_mini_batch_size prompts with rollout.n samples each",
+            code=(
+                "each process takes ppo_mini_batch_size * rollout.n // processes samples: the division rounds down, so "
+                "mini-batches are smaller and updates more"
+            ),
+            evidence="workers/fsdp_workers.py:122-123",
+            workaround="choose ppo_mini_batch_size x rollout.n as a multiple of the data-parallel processes",
+            codes=ORDER,
+            applies=_left_out_of_minibatch,
         ),
-        evidence="workers/fsdp_workers.py:122-123",
-        workaround="choose ppo_mini_batch_size x rollout.n as a multiple of the data-parallel processes",
-        codes=ORDER,
     ),
     steps_are_rollouts("simplerl", "trainer/ppo/ray_trainer.py:806-966, README: about 100 steps of 1 024 prompts on 8K examples"),
 )  # fmt: skip

@@ -397,7 +397,7 @@ def _updates(
             not_evaluated[name] = (
                 "micro-batches are cut by token counts"
                 if role.checked_dynamic
-                else "micro-batches are cut by token counts: verl gives this role's micro-batch size to nobody"
+                else "micro-batches are cut by token counts; verl does not pass this role's micro-batch size on to its engine"
             )
     trained = max(totals.rollouts - frozen, 0) if totals else None
     if totals is None:
