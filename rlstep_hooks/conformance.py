@@ -108,7 +108,7 @@ class Conformance:
         return [held]
 
     def _match(self, event: OrderedEvent) -> list[Difference]:
-        if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped):
+        if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped or self._may_end()):
             return []
         if isinstance(event, EpochEnd):
             if self.schedule.loop == "phases" and not places_epoch_ends(self.schedule):
@@ -121,7 +121,7 @@ class Conformance:
             if not isinstance(event, Rollout):
                 return []
             self._restart(self._cursor.at_rollout(event))
-        if self._next is None:
+        if self._next is None or (isinstance(event, RunEnded) and self._may_end()):
             return []
         differences: list[Difference] = []
         if isinstance(self._next, ExpectedRefresh) and not isinstance(event, Refresh):
@@ -138,7 +138,7 @@ class Conformance:
                 self._lost = True
             if isinstance(event, Rollout):
                 self._restart(self._cursor.at_rollout(event))
-                self._advance()
+                self._advance(_outcome(event))
             self.matched_since_difference = 0
             return differences
         self.checks += 1
@@ -146,6 +146,16 @@ class Conformance:
         self.matched_since_difference = 0 if differences else self.matched_since_difference + 1
         self._advance(_outcome(event))
         return differences
+
+    def _may_end(self) -> bool:
+        """Whether training may end here because no plan knows how long it is: between two rollouts of a run in phases."""
+        unknown = self.schedule.loop == "phases" and self.schedule.rollouts is None
+        return unknown and isinstance(self._next, ExpectedRollout | ExpectedEpochEnd)
+
+    def _may_end(self) -> bool:
+        """Whether training may end here: between two rollouts of a run whose length no plan knows."""
+        unknown = self.schedule.loop == "phases" and self.schedule.rollouts is None
+        return unknown and isinstance(self._next, ExpectedRollout)
 
     def _compare(self, expected: ExpectedEvent, event: OrderedEvent) -> list[Difference]:
         differences = []
@@ -192,7 +202,7 @@ def _outcome(event: OrderedEvent) -> Outcome:
     """What a timeline needs to know of the event that met its expectation."""
     if isinstance(event, Update):
         return event.applied
-    return event.samples if isinstance(event, MicroBatch) else None
+    return event.samples if isinstance(event, MicroBatch | Rollout) else None
 
 
 def observed_lag(event: MicroBatch) -> int | None:

@@ -77,4 +77,5 @@ ExpectedEvent = (
 )
 
 Outcome = bool | int | None
-"""What a timeline is told of the event that met its expectation: whether an update was applied, or the samples of a micro-batch."""
+"""What a timeline is told of the event that met its expectation: whether an update was applied, or the samples of a micro-batch or
+of a rollout."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,8 +50,8 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
     """Every event that one process should show, in order.
 
     After an `ExpectedUpdate` send whether it was applied (the policy version stays if not); after an `ExpectedMicroBatch` of
-    unknown size, its samples: the mini-batch then goes on until its samples are used up. A run without a known length yields
-    for ever.
+    unknown size, its samples: the mini-batch then goes on until its samples are used up; after an `ExpectedRollout` of unknown
+    size, its samples. A run without a known length yields for ever.
 
     Args:
         schedule: The plan.
@@ -73,7 +74,10 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         if per_epoch and rollout != position.rollouts and rollout % per_epoch == 0:
             yield ExpectedEpochEnd(rollout // per_epoch)
         samples = samples_of_rollout(schedule, rollout)
-        yield ExpectedRollout(None if schedule.rows_bound == "data_dependent" else samples, version, reference)
+        if schedule.rows_bound == "data_dependent":
+            samples = (yield ExpectedRollout(None, version, reference)) or samples
+        else:
+            yield ExpectedRollout(samples, version, reference)
         if schedule.old_logprob_source in ("at_rollout", "recompute"):
             yield ExpectedRefresh(version)
         if critic is not None and rollout >= critic.schedule.frozen_rollouts:
@@ -93,7 +97,8 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
 
 def places_epoch_ends(schedule: Schedule) -> bool:
     """Whether the plan says between which rollouts a pass of the loader ends."""
-    return schedule.rows_bound == "exact" and schedule.epoch_ends_between_rollouts
+    known = schedule.rows_bound == "exact" and schedule.rollouts_per_epoch is not None
+    return known and schedule.epoch_ends_between_rollouts
 
 
 def samples_of_rollout(schedule: Schedule, rollout: int) -> int:
@@ -130,6 +135,8 @@ class _Updates:
             now = None if lag is None else lag + applied
             if self.schedule.remainder == "carry":
                 more = yield from self._carried_pass(samples, now)
+            elif self.schedule.remainder == "drop":
+                more = yield from self._pass(now, _filled(minibatches, samples))
             else:
                 more = yield from self._pass(now, minibatches)
             made, applied = made + more[0], applied + more[1]
@@ -171,6 +178,11 @@ class _Updates:
                 made += 1
                 applied += (yield ExpectedUpdate(self.schedule.window, self._role)) is not False
         return made, applied
+
+
+def _filled(minibatches: tuple[int, ...], samples: int) -> tuple[int, ...]:
+    """The mini-batches that these samples fill; a smaller rollout fills fewer."""
+    return tuple(size for size, needed in zip(minibatches, accumulate(minibatches), strict=True) if needed <= samples)
 
 
 class PhaseCursor:
