@@ -9,7 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlstep_hooks.rules import BY_CODE, RULES, page
+from rlstep_hooks.rules import RULES, Rule, page
+from rlstep_hooks.rules.plan_checks import PLAN_RULES, PlanRule
 
 GROUPS = {
     "1": "plan and configuration",
@@ -27,24 +28,25 @@ GROUPS = {
 def show(code: str | None) -> int:
     """Print the catalogue or one page; the exit status."""
     console = Console()
+    rules: list[type[Rule] | type[PlanRule]] = sorted((*RULES, *PLAN_RULES), key=lambda rule: rule.code)
     if code is None:
         table = Table(box=None, padding=(0, 2), header_style="dim")
         for name in ("code", "severity", "title"):
             table.add_column(name, no_wrap=name != "title")
         group = ""
-        for rule in RULES:
+        for rule in rules:
             if rule.code[3] != group:
                 group = rule.code[3]
                 table.add_row("", "", f"[dim]{GROUPS[group]}[/dim]")
             table.add_row(rule.code, rule.severity, rule.title)
         console.print(table)
         return 0
-    if code.upper() not in BY_CODE:
+    found = next((rule for rule in rules if rule.code == code.upper()), None)
+    if found is None:
         print(f"rlstep: there is no rule {code}; `rlstep rules` lists them", file=sys.stderr)
         return 2
-    rule = BY_CODE[code.upper()]
-    console.print(f"[bold]{rule.code} {rule.title}[/bold] ({rule.severity})\n")
-    for indent, paragraph in _paragraphs(page(rule)):
+    console.print(f"[bold]{found.code} {found.title}[/bold] ({found.severity})\n")
+    for indent, paragraph in _paragraphs(page(found)):
         console.print(Padding(Text(paragraph), (0, 0, 0, indent)))
     return 0
 

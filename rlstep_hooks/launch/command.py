@@ -68,6 +68,7 @@ _VALUES = {
         "--ntasks-per-node", "--cpus-per-task", "--gpus-per-node", "--mpi", "--chdir", "--qos", "--mem",
     ),
     "uv": ("--with", "--extra", "--group", "--python", "-p", "--directory", "--project", "--env-file", "--index", "--frozen-lock"),
+    "env": ("-u", "--unset", "-C", "--chdir"),
     "nice": ("-n",),
     "timeout": ("-s", "-k", "--signal", "--kill-after"),
     "taskset": ("-c",),

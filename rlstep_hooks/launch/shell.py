@@ -195,7 +195,8 @@ class _Evaluation:
         if value_node is None:
             value = Text("")
         elif value_node.type == "array":
-            value = tuple(field for child in value_node.named_children for field in self._fields(child))
+            elements = (child for child in value_node.named_children if child.type != "comment")
+            value = tuple(field for child in elements for field in self._fields(child))
         else:
             value = self._joined(value_node)
         if any(child.type == "+=" for child in node.children):

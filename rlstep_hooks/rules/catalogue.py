@@ -56,7 +56,7 @@ RANK_RULES: tuple[type[Rule], ...] = (observation.ProcessMissing, observation.Ra
 BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in RULES}
 
 
-def page(rule: type[Rule]) -> str:
+def page(rule: type[object]) -> str:
     """A rule's documentation page: its docstring."""
     return inspect.cleandoc(rule.__doc__ or "")
 
