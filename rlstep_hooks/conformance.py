@@ -108,7 +108,7 @@ class Conformance:
         return [held]
 
     def _match(self, event: OrderedEvent) -> list[Difference]:
-        if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped or self._may_end()):
+        if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped):
             return []
         if isinstance(event, EpochEnd):
             if self.schedule.loop == "phases" and not places_epoch_ends(self.schedule):
@@ -148,14 +148,9 @@ class Conformance:
         return differences
 
     def _may_end(self) -> bool:
-        """Whether training may end here because no plan knows how long it is: between two rollouts of a run in phases."""
-        unknown = self.schedule.loop == "phases" and self.schedule.rollouts is None
-        return unknown and isinstance(self._next, ExpectedRollout | ExpectedEpochEnd)
-
-    def _may_end(self) -> bool:
         """Whether training may end here: between two rollouts of a run whose length no plan knows."""
         unknown = self.schedule.loop == "phases" and self.schedule.rollouts is None
-        return unknown and isinstance(self._next, ExpectedRollout)
+        return unknown and isinstance(self._next, ExpectedRollout | ExpectedEpochEnd)
 
     def _compare(self, expected: ExpectedEvent, event: OrderedEvent) -> list[Difference]:
         differences = []

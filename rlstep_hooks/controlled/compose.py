@@ -32,7 +32,7 @@ from rlstep_hooks.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rlstep_hooks.events import PhaseName
 
@@ -43,48 +43,69 @@ _TRAINING: tuple[PhaseName, ...] = ("critic_updates", "policy_updates", "sync")
 
 
 class TrainerPhases:
-    """A trainer's records, cut into the calls of its controller.
-
-    Policy and critic of one rank may be two processes with a record each; the first is the policy's.
+    """A trainer's record, cut into the calls of its controller. Reads no further than it must, so that little waits here.
 
     Args:
-        reads: For each record, what gives its new events.
+        read: Gives the events that were added since the last look. It may be left before its end, and goes on from there.
     """
 
-    def __init__(self, *reads: Callable[[], Iterable[AnyEvent]]) -> None:
-        self._reads = reads
+    def __init__(self, read: Callable[[], Iterable[AnyEvent]]) -> None:
+        self._read = read
         self._waiting: dict[tuple[PhaseName, int], list[AnyEvent]] = {}
-        self.before: list[AnyEvent] = []
-        """Events before the first call."""
-        self._current = [self.before] * len(reads)
+        self._between: list[AnyEvent] = []
+        self._current = self._between
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
 
     def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
-        """What happened within a call that has returned; None if the trainer has no record of it."""
-        if (name, number) not in self._waiting:
-            self.catch_up()
-        return self._waiting.pop((name, number), None)
+        """What happened within a call that has returned, and in no call before it; None if the trainer has no record of it."""
+        call = (name, number)
+        if self._waiting.get(call, self._current) is self._current:
+            self._catch_up(call)
+        events = self._waiting.pop(call, None)
+        if events is None:
+            return None
+        if events is self._current:
+            self._current = self._between
+        return [*self._left(), *events]
+
+    def between(self) -> list[AnyEvent]:
+        """What happened in no call so far: before the first, or after one had returned and before the next."""
+        if self._current is self._between:
+            self._catch_up()
+        return self._left()
 
     def rest(self) -> list[AnyEvent]:
         """What no call claimed, in order: numbers that came after the last call, and calls that the controller did not make."""
-        self.catch_up()
-        events = [event for phase in self._waiting.values() for event in phase]
+        for _ in self._new():
+            pass
+        events = [event for call in self._waiting.values() for event in call]
         self._waiting.clear()
+        return [*self._left(), *events]
+
+    def _left(self) -> list[AnyEvent]:
+        events = self._between.copy()
+        self._between.clear()
         return events
 
-    def catch_up(self) -> None:
-        """Read what is new."""
-        for record, read in enumerate(self._reads):
-            for event in read():
-                if isinstance(event, Attached):
-                    self.attached = event if record == 0 else self.attached
-                elif isinstance(event, FactsRead):
-                    self.facts |= event.facts
-                elif isinstance(event, Phase):
-                    self._current[record] = self._waiting.setdefault((event.name, event.number), [])
-                else:
-                    self._current[record].append(event)
+    def _catch_up(self, call: tuple[PhaseName, int] | None = None) -> None:
+        """Read what is new, at most to the beginning of the call after this one; of any call, if none is named."""
+        for event in self._new():
+            if isinstance(event, Phase) and (call is None or (call in self._waiting and call != (event.name, event.number))):
+                return
+
+    def _new(self) -> Iterator[AnyEvent]:
+        """The events that are new, each once it has been put where it belongs."""
+        for event in self._read():
+            if isinstance(event, Attached):
+                self.attached = event
+            elif isinstance(event, FactsRead):
+                self.facts |= event.facts
+            elif isinstance(event, Phase):
+                self._current = self._waiting.setdefault((event.name, event.number), [])
+            else:
+                self._current.append(event)
+            yield event
 
 
 class TrainerStream:
@@ -121,50 +142,65 @@ class TrainerStream:
             if label is not None:  # the engine loads the weights that training starts from, without a push
                 _remember(self._labels, label, self._base)
             return []
-        if isinstance(event, Generated) and event.purpose == "training":
-            held = self._release()
-            self._held = event
-            return [*self._begin(), *held]
         if isinstance(event, Phase):
             return self._call(event)
+        if isinstance(event, Unobserved):
+            return [*self._begin(), event]
         if isinstance(event, RunEnded):
-            # Numbers that a trainer had not written when its last call returned.
-            held = [*self._begin(), *self._release()]
-            rest = [e for e in self._phases.rest() if isinstance(e, Measured | Unobserved)]
-            return [*held, *rest, event]
+            return [*self._begin(), *self._release(), *self._rest(event), event]
+        if isinstance(event, Generated) and event.purpose == "training":
+            complete = [*self._begin(), *self._release(), *map(self._placed, self._phases.between())]
+            self._held = event
+            return complete
         if isinstance(event, Generated):
-            return [*self._begin(), *self._release(), self._rollout_event(event)]
-        return [*self._begin(), *self._release(), event]
+            event = self._rollout_event(event)
+        if self._held is not None:
+            self._after_held.append(event)
+            return self._begin()
+        return [*self._begin(), event]
 
     def _begin(self) -> list[AnyEvent]:
         """The run's first event, once: what the trainer read from its model belongs to it."""
         started, self._started = self._started, None
         if started is None:
             return []
-        self._phases.catch_up()
+        before = self._phases.between()
         first = msgspec.structs.replace(started, rank=self.rank, facts=started.facts | self._phases.facts)
-        return [first, *(event for event in self._phases.before if isinstance(event, Unobserved))]
+        return [first, *(event for event in before if isinstance(event, Unobserved))]
+
+    def _rest(self, ended: RunEnded) -> list[AnyEvent]:
+        """What no call claimed: numbers that came after the last one, and what a trainer did that its controller did not ask for."""
+        rest = self._phases.rest()
+        if ended.status == "raised":  # within a call that did not return
+            rest = [event for event in rest if isinstance(event, Measured | Unobserved)]
+        return list(map(self._placed, rest))
 
     def _call(self, call: Phase) -> list[AnyEvent]:
+        begun = self._begin()
         events = self._phases.take(call.name, call.number)
         if events is None:
-            if len(self.missed) < REMEMBERED:
-                self.missed.append(call)
+            begun += self._missing(call)
             events = []
         if call.purpose == "evaluation":
             # A push for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
             for event in events:
                 self._placed(event)
-            return self._begin()
+            return begun
         if call.name == "reference":
             self._reference = True
-        begun = self._begin()
-        if call.name in _TRAINING:
-            return [*begun, *self._release(), *(self._placed(e) for e in events)]
-        if self._held is None:
-            return [*begun, *(self._placed(e) for e in events)]
+        if call.name in _TRAINING or self._held is None:
+            return [*begun, *self._release(), *map(self._placed, events)]
         self._after_held += events
         return begun
+
+    def _missing(self, call: Phase) -> list[AnyEvent]:
+        """What a judge hears of a call without a record: from the first one on, the trainer's order of events is not known."""
+        if len(self.missed) < REMEMBERED:
+            self.missed.append(call)
+        if len(self.missed) > 1:
+            return []
+        why = f"trainer {self.rank} has no record of call {call.number} of {call.name}"
+        return [Unobserved(at=call.at, what="order", why=why)]
 
     def _release(self) -> list[AnyEvent]:
         """The rollout that was held back, with what came before its first update."""
@@ -174,7 +210,7 @@ class TrainerStream:
         after, self._after_held = self._after_held, []
         rollout = self._rollout_event(held, after)
         self._reference = False
-        return [rollout, *(self._placed(event) for event in after)]
+        return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
         versions = [self._labels.get(label) for label, _ in event.labels]

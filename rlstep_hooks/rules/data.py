@@ -54,7 +54,8 @@ class SamplesConserved(Rule):
 
     What it checks:
         By identity: each sample of a rollout is trained exactly once in each of the planned passes, before the next cycle of
-        rollouts replaces it. Samples at the very end of training, or of an early stop, are exempt.
+        rollouts replaces it. Samples at the very end of training, or of an early stop, are exempt, and as many as the
+        framework leaves out of each pass by its documented formula.
 
     Why it matters:
         Counts can be right while half of the samples are trained twice and the other half never.
@@ -101,14 +102,26 @@ class SamplesConserved(Rule):
             if not trained:
                 continue
             self.checks += 1
-            short = sum(1 for row in range(size) if trained[row] < self.schedule.reuse_epochs)
-            if short:
+            passes = self.schedule.reuse_epochs
+            missing = sum(max(passes - trained[row], 0) for row in range(size))
+            if missing > passes * self._left_out(rollout, size):
+                short = sum(1 for row in range(size) if trained[row] < passes)
                 never = sum(1 for row in range(size) if not trained[row])
                 observed = f"{short} of {size} samples trained less often ({never} never)"
                 finding = finding or self._report(rollout, observed)
         self._sizes.clear()
         self._trained.clear()
         return finding
+
+    def _left_out(self, rollout: int, size: int) -> int:
+        """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""
+        schedule = self.schedule
+        if schedule.remainder != "carry" or not schedule.samples_per_microbatch:
+            return schedule.samples_dropped_per_rollout // schedule.world_size
+        each = schedule.samples_per_microbatch // schedule.world_size
+        # Samples that waited while the policy was frozen are in the same pass, and any of all these may be left out.
+        joined = schedule.frozen_samples_kept and self.progress.rollout_number(rollout) == schedule.frozen_rollouts
+        return each - 1 if joined else size % each
 
     def _report(self, rollout: int, observed: str, microbatch: int | None = None) -> Finding | None:
         passes = self.schedule.reuse_epochs
