@@ -139,7 +139,7 @@ def make_schedule(settings: Settings, release: Release, rows: int | None) -> Sch
 
 
 def _check(settings: Settings) -> None:
-    """What verl refuses before training (utils/config.py:103-152, workers/config/actor.py:191-229, critic.py:107-118)."""
+    """What verl refuses before training (utils/config.py:103-152, workers/config/actor.py:193-229, critic.py:103-135)."""
     samples = settings.prompts * settings.group
     if not settings.policy.checked_dynamic and samples % settings.batch_multiple:
         raise PlanError(
@@ -350,8 +350,8 @@ def _max_age(settings: Settings, not_evaluated: dict[str, str]) -> int | None:
     """Rollouts by which a sample may be older than the weights that train it.
 
     colocate_async has `num_warmup_batches` more rollouts in flight than it trains and takes the oldest finished ones. With
-    the strategy "drop" samples that span more than `max_off_policy_threshold` steps are thrown away (replay_buffer.py:518-527
-    and :590-603), with "wait" training waits for them (:546-563).
+    the strategy "drop" samples that span more than `max_off_policy_threshold` steps are thrown away (replay_buffer.py:520-529
+    and :599-611), with "wait" training waits for them (:548-556).
     """
     if settings.trainer == "v1-separate-async":
         not_evaluated["max_age"] = "separate_async: not read"

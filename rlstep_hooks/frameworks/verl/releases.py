@@ -55,7 +55,7 @@ class Release(msgspec.Struct, frozen=True):
 
     @property
     def critic_engine_section(self) -> str:
-        """Where the settings of the critic's engine are, below `critic` (ray_trainer.py 0.7.1:717, 0.8.0:812)."""
+        """Where the settings of the critic's engine are, below `critic` (ray_trainer.py 0.7.1:716, 0.8.0:812)."""
         return "fsdp" if self.since("0.8") else "model.fsdp_config"
 
     @property

@@ -196,7 +196,7 @@ def _trainer(config: Mapping[str, Any], release: Release) -> Trainer:
     if release.has_v1_trainer and setting(config, "trainer.use_v1", True):
         mode = setting(config, "trainer.v1.trainer_mode", "sync")
         return _MODES.get(mode, "v1-sync")
-    # main_ppo_sync sets it itself; RayPPOTrainer reads it nowhere (main_ppo_sync.py 0.8.0:1855).
+    # main_ppo_sync sets it itself; RayPPOTrainer reads it nowhere (main_ppo_sync.py 0.8.0:1853).
     if release.since("0.8") and not release.has_v1_trainer and setting(config, "transfer_queue.enable", False):
         return "main-ppo-sync"
     if release.has_legacy_workers and setting(config, "trainer.use_legacy_worker_impl", "auto") != "disable":
