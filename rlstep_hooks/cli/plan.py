@@ -10,8 +10,6 @@ from rlstep_hooks.steps import all_readings, logged_steps
 if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
 
-_MOST_NAMES = 12
-
 
 def show(
     words: list[str],
@@ -76,44 +74,13 @@ def _readings(schedule: Schedule | None, steps: int | None) -> list[Any]:
 
 
 def _print(plan: Plan, steps: int | None, *, explain: bool) -> None:
-    from rich.console import Console
-    from rich.text import Text
+    import os
+    import shutil
+    import sys
 
-    from rlstep_hooks.render.plan import formula_lines, plan_table, steps_table
+    from rlstep_hooks.render.plan import plan_text
 
-    console = Console()
-    if plan.schedule is not None:
-        console.print(plan_table(plan.schedule, whence=f"from {plan.source}"), "", soft_wrap=False)
-        shown = steps or logged_steps(plan.schedule)
-        if shown:
-            console.print(steps_table(plan.schedule, shown), "")
-        if explain:
-            for formula, source in formula_lines(plan):
-                console.print(Text(formula))
-                console.print(Text(f"    {source}", style="dim"))
-            console.print()
-    else:
-        console.print(Text(f"{plan.title} {plan.version} · from {plan.source}", style="bold"), "")
-    for note in plan.notes:
-        console.print(Text.assemble((f"  {note.kind:8}", "cyan"), note.text))
-    if plan.schedule is not None:
-        for reason in dict.fromkeys(plan.schedule.not_evaluated.values()):
-            names = ", ".join(name for name, why in plan.schedule.not_evaluated.items() if why == reason)
-            console.print(Text.assemble(("  unknown ", "yellow"), f"{names}: {reason}"))
-    if plan.unused:
-        console.print(Text(f"  {_unused_words(plan, everything=explain)}", style="dim"))
-    if plan.findings:
-        from rlstep_hooks.render.console import finding_lines
-        from rlstep_hooks.rules.plan_checks import REPORTS
-
-        console.print()
-        for finding in plan.findings:
-            console.print(finding_lines(finding))
-            console.print(Text(f"  report    {REPORTS[finding.code]}", style="dim"), "")
-
-
-def _unused_words(plan: Plan, *, everything: bool) -> str:
-    names = [str(setting) for setting in plan.unused]
-    shown = names if everything else names[:_MOST_NAMES]
-    more = f" and {len(names) - len(shown)} more (--explain names them)" if len(shown) < len(names) else ""
-    return f"not part of the schedule: {', '.join(shown)}{more}"
+    shown = steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)
+    width = shutil.get_terminal_size((100, 40)).columns
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(plan_text(plan, shown, explain=explain, width=width, coloured=coloured))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlstep_hooks.render.console import verdict_block
-from rlstep_hooks.render.plan import plan_table
+from rlstep_hooks.render.console import plan_table, verdict_block
 from rlstep_hooks.replay import NoRecordError, report_of
 
 if TYPE_CHECKING:

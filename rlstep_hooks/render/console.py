@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlstep_hooks.events import Measured, MicroBatch, Rollout, RunStarted, Unobserved, Update
 from rlstep_hooks.injection import PARENT
-from rlstep_hooks.render.plan import plan_table
+from rlstep_hooks.render.plan import headline, plan_rows
 from rlstep_hooks.render.words import number
 
 if TYPE_CHECKING:
@@ -22,9 +22,21 @@ if TYPE_CHECKING:
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.judge import Judge
     from rlstep_hooks.report import Finding, Report
+    from rlstep_hooks.schedule import Schedule
 
 _VERDICT_STYLE = {"PASS": "bold green", "FAIL": "bold red", "NOT_EVALUATED": "bold yellow"}
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def plan_table(schedule: Schedule) -> RenderableType:
+    """The plan on one screen."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_column()
+    for row in plan_rows(schedule):
+        table.add_row(*row)
+    return Group(Text(headline(schedule), style="bold"), Text(), table)
 
 
 def finding_lines(finding: Finding) -> RenderableType:
