@@ -43,35 +43,37 @@ _TRAINING: tuple[PhaseName, ...] = ("critic_updates", "policy_updates", "sync")
 
 
 class TrainerPhases:
-    """A trainer's record, cut into the calls of its controller. Reads no further than it must, so that little waits here.
+    """A trainer's records, cut into the calls of its controller. Reads no further than it must, so that little waits here.
+
+    Policy and critic of one rank may be two processes with a record each; the first is the policy's.
 
     Args:
-        read: Gives the events that were added since the last look. It may be left before its end, and goes on from there.
+        reads: For each record, what gives the events that were added since the last look. It may be left before its end, and
+            goes on from there.
     """
 
-    def __init__(self, read: Callable[[], Iterable[AnyEvent]]) -> None:
-        self._read = read
+    def __init__(self, *reads: Callable[[], Iterable[AnyEvent]]) -> None:
+        self._reads = reads
         self._waiting: dict[tuple[PhaseName, int], list[AnyEvent]] = {}
         self._between: list[AnyEvent] = []
-        self._current = self._between
+        self._current = [self._between] * len(reads)
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
 
     def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
         """What happened within a call that has returned, and in no call before it; None if the trainer has no record of it."""
         call = (name, number)
-        if self._waiting.get(call, self._current) is self._current:
+        if call not in self._waiting or _holds(self._current, self._waiting[call]):
             self._catch_up(call)
         events = self._waiting.pop(call, None)
         if events is None:
             return None
-        if events is self._current:
-            self._current = self._between
+        self._current = [self._between if current is events else current for current in self._current]
         return [*self._left(), *events]
 
     def between(self) -> list[AnyEvent]:
         """What happened in no call so far: before the first, or after one had returned and before the next."""
-        if self._current is self._between:
+        if _holds(self._current, self._between):
             self._catch_up()
         return self._left()
 
@@ -96,16 +98,22 @@ class TrainerPhases:
 
     def _new(self) -> Iterator[AnyEvent]:
         """The events that are new, each once it has been put where it belongs."""
-        for event in self._read():
-            if isinstance(event, Attached):
-                self.attached = event
-            elif isinstance(event, FactsRead):
-                self.facts |= event.facts
-            elif isinstance(event, Phase):
-                self._current = self._waiting.setdefault((event.name, event.number), [])
-            else:
-                self._current.append(event)
-            yield event
+        for record, read in enumerate(self._reads):
+            for event in read():
+                if isinstance(event, Attached):
+                    self.attached = event if record == 0 else self.attached
+                elif isinstance(event, FactsRead):
+                    self.facts |= event.facts
+                elif isinstance(event, Phase):
+                    self._current[record] = self._waiting.setdefault((event.name, event.number), [])
+                else:
+                    self._current[record].append(event)
+                yield event
+
+
+def _holds(lists: list[list[AnyEvent]], wanted: list[AnyEvent]) -> bool:
+    """Whether a list is among others, itself and not an equal one."""
+    return any(found is wanted for found in lists)
 
 
 class TrainerStream:
