@@ -77,6 +77,11 @@ class Conformance:
         except StopIteration:
             self._next = None
 
+    @property
+    def rollouts(self) -> int:
+        """Rollouts made; of a run in phases that was resumed, with those before."""
+        return self._cursor.rollouts
+
     def where(self, event: OrderedEvent | None = None) -> Where:
         """The place in the run of the event being looked at."""
         return Where(

@@ -24,7 +24,7 @@ from rlstep_hooks.events import (
     Update,
     WeightSync,
 )
-from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Verdict
+from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Verdict, Where
 from rlstep_hooks.rules import RANK_RULES, RULES
 from rlstep_hooks.rules.base import HANDLERS, Progress, Rule, disabled
 from rlstep_hooks.timeline import position_of
@@ -93,6 +93,11 @@ class Judge:
         """What was counted so far."""
         return Counts(**self._counts)
 
+    @property
+    def place(self) -> Where:
+        """Where the run stands; empty where there is no plan."""
+        return self._progress.where() if self._progress is not None else Where()
+
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
         """What those who follow the run should hear now: the event itself."""
         return [event]
@@ -139,6 +144,7 @@ class Judge:
         start = position_of(schedule, stated)
         self._conformance = Conformance(schedule, start)
         self._progress.epoch = self._conformance.where().epoch or 0
+        self._progress.rollouts = self._conformance.rollouts
         self._rules = [rule(self._progress) for rule in RULES]
         self._handlers = {
             name: [
@@ -218,7 +224,7 @@ class Judge:
         elif isinstance(event, MicroBatch) and event.role == "policy":
             _keep(progress.open_microbatches, event.index, (event, progress.where(microbatch=event.index)))
         elif isinstance(event, Update):
-            update = event.index if event.role == "policy" else progress.updates
+            update = event.index if event.role == "policy" else None
             _keep(progress.open_updates, (event.role, event.index), (event, progress.where(update=update)))
 
     def _advance(self, event: AnyEvent) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.controlled.compose import TrainerPhases, TrainerStream
-from rlstep_hooks.events import AnyEvent, Rollout, RunEnded, RunStarted, Unobserved
+from rlstep_hooks.events import AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
 from rlstep_hooks.judge import Judge, merge_findings
 from rlstep_hooks.ranks import listed, shape
 from rlstep_hooks.report import Counts, Finding, Report, RuleOutcome, Where
@@ -17,8 +17,36 @@ from rlstep_hooks.rules.observation import ProcessMissing, RanksDisagree
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rlstep_hooks.schedule import Schedule
+
 HEARD = 65_536
 """Events that wait for those who follow the run, at most; nobody may be following."""
+
+
+class _Trainer:
+    """One trainer of the run: its events, their judge, and what it did since the trainers were last compared."""
+
+    def __init__(self, rank: int, phases: TrainerPhases) -> None:
+        self.rank = rank
+        self.phases = phases
+        self.stream = TrainerStream(rank, phases)
+        self.judge = Judge()
+        self.done: list[tuple[int | None, str]] = []
+        """What must be the same on all trainers, in words, each with its rollout."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a record of every call so far."""
+        return self.phases.attached is not None and not self.stream.missed
+
+    def observe(self, event: AnyEvent) -> list[Finding]:
+        """Judge one event of this trainer."""
+        findings = self.judge.observe(event)
+        schedule = self.judge.run.schedule if self.judge.run is not None else None
+        text = _common_shape(event, schedule)
+        if text:
+            self.done.append((self.judge.place.rollout, text))
+        return findings
 
 
 class ControlledRun:
@@ -30,35 +58,32 @@ class ControlledRun:
 
     def __init__(self, phases_of: Callable[[int], TrainerPhases]) -> None:
         self._phases_of = phases_of
-        self._phases: list[TrainerPhases] = []
-        self._streams: list[TrainerStream] = []
-        self._judges: list[Judge] = []
-        self._unobserved: list[Unobserved] = []
-        self._since_rollout: list[list[str]] = []
+        self._trainers: list[_Trainer] = []
+        self._called = False
+        """Whether the controller called its trainers."""
         self._disagreement: Finding | None = None
         self._compared = 0
-        self._rollout = 0
         self._heard: list[AnyEvent] = []
 
     @property
     def run(self) -> RunStarted | None:
         """The run's first event, once seen."""
-        return self._judges[0].run if self._judges else None
+        return self._trainers[0].judge.run if self._trainers else None
 
     @property
     def ended(self) -> RunEnded | None:
         """The run's last event, once seen."""
-        return self._judges[0].ended if self._judges else None
+        return self._trainers[0].judge.ended if self._trainers else None
 
     @property
     def failed(self) -> bool:
         """Whether an error was found so far, on any trainer or between them."""
-        return self._disagreement is not None or any(judge.failed for judge in self._judges)
+        return self._disagreement is not None or any(trainer.judge.failed for trainer in self._trainers)
 
     @property
     def counts(self) -> Counts:
         """What the first trainer counted so far."""
-        return self._judges[0].counts if self._judges else Counts()
+        return self._trainers[0].judge.counts if self._trainers else Counts()
 
     def observe(self, event: AnyEvent) -> list[Finding]:
         """Take one event of the controller.
@@ -66,20 +91,16 @@ class ControlledRun:
         Returns:
             Findings that it brought up for the first time, each with the rank of its trainer.
         """
-        if isinstance(event, RunStarted) and not self._judges:
-            self._phases = [self._phases_of(rank) for rank in range(event.world_size)]
-            self._streams = [TrainerStream(rank, phases) for rank, phases in enumerate(self._phases)]
-            self._judges = [Judge() for _ in self._streams]
-            self._since_rollout = [[] for _ in self._streams]
+        if isinstance(event, RunStarted) and not self._trainers:
+            self._trainers = [_Trainer(rank, self._phases_of(rank)) for rank in range(event.world_size)]
+        self._called = self._called or isinstance(event, Phase)
         findings: list[Finding] = []
         rollout_seen = False
-        for stream, judge, shapes in zip(self._streams, self._judges, self._since_rollout, strict=True):
-            for composed in stream.feed(event):
-                if isinstance(composed, Rollout | RunEnded):
-                    rollout_seen = True
-                shapes += filter(None, [self._shape(composed)])
-                findings += [at_rank(found, stream.rank, len(self._judges)) for found in judge.observe(composed)]
-                if stream.rank == 0 and len(self._heard) < HEARD:
+        for trainer in self._trainers:
+            for composed in trainer.stream.feed(event):
+                rollout_seen = rollout_seen or isinstance(composed, Rollout | RunEnded)
+                findings += [at_rank(f, trainer.rank, len(self._trainers)) for f in trainer.observe(composed)]
+                if trainer.rank == 0 and len(self._heard) < HEARD:
                     self._heard.append(composed)
         if rollout_seen:
             findings += self._compare()
@@ -90,96 +111,114 @@ class ControlledRun:
         events, self._heard = self._heard, []
         return events
 
-    def _shape(self, event: AnyEvent) -> str:
-        schedule = self._judges[0].run.schedule if self._judges[0].run is not None else None
-        fixed = schedule is None or schedule.samples_per_microbatch is not None
-        text = shape(event)
-        # Where token counts cut the mini-batches, each trainer has its own micro-batches.
-        return text if fixed or not text.startswith("micro-batch") else ""
-
     def _compare(self) -> list[Finding]:
         """Compare what the trainers did since the last rollout; the first difference of the run is reported."""
-        first, *others = self._since_rollout
         findings = []
-        for rank, shapes in enumerate(others, 1):
+        recorded = [trainer for trainer in self._trainers if trainer.recorded]
+        for other in recorded[1:]:
             self._compared += 1
-            if shapes != first and self._disagreement is None and self._phases[rank].attached is not None:
-                mine, theirs = next((m, t) for m, t in zip_longest(first, shapes, fillvalue="nothing") if m != t)
-                self._disagreement = Finding(
-                    code=RanksDisagree.code,
-                    severity="error",
-                    title=RanksDisagree.title,
-                    expected=f"rank {rank} does what rank 0 does: {mine}",
-                    observed=theirs,
-                    where=Where(rollout=self._rollout, rank=rank),
-                    why="data-parallel processes must take the same steps; gradients of different versions are averaged here",
-                    fix=f"look at this rollout on ranks 0 and {rank}",
-                )
+            if self._disagreement is None and other.done != recorded[0].done:
+                self._disagreement = _disagreement(recorded[0], other)
                 findings.append(self._disagreement)
-        self._rollout = max(self.counts.rollouts - 1, 0)
-        for shapes in self._since_rollout:
-            shapes.clear()
+        for trainer in self._trainers:
+            trainer.done.clear()
         return findings
 
     def report(self) -> Report:
-        """The judgement so far: the first trainer's, with what the others and their comparison add."""
-        if not self._judges:
+        """The judgement so far: that of the first trainer with a record, with what the others and their comparison add."""
+        if not self._trainers:
             return Report(
                 verdict="NOT_EVALUATED", not_evaluated={"record": "the controller recorded no start of a run"}
             )
-        report = self._judges[0].report()
-        findings = self._findings_of_others(report)
+        first = next((trainer for trainer in self._trainers if trainer.recorded), self._trainers[0])
+        reports = {trainer.rank: trainer.judge.report() for trainer in self._trainers}
+        report = reports.pop(first.rank)
+        findings = _findings_of_others(report, reports)
+        if first.rank:
+            own = [at_rank(finding, first.rank, len(self._trainers)) for finding in report.findings]
+            report = msgspec.structs.replace(report, findings=own)
         outcomes = [self._missing(findings), self._ranks(findings)]
-        verdicts = {judge.report().verdict for judge in self._judges[1:]}
-        if report.verdict == "PASS" and "NOT_EVALUATED" in verdicts:
+        if report.verdict == "PASS" and any(other.verdict == "NOT_EVALUATED" for other in reports.values()):
             report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
-        attached = sum(phases.attached is not None for phases in self._phases)
+        attached = sum(trainer.phases.attached is not None for trainer in self._trainers)
         return merge_findings(report, findings, outcomes, processes=attached + 1)
-
-    def _findings_of_others(self, report: Report) -> list[Finding]:
-        known = {finding.code for finding in report.findings}
-        findings = []
-        for rank, judge in enumerate(self._judges[1:], 1):
-            of_rank = judge.report().findings
-            findings += [at_rank(f, rank, len(self._judges)) for f in of_rank if f.code not in known]
-            known |= {finding.code for finding in of_rank}
-        return findings
 
     def _missing(self, findings: list[Finding]) -> RuleOutcome:
         code, title = ProcessMissing.code, ProcessMissing.title
-        absent = [rank for rank, phases in enumerate(self._phases) if phases.attached is None]
-        silent = [s.rank for s in self._streams if s.missed and s.rank not in absent]
+        if not self._called:
+            reason = "the controller made no call that trainers could have recorded"
+            return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True)
+        absent = [trainer.rank for trainer in self._trainers if trainer.phases.attached is None]
+        silent = [trainer.rank for trainer in self._trainers if trainer.stream.missed and trainer.rank not in absent]
         if not absent and not silent:
-            return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(self._streams))
+            return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(self._trainers))
         observed = []
         if absent:
             observed.append(f"no record of trainer {listed(absent)}")
         if silent:
-            call = self._streams[silent[0]].missed[0]
+            call = self._trainers[silent[0]].stream.missed[0]
             observed.append(f"trainer {listed(silent)} recorded nothing of call {call.number} of {call.name}")
-        hint = self._judges[0].run.facts.get("attach_hint", "") if self._judges[0].run is not None else ""
+        hint = self.run.facts.get("attach_hint", "") if self.run is not None else ""
         findings.append(
             Finding(
                 code=code,
                 severity="error",
                 title=title,
-                expected=f"records of {len(self._streams)} trainers, of every call",
+                expected=f"records of {len(self._trainers)} trainers, of every call",
                 observed="; ".join(observed),
                 where=Where(rank=(absent or silent)[0]),
                 why="what a process did without a record cannot be judged",
                 fix=str(hint) or "attach the audit in every process, and look at how that process ended",
             )
         )
-        return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(self._streams))
+        return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(self._trainers))
 
     def _ranks(self, findings: list[Finding]) -> RuleOutcome:
         code, title = RanksDisagree.code, RanksDisagree.title
         if self._disagreement is not None:
             findings.append(self._disagreement)
             return RuleOutcome(code=code, title=title, verdict="FAIL", checks=self._compared)
-        if len(self._streams) == 1:
-            return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason="one trainer", idle=True)
+        if not self._compared:
+            reason = "one trainer" if len(self._trainers) == 1 else "no two trainers have records to compare"
+            return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True)
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=self._compared)
+
+
+def _common_shape(event: AnyEvent, schedule: Schedule | None) -> str:
+    """What of an event must be the same on all trainers, in words; empty for an event that says nothing of it."""
+    if schedule is not None and isinstance(event, MicroBatch | Update):
+        plan = schedule.critic if event.role == "critic" else schedule
+        if plan is not None and plan.samples_per_microbatch is None:
+            # Where token counts cut the mini-batches, each trainer has its own micro-batches.
+            made = "update applied" if isinstance(event, Update) and event.applied else "update skipped"
+            return made if isinstance(event, Update) else ""
+    return shape(event)
+
+
+def _disagreement(first: _Trainer, other: _Trainer) -> Finding:
+    """The first thing since they were last compared that two trainers did differently."""
+    pairs = zip_longest(first.done, other.done, fillvalue=(None, "nothing"))
+    (place, mine), (other_place, theirs) = next((mine, theirs) for mine, theirs in pairs if mine != theirs)
+    return Finding(
+        code=RanksDisagree.code,
+        severity="error",
+        title=RanksDisagree.title,
+        expected=f"rank {other.rank} does what rank {first.rank} does: {mine}",
+        observed=theirs,
+        where=Where(rollout=other_place if place is None else place, rank=other.rank),
+        why="data-parallel processes must take the same steps; gradients of different versions are averaged here",
+        fix=f"look at this rollout on ranks {first.rank} and {other.rank}",
+    )
+
+
+def _findings_of_others(report: Report, reports: dict[int, Report]) -> list[Finding]:
+    """What only other trainers found: the first of them that has it speaks for the rest."""
+    known = {finding.code for finding in report.findings}
+    findings = []
+    for rank, of_rank in reports.items():
+        findings += [at_rank(found, rank, len(reports) + 1) for found in of_rank.findings if found.code not in known]
+        known |= {finding.code for finding in of_rank.findings}
+    return findings
 
 
 def at_rank(finding: Finding, rank: int, world_size: int) -> Finding:

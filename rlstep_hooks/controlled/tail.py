@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.events import AnyEvent, decode
+from rlstep_hooks.events import AnyEvent, Unobserved, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 
 class Tail:
-    """Gives the events of a file that were added since the last look. A last line without its end waits for the next look."""
+    """Gives the events of a file that were added since the last look. A last line without its end waits for the next look.
+
+    A line that is no event comes as `Unobserved`: what followed it can be read, but its order cannot be judged.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.problems: list[str] = []
-        """What could not be read, in words; the first few."""
         self._offset = 0
         self._line = 0
 
@@ -35,5 +36,4 @@ class Tail:
                 try:
                     yield decode(line)
                 except ValueError as error:
-                    if len(self.problems) < 20:
-                        self.problems.append(f"{self.path.name}: line {self._line} is no event ({error})")
+                    yield Unobserved(what="order", why=f"{self.path.name}: line {self._line} is no event ({error})")

@@ -61,7 +61,7 @@ class Progress:
         """A place in the run; numbers left out are those of now. Rollouts are training rollouts, counted from 0."""
         return Where(
             rollout=max(self.rollouts - 1, 0) if rollout is None else rollout,
-            update=self.updates if update is None else update,
+            update=self.updates + self.started.start_updates if update is None else update,
             microbatch=microbatch,
             epoch=self.epoch,
         )
