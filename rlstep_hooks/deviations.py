@@ -49,6 +49,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _HOMES = {
+    "OpenRLHF": "rlstep_hooks.frameworks.openrlhf.deviations",
     "SimpleRL": "rlstep_hooks.frameworks.simplerl.deviations",
     "TRL": "rlstep_hooks.frameworks.trl.deviations",
     "TinyZero": "rlstep_hooks.frameworks.tinyzero.deviations",
