@@ -37,8 +37,20 @@ ENTRIES: tuple[Entry, ...] = (
     # Forks and relatives stand before the system whose program they share; what tells them apart is `with_key`.
     Entry(
         "trl_ppo",
-        programs=("module:trl.scripts.ppo", "script:examples/scripts/ppo/*.py", "script:ppo_tldr.py"),
-        keys=("num_ppo_epochs", "PPOConfig.num_ppo_epochs", "PPOv2Config.num_ppo_epochs", "PPOConfig.num_mini_batches"),
+        programs=("script:scripts/ppo/*.py", "script:ppo_tldr.py", "script:rloo_tldr.py"),
+        keys=(
+            "num_ppo_epochs",
+            "rloo_k",
+            "PPOConfig.num_ppo_epochs",
+            "PPOConfig.num_mini_batches",
+            "PPOConfig.total_episodes",
+            "PPOConfig.per_device_train_batch_size",
+            "PPOv2Config.num_ppo_epochs",
+            "PPOv2Config.num_mini_batches",
+            "PPOv2Config.total_episodes",
+            "RLOOConfig.rloo_k",
+            "RLOOConfig.num_ppo_epochs",
+        ),
     ),
     Entry(
         "trl_ppo_step",
