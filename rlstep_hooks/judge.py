@@ -114,6 +114,8 @@ class Judge:
             self._cannot_observe(event.what, event.why)
             return []
         self._count(event)
+        if isinstance(event, RunEnded):
+            self._ended = event
         if self._progress is None:
             return []
         self._progress.events += 1
@@ -128,7 +130,6 @@ class Judge:
         if handler and getattr(event, "role", "policy") == "policy":
             findings += self._call(handler, None, event)
         if isinstance(event, RunEnded):
-            self._ended = event
             findings += self._call("ended", None, event)
         self._advance(event)
         return findings

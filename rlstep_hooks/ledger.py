@@ -110,6 +110,12 @@ class Record(msgspec.Struct, frozen=True):
         """What of this file could not be read, in words."""
         return [problem for _, problem in read_lines(self.path) if problem]
 
+    def ends_within_a_line(self) -> bool:
+        """Whether the process that wrote it was killed while it wrote, or the file was cut."""
+        with self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            return size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+
 
 def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
     """Each line of a file as an event, or None with what is wrong with it."""

@@ -8,8 +8,9 @@ import msgspec
 
 from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
+from rlstep_hooks.controlled.tail import Tail
 from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import CONTROLLER, Record, read_lines, records
+from rlstep_hooks.ledger import CONTROLLER, Record, records
 from rlstep_hooks.ranks import merge_ranks
 
 if TYPE_CHECKING:
@@ -45,14 +46,11 @@ def _report(folder: Path, found: list[Record]) -> Report:
     controller = next((record for record in found if record.process == CONTROLLER), None)
     first = controller or found[0]
     judge = ControlledRun(lambda rank: recorded_phases(folder, first.run, rank)) if controller else Judge()
-    problems: list[str] = []
     last = 0.0
-    for event, problem in read_lines(first.path):
-        if problem:
-            problems.append(problem)
-        if event is not None:
-            judge.observe(event)
-            last = max(last, event.at)
+    for event in Tail(first.path).read():
+        judge.observe(event)
+        last = max(last, event.at)
+    problems = [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
     report = judge.report()
     started = judge.run
     if started is None:
