@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, Unknown, UnknownValueError
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +43,8 @@ class Processes(msgspec.Struct, frozen=True):
     place: Place
     launcher: str
     """For example "accelerate launch"."""
+    unknown: Unknown | None = None
+    """What the number depends on, where a variable stands for it."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -269,8 +271,6 @@ def _launched(rest: tuple[Token, ...], given: dict[str, Token]) -> tuple[Token, 
 
 
 def _number(token: Token, option: str) -> int:
-    if token.unknown:
-        raise UnknownValueError(option, token.unknown[0])
     try:
         value = int(
             token.text.rpartition(":")[2]
@@ -287,18 +287,19 @@ def _counted(
 ) -> Processes | None:
     """Processes from one option for the number on a machine and one for the machines."""
     token = next((given[name] for name in each if name in given), None)
-    try:
-        count = _number(token, each[0]) if token is not None else None
-        machines = _number(given[groups], groups) if groups in given else 1
-    except UnknownValueError:
-        count = None
-        machines = 1
+    for one in (token, given.get(groups)):
+        if one is not None and one.unknown:
+            return Processes(None, one.place, launcher, one.unknown[0])
+    count = _number(token, each[0]) if token is not None else None
+    machines = _number(given[groups], groups) if groups in given else 1
     return Processes(None if count is None else count * machines, token.place if token else place, launcher)
 
 
 def _accelerate_processes(given: dict[str, Token], place: Place) -> Processes:
     token = given.get("--num_processes") or given.get("-n")
-    if token is None or token.unknown:
+    if token is not None and token.unknown:
+        return Processes(None, token.place, "accelerate launch", token.unknown[0])
+    if token is None:
         return Processes(_processes_of_config(given.get("--config_file")), place, "accelerate launch")
     return Processes(_number(token, "--num_processes"), token.place, "accelerate launch")
 

@@ -106,6 +106,8 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
             raise LaunchError("an empty configuration", Place(source))
         if not isinstance(node, yaml.MappingNode):
             raise LaunchError("not a configuration: no `key: value` at its top", Place(source, 1, 1))
+        if _contains_itself(node, set(), set()):
+            raise LaunchError("an alias that contains itself", Place(source))
         settings: dict[str, Setting] = {}
         for setting in _flattened(loader, node, "", source, 0):
             before = settings.get(setting.name)
@@ -125,6 +127,20 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
         raise LaunchError(f"not a configuration: {error}", Place(source)) from None
     finally:
         loader.dispose()
+
+
+def _contains_itself(node: yaml.Node, open_nodes: set[int], clear: set[int]) -> bool:
+    """Whether a node is part of itself, through an alias."""
+    if id(node) in clear or isinstance(node.value, str):
+        return False
+    if id(node) in open_nodes:
+        return True
+    open_nodes.add(id(node))
+    parts = (part for entry in node.value for part in (entry if isinstance(entry, tuple) else (entry,)))
+    found = any(_contains_itself(part, open_nodes, clear) for part in parts)
+    open_nodes.discard(id(node))
+    clear.add(id(node))
+    return found
 
 
 def _flattened(

@@ -14,7 +14,7 @@ import msgspec
 from rlstep_hooks.launch.command import Command
 from rlstep_hooks.launch.rows import Rows, count_rows
 from rlstep_hooks.launch.settings import Settings
-from rlstep_hooks.launch.text import LaunchError, Place
+from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
 from rlstep_hooks.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         processes = self.command.processes
         if processes is None:
             return 1
+        if processes.unknown is not None:
+            raise UnknownValueError(f"the number of processes of `{processes.launcher}`", processes.unknown)
         if processes.count is None:
             raise LaunchError(
                 f"`{processes.launcher}` takes the number of processes from the machine; give --world-size N",
