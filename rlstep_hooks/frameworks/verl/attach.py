@@ -56,7 +56,14 @@ def detach() -> list[str]:
 
 
 def _when_imported(module: str, place: Callable[[Any], None]) -> None:
-    wrapt.when_imported(module)(place)
+    def contained(imported: Any) -> None:
+        # Whatever is raised here would reach whoever imports verl.
+        try:
+            place(imported)
+        except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
+            print(f"rlstep: not evaluated: {module} could not be hooked: {error!r}", flush=True)
+
+    wrapt.when_imported(module)(contained)
 
 
 def _place_controller(trainer_class: str) -> Callable[[Any], None]:

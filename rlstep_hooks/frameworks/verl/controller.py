@@ -39,14 +39,21 @@ ATTACH_HINT = (
 JUDGED_FINDINGS = 64
 """Findings that the last line of a record holds at most."""
 
-_PHASE_OF: dict[str, PhaseName] = {
-    "_compute_ref_log_prob": "reference",
-    "_compute_values": "values",
-    "_update_critic": "critic_updates",
-    "_update_actor": "policy_updates",
-}
-"""Methods of the trainer that return when all workers have done their part of a rollout (V1 trainer_base.py:1651, 1680, 1804,
-1829; V0 ray_trainer.py:1266, 1252, 1378, 1327; verl 0.9.1)."""
+_CALLS: tuple[tuple[str, str, PhaseName], ...] = (
+    ("actor_rollout_wg", "compute_log_prob", "refresh"),
+    ("ref_policy_wg", "compute_ref_log_prob", "reference"),
+    ("critic_wg", "infer_batch", "values"),
+    ("critic_wg", "train_mini_batch", "critic_updates"),
+    ("actor_rollout_wg", "update_actor", "policy_updates"),
+)
+"""Worker group of the trainer, the method that calls all its workers, and what they do then. Verified in 0.9.1, both trainers.
+
+These are counted and not the trainer's own methods around them: a method may call its workers twice, or not at all, and each
+call that was made has its place in the trainers' records. (In bypass mode no old log-probs are computed.)"""
+
+_RETURNING = ("_compute_old_log_prob", "_compute_values", "_update_critic", "_update_actor")
+"""Methods of the trainer that return when all workers have done their part of a rollout (V1 trainer_base.py:1634, 1721, 1804,
+1827; V0 ray_trainer.py:1290, 1252, 1378, 1327; verl 0.9.1). Calls to the critic themselves do not wait."""
 
 
 def place_hooks(patches: Patches, trainer_class: Any) -> None:
@@ -99,7 +106,8 @@ class VerlController:
         self._calls: dict[PhaseName, int] = {}
         self._rollouts = 0
         self._submitted = 0
-        self._refreshed = False
+        self._called: list[PhaseName] = []
+        """Calls to all workers that were made and may not have returned."""
         self._validating = False
         self._passes = 0
         self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
@@ -113,7 +121,9 @@ class VerlController:
         self.schedule, reason = _plan(trainer)
         self._begin(run)
         if trouble:
+            # Trainers tell what they saw through files of the same folder.
             self._recorder.cannot("recording", trouble)
+            reason = reason or trouble
         if reason:
             self._recorder.cannot("order", reason)
         elif self.schedule is not None:
@@ -138,6 +148,7 @@ class VerlController:
                 facts={
                     "position": {"rollouts": rollouts, "updates": updates, "version": updates},
                     "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
+                    "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
                     "attach_hint": ATTACH_HINT,
                 },
                 versions=versions(),
@@ -148,13 +159,18 @@ class VerlController:
 
     def _attach(self) -> None:
         trainer, wrap = self._trainer, self._patches.wrap
-        for name, phase in _PHASE_OF.items():
-            wrap(trainer, name, self._after(lambda *_, phase=phase: self._called(phase)))
-        # Verified in 0.9.1: without bypass mode the only call that computes old log-probs; in bypass mode there is none.
-        wrap(trainer, "_compute_old_log_prob", self._after(self._old_log_probs))
-        wrap(trainer.actor_rollout_wg, "compute_log_prob", self._after(self._log_probs_computed))
+        for group, method, name in _CALLS:
+            workers = getattr(trainer, group, None)
+            if hasattr(workers, method):
+                wrap(workers, method, self._after(lambda *_, name=name: self._called.append(name)))
+        for method in _RETURNING:
+            wrap(trainer, method, self._after(lambda *_: self._all_returned()))
+        wrap(trainer, "_compute_ref_log_prob", self._after(lambda *_: self._reference_returned()))
         # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
         wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
+        wrap(
+            trainer.checkpoint_manager.actor_wg, "update_weights", self._after(lambda *_: self._called.append("sync"))
+        )
         wrap(trainer, "_validate", self._around_validation)
         if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
@@ -176,20 +192,19 @@ class VerlController:
 
         return wrapper
 
-    def _called(self, name: PhaseName) -> None:
-        number = self._calls.get(name, 0)
-        self._calls[name] = number + 1
+    def _all_returned(self) -> None:
+        """All workers have done what they were called for."""
+        called, self._called = self._called, []
         purpose: Purpose = "evaluation" if self._validating else "training"
-        self._recorder.emit(Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose))
+        for name in called:
+            number = self._calls.get(name, 0)
+            self._calls[name] = number + 1
+            self._recorder.emit(Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose))
 
-    def _log_probs_computed(self, result: Any, args: Any) -> None:
-        self._refreshed = True
-
-    def _old_log_probs(self, result: Any, args: Any) -> None:
-        # With a LoRA reference the same worker call computes the reference: only the one within this method counts.
-        refreshed, self._refreshed = self._refreshed, False
-        if refreshed:
-            self._called("refresh")
+    def _reference_returned(self) -> None:
+        # The reference of an actor with LoRA is the actor itself without its adapter, by the call that computes old log-probs.
+        self._called = ["reference" if name == "refresh" else name for name in self._called]
+        self._all_returned()
 
     def _prompts_submitted(self, result: Any, args: Any) -> None:
         self._submitted += int(result)
@@ -214,8 +229,6 @@ class VerlController:
         self._generated(len(result), len(result) // group, 0, labels)
 
     def _generated(self, samples: int, prompts: int, added: int, labels: dict[int, int]) -> None:
-        # A reference of an actor with LoRA goes through the same worker call; only calls since this rollout count.
-        self._refreshed = False
         self._recorder.emit(
             Generated(
                 at=self._recorder.now(),
@@ -229,7 +242,7 @@ class VerlController:
         self._rollouts += 1
 
     def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        before = trainer.train_dataloader_it
+        before = getattr(trainer, "train_dataloader_it", None)
         result = wrapped(*args, **kwargs)
         with self._contained:
             # The loader begins anew when it is exhausted (trainer_base.py:1466).
@@ -254,7 +267,7 @@ class VerlController:
         result = wrapped(*args, **kwargs)
         errors = []
         with self._contained:
-            self._called("sync")
+            self._all_returned()
             errors = [found for found in self._recorder.take_findings() if found.severity == "error"]
         if errors and self._on_fail == "raise":
             raise StepAuditError(errors[0])
@@ -314,6 +327,12 @@ def _plan(trainer: Any) -> tuple[Schedule | None, str]:
     if not reason and not release.since(OBSERVED_SINCE):
         reason = f"verl {release.verl} gets the plan only: hooks are verified from {OBSERVED_SINCE} on"
     return schedule, reason
+
+
+def _rate_is_constant(optimizer: Any) -> bool:
+    """Whether the learning rate of a section `optim` has no end, so that the length of its schedule does not matter."""
+    # `warmup_style` is the older name, and wins where it is set (workers/config/optimizer.py 0.9.1:117-122).
+    return bool((optimizer.get("warmup_style") or optimizer.get("lr_scheduler_type", "constant")) == "constant")
 
 
 def _updates_before(schedule: Schedule | None, rollouts: int) -> int:

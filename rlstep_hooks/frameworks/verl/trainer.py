@@ -439,8 +439,9 @@ class VerlTrainer:
             MicroBatchValues(
                 index=index,
                 tokens=int(tokens),
-                max_abs_log_ratio=maximum,
-                mean_abs_log_ratio=total / tokens if tokens else 0.0,
+                # Padding alone has no ratio.
+                max_abs_log_ratio=maximum if tokens else None,
+                mean_abs_log_ratio=total / tokens if tokens else None,
                 old_intact=self._intact.pop(index, None),
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()

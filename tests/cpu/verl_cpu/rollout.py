@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -38,6 +39,7 @@ class HfCpuServer:
         max_num_seqs: Requests that take turns; others wait.
         seed: Of the sampling.
         seconds_per_token: Slows generation down, so that a weight sync finds requests under way.
+        full_determinism: Whether a sample depends on its request and the weights alone, and not on the order of requests.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class HfCpuServer:
         max_num_seqs: int,
         seed: int,
         seconds_per_token: float,
+        full_determinism: bool,
     ) -> None:
         from transformers import AutoModelForCausalLM
 
@@ -59,6 +62,8 @@ class HfCpuServer:
         self._prompt_length = prompt_length
         self._response_length = response_length
         self._processed = {"processed_logprobs": True, "raw_logprobs": False}[logprobs_mode]
+        self._seed = seed
+        self._full_determinism = full_determinism
         self._random = torch.Generator().manual_seed(seed)
         self._seconds_per_token = seconds_per_token
         self._global_steps: int | None = None
@@ -92,7 +97,8 @@ class HfCpuServer:
         self._requests += 1
         try:
             async with self._slots:
-                tokens, log_probs, stop_reason = await self._tokens(list(prompt_ids), temperature, limit)
+                source = self._source(request_id, prompt_ids)
+                tokens, log_probs, stop_reason = await self._tokens(list(prompt_ids), temperature, limit, source)
         finally:
             self._requests -= 1
         return TokenOutput(
@@ -103,7 +109,7 @@ class HfCpuServer:
         )
 
     async def _tokens(
-        self, prompt_ids: list[int], temperature: float, limit: int
+        self, prompt_ids: list[int], temperature: float, limit: int, source: torch.Generator
     ) -> tuple[list[int], list[float], str]:
         """Tokens up to the end of text, the limit or an abort; their log-probs; why it stopped."""
         tokens: list[int] = []
@@ -116,7 +122,7 @@ class HfCpuServer:
             cache = output.past_key_values
             raw = torch.log_softmax(output.logits[0, -1].float(), -1)
             processed = torch.log_softmax(raw / temperature, -1) if temperature > 0 else raw
-            token = self._sample(processed) if temperature > 0 else int(processed.argmax())
+            token = _sample(processed, source) if temperature > 0 else int(processed.argmax())
             tokens.append(token)
             log_probs.append(float((processed if self._processed else raw)[token]))
             if token == self._model.config.eos_token_id:
@@ -125,8 +131,12 @@ class HfCpuServer:
             await asyncio.sleep(self._seconds_per_token)
         return tokens, log_probs, "completed"
 
-    def _sample(self, log_probs: torch.Tensor) -> int:
-        return int(torch.multinomial(log_probs.exp(), 1, generator=self._random))
+    def _source(self, request_id: str, prompt_ids: list[int]) -> torch.Generator:
+        """The random numbers of a request. With determinism asked for, verl's RayPPOTrainer numbers the requests of a batch."""
+        if not self._full_determinism:
+            return self._random
+        known = f"{self._seed} {self._global_steps} {request_id} {prompt_ids}"
+        return torch.Generator().manual_seed(zlib.crc32(known.encode()))
 
     async def abort_all_requests(self, **_unused: Any) -> None:
         """End requests, running or waiting, with the tokens that they have; hold new ones until `resume_generation`.
@@ -151,6 +161,10 @@ class HfCpuServer:
     async def stop_profile(self) -> None: ...
 
 
+def _sample(log_probs: torch.Tensor, source: torch.Generator) -> int:
+    return int(torch.multinomial(log_probs.exp(), 1, generator=source))
+
+
 class HfCpuReplica(RolloutReplica):  # type: ignore[misc]  # verl is not typed
     """Starts one server actor."""
 
@@ -167,6 +181,7 @@ class HfCpuReplica(RolloutReplica):  # type: ignore[misc]  # verl is not typed
                 max_num_seqs=self.config.max_num_seqs,
                 seed=self.replica_rank,
                 seconds_per_token=float(options.get("seconds_per_token", 0.0)),
+                full_determinism=self.config.full_determinism,
             )
         )
         await server.clear_kv_cache.remote()  # returns when the model is loaded
