@@ -165,7 +165,8 @@ class Conformance:
             if event.reference != expected.reference:
                 differences.append(self._difference(event, "reference"))
         elif isinstance(expected, ExpectedMicroBatch) and isinstance(event, MicroBatch):
-            if expected.samples is not None and event.samples != expected.samples:
+            left = event.samples if expected.at_most is None else expected.at_most
+            if event.samples > left or (expected.samples is not None and event.samples != expected.samples):
                 differences.append(self._difference(event, "samples"))
             lag = observed_lag(event)
             if lag is not None and expected.lag is not None and lag != expected.lag:

@@ -93,7 +93,9 @@ class TrainerPhases:
     def _catch_up(self, call: tuple[PhaseName, int] | None = None) -> None:
         """Read what is new, at most to the beginning of the call after this one; of any call, if none is named."""
         for event in self._new():
-            if isinstance(event, Phase) and (call is None or (call in self._waiting and call != (event.name, event.number))):
+            if isinstance(event, Phase) and (
+                call is None or (call in self._waiting and call != (event.name, event.number))
+            ):
                 return
 
     def _new(self) -> Iterator[AnyEvent]:

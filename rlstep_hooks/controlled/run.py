@@ -31,7 +31,7 @@ class _Trainer:
         self.phases = phases
         self.stream = TrainerStream(rank, phases)
         self.judge = Judge()
-        self.done: list[tuple[int | None, str]] = []
+        self.done: list[tuple[int, str]] = []
         """What must be the same on all trainers, in words, each with its rollout."""
 
     @property
@@ -45,8 +45,19 @@ class _Trainer:
         schedule = self.judge.run.schedule if self.judge.run is not None else None
         text = _common_shape(event, schedule)
         if text:
-            self.done.append((self.judge.place.rollout, text))
+            self.done.append((self.rollout, text))
         return findings
+
+    @property
+    def rollout(self) -> int:
+        """The rollout that is under way, counted from 0."""
+        return self.judge.place.rollout or 0
+
+    def take_done(self, *, ended: bool) -> list[tuple[int, str]]:
+        """What was done in rollouts that are over: whether the record of one under way has an end is not known yet."""
+        count = len(self.done) if ended else sum(1 for rollout, _ in self.done if rollout < self.rollout)
+        done, self.done = self.done[:count], self.done[count:]
+        return done
 
 
 class ControlledRun:
@@ -103,7 +114,7 @@ class ControlledRun:
                 if trainer.rank == 0 and len(self._heard) < HEARD:
                     self._heard.append(composed)
         if rollout_seen:
-            findings += self._compare()
+            findings += self._compare(ended=isinstance(event, RunEnded))
         return findings
 
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
@@ -111,17 +122,16 @@ class ControlledRun:
         events, self._heard = self._heard, []
         return events
 
-    def _compare(self) -> list[Finding]:
-        """Compare what the trainers did since the last rollout; the first difference of the run is reported."""
+    def _compare(self, *, ended: bool) -> list[Finding]:
+        """Compare what the trainers did since they were last compared; the first difference of the run is reported."""
         findings = []
-        recorded = [trainer for trainer in self._trainers if trainer.recorded]
-        for other in recorded[1:]:
+        done = {trainer.rank: trainer.take_done(ended=ended) for trainer in self._trainers}
+        recorded = [trainer.rank for trainer in self._trainers if trainer.recorded]
+        for rank in recorded[1:]:
             self._compared += 1
-            if self._disagreement is None and other.done != recorded[0].done:
-                self._disagreement = _disagreement(recorded[0], other)
+            if self._disagreement is None and done[rank] != done[recorded[0]]:
+                self._disagreement = _disagreement(recorded[0], done[recorded[0]], rank, done[rank])
                 findings.append(self._disagreement)
-        for trainer in self._trainers:
-            trainer.done.clear()
         return findings
 
     def report(self) -> Report:
@@ -195,19 +205,19 @@ def _common_shape(event: AnyEvent, schedule: Schedule | None) -> str:
     return shape(event)
 
 
-def _disagreement(first: _Trainer, other: _Trainer) -> Finding:
-    """The first thing since they were last compared that two trainers did differently."""
-    pairs = zip_longest(first.done, other.done, fillvalue=(None, "nothing"))
-    (place, mine), (other_place, theirs) = next((mine, theirs) for mine, theirs in pairs if mine != theirs)
+def _disagreement(first: int, done: list[tuple[int, str]], rank: int, done_there: list[tuple[int, str]]) -> Finding:
+    """The first thing that two trainers did differently."""
+    pairs = zip_longest(done, done_there, fillvalue=(-1, "nothing"))
+    (rollout, mine), (rollout_there, theirs) = next((here, there) for here, there in pairs if here != there)
     return Finding(
         code=RanksDisagree.code,
         severity="error",
         title=RanksDisagree.title,
-        expected=f"rank {other.rank} does what rank {first.rank} does: {mine}",
+        expected=f"rank {rank} does what rank {first} does: {mine}",
         observed=theirs,
-        where=Where(rollout=other_place if place is None else place, rank=other.rank),
+        where=Where(rollout=max(rollout, rollout_there), rank=rank),
         why="data-parallel processes must take the same steps; gradients of different versions are averaged here",
-        fix=f"look at this rollout on ranks {first.rank} and {other.rank}",
+        fix=f"look at this rollout on ranks {first} and {rank}",
     )
 
 

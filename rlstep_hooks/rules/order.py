@@ -271,7 +271,9 @@ class RunLength(Rule):
         early = isinstance(difference.observed, RunEnded) and not isinstance(
             difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedSync
         )
-        late = isinstance(difference.expected, ExpectedEnd) and not isinstance(difference.observed, Refresh)
+        late = isinstance(difference.expected, ExpectedEnd) and not isinstance(
+            difference.observed, Refresh | WeightSync
+        )
         if not (early or late):
             return None
         self.checks += 1
@@ -328,8 +330,10 @@ class EventSize(Rule):
         if not isinstance(observed, Rollout | MicroBatch):
             return None
         self.checks += 1
+        left = getattr(expected, "at_most", None)
+        size = f"at most {left}" if expected.samples is None else expected.samples
         return self.fail(
-            expected=f"{name_of(expected)} of {expected.samples} samples on each process",
+            expected=f"{name_of(expected)} of {size} samples on each process",
             observed=f"{observed.samples} samples",
             where=difference.where,
             why="samples were dropped, added or split differently between the configuration and the loss",

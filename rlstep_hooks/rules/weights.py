@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.events import EpochEnd, Rollout, RunEnded, WeightSync
 from rlstep_hooks.rules.base import Rule
 from rlstep_hooks.rules.ratio import precision_class
-from rlstep_hooks.timeline import ExpectedEnd, ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
+from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 
 if TYPE_CHECKING:
     from rlstep_hooks.conformance import Difference
@@ -182,7 +182,7 @@ class SyncNotAsPlanned(Rule):
         """Claim a push that is missing, surplus, or of another version."""
         expected, observed = difference.expected, difference.observed
         missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
-        others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh | ExpectedEnd
+        others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)
         version = isinstance(observed, WeightSync) and difference.aspect == "version"
         if not (missing or surplus or version):

@@ -42,6 +42,8 @@ class ExpectedMicroBatch(msgspec.Struct, frozen=True, gc=False, tag="microbatch"
     lag: int | None
     """Updates since the refresh of these samples, or since their rollout where nothing is refreshed; None for a critic."""
     role: Role = "policy"
+    at_most: int | None = None
+    """Where token counts decide: samples of the mini-batch that are left."""
 
 
 class ExpectedUpdate(msgspec.Struct, frozen=True, gc=False, tag="update"):

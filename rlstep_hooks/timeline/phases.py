@@ -155,7 +155,7 @@ class _Updates:
     def _minibatch(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int | None]:
         if self.schedule.samples_per_microbatch is None:
             while samples > 0:
-                taken = yield ExpectedMicroBatch(None, lag, self._role)
+                taken = yield ExpectedMicroBatch(None, lag, self._role, at_most=samples)
                 samples -= taken or samples
             return None
         each = self.schedule.samples_per_microbatch // self.schedule.world_size
