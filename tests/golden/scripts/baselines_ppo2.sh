@@ -1,0 +1,2 @@
+# expect: framework=baselines updates_per_rollout=12 rollouts=9765 updates=117180
+python -m baselines.run --alg=ppo2 --env=BreakoutNoFrameskip-v4 --num_timesteps=1e7 --num_env=8 --nsteps=128 --noptepochs=3 --nminibatches=4
