@@ -54,8 +54,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         "trl_ppo_step",
-        keys=("PPOConfig.mini_batch_size", "PPOConfig.ppo_epochs", "PPOConfig.backward_batch_size"),
-        programs=("script:examples/research_projects/stack_llama/scripts/rl_training.py",),
+        keys=("PPOConfig.mini_batch_size", "PPOConfig.ppo_epochs", "PPOConfig.batch_size"),
+        programs=("script:stack_llama/scripts/rl_training.py", "script:examples/scripts/ppo.py"),
     ),
     Entry(
         "trl",
@@ -148,7 +148,13 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         "areal",
-        programs=("module:areal.launcher.*", "script:gsm8k_grpo.py", "script:boba_grpo.py", "script:gsm8k_rl.py"),
+        programs=(
+            "module:areal.launcher.*",
+            "module:areal.infra.launcher.*",
+            "script:gsm8k_grpo.py",
+            "script:boba_grpo.py",
+            "script:gsm8k_rl.py",
+        ),
         keys=("actor.ppo_n_minibatches", "gconfig.n_samples"),
     ),
     Entry(

@@ -16,6 +16,7 @@ from rlstep_hooks.frameworks.classic.accumulation import Accumulation, Sampling,
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request, nearest, release_of
+from rlstep_hooks.readers.calls import names_of
 from rlstep_hooks.readers.phases import Passes, schedule_in_phases
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
                     source=f"{_trainer(release, rloo)} __init__",
                 )
         whitens = not rloo or release < (0, 10)
-        if whitens and _flag(settings, "whiten_rewards") and per_process // minibatches < 8:
+        if whitens and settings.flag(*_names(settings, "whiten_rewards")) and per_process // minibatches < 8:
             raise PlanError(
                 f"Per-rank minibatch size {per_process // minibatches} is insufficient for whitening",
                 when=_BUILT,
@@ -207,26 +208,18 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
         return Accumulation(microbatches=one * self.minibatches, passes=passes, window=self.window)
 
 
-def _names(key: str) -> tuple[str, ...]:
-    return (key, *(f"{kind}.{key}" for kind in _CLASSES))
+def _names(settings: Settings, key: str) -> tuple[str, ...]:
+    return names_of(settings, key, *_CLASSES)
 
 
 def _count(settings: Settings, key: str) -> int:
-    return settings.count(*_names(key))
-
-
-def _flag(settings: Settings, key: str) -> bool:
-    return settings.flag(*_names(key))
-
-
-def _given(settings: Settings, key: str) -> bool:
-    return settings.is_given(*_names(key))
+    return settings.count(*_names(settings, key))
 
 
 def _is_rloo(request: Request) -> bool:
     script = request.command.program.name.rpartition("/")[2]
     given = any(request.settings.is_given(f"RLOOConfig.{key}") for key in DEFAULTS)
-    return given or "rloo" in script or _given(request.settings, "rloo_k")
+    return given or "rloo" in script or request.settings.is_given("rloo_k")
 
 
 def _trainer(release: tuple[int, ...], rloo: bool) -> str:
@@ -246,8 +239,8 @@ def _passes(
     Raises:
         PlanError: The rows do not fill one batch.
     """
-    episodes = settings.optional_count(*_names("total_episodes"))
-    epochs = settings.number(*_names("num_train_epochs"))
+    episodes = settings.optional_count(*_names(settings, "total_episodes"))
+    epochs = settings.number(*_names(settings, "num_train_epochs"))
     if episodes is None and rows is not None:
         episodes = math.floor(epochs * rows)
     rollouts = None
@@ -276,7 +269,7 @@ def _sampling(
         PlanError: There is no evaluation set to sample from.
     """
     settings = request.settings
-    wanted = settings.count(*_names("num_sample_generations"), least=-(1 << 30))
+    wanted = settings.count(*_names(settings, "num_sample_generations"), least=-(1 << 30))
     if wanted <= 0 or not passes.rollouts:
         return None, ""
     rows, why = _evaluation_rows(request)
@@ -290,7 +283,7 @@ def _sampling(
             fix="num_sample_generations = 0, or eval_strategy = steps",
             source=f"{_trainer(release, rloo)} generate_completions",
         )
-    batches = rows // settings.count(*_names("per_device_eval_batch_size")) // world_size
+    batches = rows // settings.count(*_names(settings, "per_device_eval_batch_size")) // world_size
     if batches == 0:
         return None, ""
     return Sampling(every=max(1, passes.rollouts // wanted), batches=batches), ""
@@ -302,7 +295,10 @@ def _evaluation_rows(request: Request) -> tuple[int | None, str]:
     script = program.name.rpartition("/")[2]
     if program.matches("script:scripts/ppo/ppo.py") or program.matches("script:scripts/rloo/rloo.py"):
         return 100, ""  # `eval_samples = 100` in the script
-    if script in ("ppo_tldr.py", "rloo_tldr.py") and request.settings.text(*_names("eval_strategy")) == "no":
+    if (
+        script in ("ppo_tldr.py", "rloo_tldr.py")
+        and request.settings.text(*_names(request.settings, "eval_strategy")) == "no"
+    ):
         return 0, ""
     reason = (
         "the last rollout of a pass makes more updates, unless completions were sampled from the evaluation set before"
@@ -313,7 +309,7 @@ def _evaluation_rows(request: Request) -> tuple[int | None, str]:
 def _written(settings: Settings, rloo: bool) -> dict[str, Any]:
     from rlstep_hooks.launch.settings import plain
 
-    return {key: plain(settings.value(*_names(key))) for key in (*_IN_PLAN, *(["rloo_k"] if rloo else []))}
+    return {key: plain(settings.value(*_names(settings, key))) for key in (*_IN_PLAN, *(["rloo_k"] if rloo else []))}
 
 
 def _formulas(
@@ -412,15 +408,15 @@ def _flush_notes(accumulation: Accumulation, passes: Passes, sampling: Sampling 
 
 def _facts(settings: Settings, rollouts: int | None, nominal: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "lr_constant": (settings.text(*_names("lr_scheduler_type")) or "").startswith("constant"),
+        "lr_constant": (settings.text(*_names(settings, "lr_scheduler_type")) or "").startswith("constant"),
         "nominal_updates_per_rollout": nominal,
     }
-    warmup = settings.number(*_names("warmup_steps"))
+    warmup = settings.number(*_names(settings, "warmup_steps"))
     if not warmup and rollouts is not None:
-        warmup = settings.number(*_names("warmup_ratio")) * rollouts
+        warmup = settings.number(*_names(settings, "warmup_ratio")) * rollouts
     facts["lr_warmup"] = math.ceil(warmup)
-    every = settings.optional_number(*_names("save_steps"))
-    if settings.text(*_names("save_strategy")) == "steps" and every is not None and every >= 1:
+    every = settings.optional_number(*_names(settings, "save_steps"))
+    if settings.text(*_names(settings, "save_strategy")) == "steps" and every is not None and every >= 1:
         facts["save_every"] = int(every)
     return facts
 
