@@ -79,6 +79,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Overhead of the audit: paired runs with and without it."""
+    """Overhead of the audit: paired runs with and without it. And how quickly a plan answers."""
     install_trl(session, NEWEST)
+    session.run("python", "tests/bench/plan_speed.py")
     session.run("python", "tests/bench/trl_overhead.py", *session.posargs, env=OFFLINE)

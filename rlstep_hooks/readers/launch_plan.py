@@ -149,24 +149,30 @@ def find_launch(words: list[str], options: Options) -> Launch:
 
 
 def _commands(words: list[str], path: Path, options: Options) -> tuple[list[Command], str, Path]:
-    from rlstep_hooks.launch import shell
-
     arguments = tuple(Token(word, Place("the command", 0, index)) for index, word in enumerate(words, 1))
     if words[0].endswith(SCRIPTS) and (path.is_file() or len(words) == 1):
-        return shell.read_script(path, arguments=arguments[1:], given=options.variables), str(path), path.parent
+        return _script(path, arguments[1:], options.variables), str(path), path.parent
     if len(words) == 1 and any(character.isspace() for character in words[0]):
-        commands = shell.read_text(words[0], "the command", given=options.variables, folder=Path())
-        return commands, "the launch command", Path()
-    commands = unwrap(
-        arguments, {}, shell=lambda token: shell.read_text(token.text, "the command", given=options.variables)
-    )
+        return _text(arguments[0], options.variables), "the launch command", Path()
+    commands = unwrap(arguments, {}, shell=lambda token: _text(token, options.variables))
     if len(commands) == 1 and commands[0].program.kind == "executable" and commands[0].program.name.endswith(SCRIPTS):
         script = Path(commands[0].program.name)
         if script.is_file():
             values = {name: token.text for name, token in commands[0].environment.items()}
-            given = options.variables | values
-            return shell.read_script(script, arguments=commands[0].arguments, given=given), str(script), script.parent
+            return _script(script, commands[0].arguments, options.variables | values), str(script), script.parent
     return commands, "the launch command", Path()
+
+
+def _script(path: Path, arguments: tuple[Token, ...], variables: dict[str, str]) -> list[Command]:
+    from rlstep_hooks.launch.shell import read_script  # only where there is shell to read: it takes 25 ms to load
+
+    return read_script(path, arguments=arguments, given=variables)
+
+
+def _text(token: Token, variables: dict[str, str]) -> list[Command]:
+    from rlstep_hooks.launch.shell import read_text
+
+    return read_text(token.text, "the command", given=variables, folder=Path())
 
 
 def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
