@@ -148,6 +148,8 @@ class TRL(Reader):
 
         target = Target(schedule, self.title)
         target.equal_updates()
+        if schedule.samples_per_prompt < 2:
+            raise LaunchError("samples_per_prompt = 1 cannot be kept: TRL's GRPO compares at least 2 samples of a prompt")
         batch = target.microbatch_per_process(of=math.gcd(schedule.samples_per_rollout, target.samples_per_update))
         each = batch * schedule.world_size
         accumulation, per_generation = target.samples_per_update // each, schedule.samples_per_rollout // each

@@ -118,9 +118,14 @@ class Target:
         return chosen
 
     def passes_of_rows(self) -> int | None:
-        """Whole passes of the loader that cover the run's rollouts."""
-        epochs = self.schedule.loader_epochs
-        return math.ceil(epochs) if epochs is not None else None
+        """Whole passes of a loader that drops its last batch, enough for the run's rollouts; None where they are not known."""
+        mine = self.schedule
+        if mine.loader_epochs is not None:
+            return math.ceil(mine.loader_epochs)
+        if mine.rollouts is None:
+            return None
+        per_epoch = math.floor(mine.rows / mine.prompts_per_rollout) if mine.rows else 0
+        return -(-mine.rollouts // max(per_epoch, 1))  # a pass has at least one rollout
 
     def keeps(
         self, *, lr_clock: Clock, source: OldLogProbSource, critic: bool, loader: Literal["drops", "keeps", "wraps"]
