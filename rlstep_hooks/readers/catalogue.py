@@ -117,6 +117,7 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         keys=("actor_rollout_ref.actor.ppo_mini_batch_size", "data.gen_batch_size"),
     ),
+    Entry("simplerl_v0", programs=("script:train_ppo_ray_box.py", "module:openrlhf.cli.train_ppo_ray_box")),
     Entry(
         "openrlhf",
         programs=(
@@ -205,21 +206,25 @@ ENTRIES: tuple[Entry, ...] = (
         keys=("method.num_rollouts", "PPOConfig.num_rollouts"),
     ),
     Entry(
-        "sb3", calls=("make_vec_env", "make_atari_env"), keys=("PPO.n_steps", "PPO.n_epochs", "PPO.0", "n_timesteps")
-    ),
-    Entry(
         "baselines",
         programs=("module:baselines.run",),
         keys=("nminibatches", "noptepochs", "learn.nminibatches", "learn.noptepochs"),
+    ),
+    Entry(
+        "sb3",
+        programs=("module:rl_zoo3.train", "module:rl_zoo3", "script:rl_zoo3/train.py", "executable:rl_zoo3"),
+        calls=("make_vec_env", "make_atari_env"),
+        keys=("PPO.n_steps", "PPO.n_epochs", "PPO.0", "A2C.n_steps", "A2C.0"),
     ),
     Entry(
         "cleanrl",
         programs=(
             "script:cleanrl/ppo*.py",
             "script:ppo.py",
-            "script:ppo_atari.py",
+            "script:ppo_atari*.py",
             "script:ppo_continuous_action.py",
             "script:ppo_procgen.py",
+            "script:ppo_rnd_envpool.py",
         ),
         keys=("Args.num_minibatches", "Args.update_epochs"),
     ),

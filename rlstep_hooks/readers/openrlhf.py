@@ -81,7 +81,7 @@ class OpenRLHF(Reader):
             schedule=schedule,
             formulas=formulas_of(schedule, settings, release),
             notes=(*notes, *notes_of(schedule, settings, release)),
-            facts=_facts(request.settings, schedule, settings),
+            facts=facts_of(request.settings, schedule, settings),
         )
 
     def write(self, schedule: Schedule) -> Conversion:
@@ -307,7 +307,8 @@ def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: R
     )
 
 
-def _facts(settings: Settings, schedule: Schedule, read: OpenRLHFSettings) -> dict[str, Any]:
+def facts_of(settings: Settings, schedule: Schedule, read: OpenRLHFSettings) -> dict[str, Any]:
+    """What the rules ask for beside the Schedule."""
     facts: dict[str, Any] = {
         "lr_constant": (settings.text(*_SCHEDULER) or "").startswith("constant"),
         "minibatch_unit": "samples",
