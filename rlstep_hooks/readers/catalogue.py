@@ -160,7 +160,13 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         "prime_rl",
-        programs=("executable:rl", "executable:uv run rl", "module:prime_rl.entrypoints.rl", "executable:orchestrator"),
+        programs=(
+            "executable:rl",
+            "executable:rl @",
+            "module:prime_rl.entrypoints.rl",
+            "executable:orchestrator",
+            "module:prime_rl.entrypoints.orchestrator",
+        ),
         keys=("orchestrator.batch_size", "orchestrator.rollouts_per_example", "orchestrator.group_size"),
     ),
     Entry(
@@ -184,9 +190,9 @@ ENTRIES: tuple[Entry, ...] = (
         keys=("num_ppo_epochs_oat", "pi_buffer_maxlen_per_device"),
     ),
     Entry(
-        "orz",
-        programs=("module:playground.*", "script:playground/orz_*.py"),
-        keys=("policy_update_steps",),
+        "open_reasoner_zero",
+        programs=("module:playground.*", "script:playground/orz_*.py", "script:orz_*.py"),
+        keys=("PPOExpConfig.policy_update_steps", "exp.policy_update_steps", "exp.critic_update_steps"),
     ),
     Entry(
         "slime",
