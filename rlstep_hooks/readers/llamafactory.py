@@ -1,7 +1,7 @@
 """LLaMA-Factory's PPO: TRL's old `step()` with sizes of its own; its "step" is a rollout, and its LR horizon is rounded up.
 
-Read in the wheels of 0.9.3 and 0.9.5: llamafactory/train/ppo/trainer.py `CustomPPOTrainer` (sizes, `ppo_train`), hparams/finetuning_args.py
-(defaults), cli.py and launcher.py (processes); and in trl 0.9.6 trl/trainer/ppo_trainer.py `step`.
+Read in the wheels of 0.9.3 and 0.9.5: llamafactory/train/ppo/trainer.py `CustomPPOTrainer` (sizes, `ppo_train`),
+hparams/finetuning_args.py (defaults), cli.py and launcher.py (processes); and in trl 0.9.6 trl/trainer/ppo_trainer.py `step`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class LLaMAFactory(Reader):
         settings = request.settings
         stage = settings.text("stage")
         if stage != "ppo":
-            raise LaunchError(f"stage = {stage}: only `stage: ppo` is reinforcement learning here", settings.place("stage"))
+            raise LaunchError(
+                f"stage = {stage}: only `stage: ppo` is reinforcement learning here", settings.place("stage")
+            )
         if settings.number("val_size") > 0 or settings.text("eval_dataset") is not None:
             raise PlanError(
                 "PPOTrainer does not support eval dataset yet.",
@@ -137,7 +139,9 @@ def _passes(request: Request, rows: int | None, why: str, samples: int) -> tuple
     most = settings.count("max_steps", least=-1)
     epochs = settings.number("num_train_epochs")
     if rows is None:
-        return Passes.dropping(None, samples, epochs=1, limit=most if most > 0 else None, why=why), most if most > 0 else None
+        return Passes.dropping(
+            None, samples, epochs=1, limit=most if most > 0 else None, why=why
+        ), most if most > 0 else None
     per_epoch = rows // samples
     if most > 0 and per_epoch == 0:
         raise PlanError(
@@ -185,7 +189,11 @@ def _formulas(passes: Passes, horizon: int | None) -> tuple[Formula, ...]:
     if passes.per_epoch:
         more = "floor(rollouts / rollouts_per_epoch) * updates_per_rollout * (gradient_accumulation_steps - 1)"
         formulas += [
-            Formula("rollouts_per_epoch", "floor(rows / samples_per_rollout)", "trl 0.9.6 PPOTrainer.prepare_dataloader (drop_last)"),
+            Formula(
+                "rollouts_per_epoch",
+                "floor(rows / samples_per_rollout)",
+                "trl 0.9.6 PPOTrainer.prepare_dataloader (drop_last)",
+            ),
             Formula("updates", f"rollouts * updates_per_rollout + {more}", f"{_STEP}; accelerate _do_sync"),
         ]
         if horizon != passes.rollouts:
@@ -200,7 +208,12 @@ def _formulas(passes: Passes, horizon: int | None) -> tuple[Formula, ...]:
 
 
 def _notes(accumulation: Accumulation, passes: Passes, horizon: int | None) -> list[Note]:
-    notes = [Note("unit", "ppo_buffer_size is the number of mini-batches of a rollout; logging_steps and save_steps count rollouts")]
+    notes = [
+        Note(
+            "unit",
+            "ppo_buffer_size is the number of mini-batches of a rollout; logging_steps and save_steps count rollouts",
+        )
+    ]
     if accumulation.window > 1:
         notes.append(
             Note(
@@ -212,7 +225,9 @@ def _notes(accumulation: Accumulation, passes: Passes, horizon: int | None) -> l
     if passes.dropped:
         notes.append(Note("drops", f"{passes.dropped} of {passes.rows} rows in each pass, others each time"))
     if horizon is not None and passes.rollouts is not None and horizon > passes.rollouts:
-        notes.append(Note("assumes", f"the learning rate is planned for {horizon} rollouts, and {passes.rollouts} are made"))
+        notes.append(
+            Note("assumes", f"the learning rate is planned for {horizon} rollouts, and {passes.rollouts} are made")
+        )
     return notes
 
 

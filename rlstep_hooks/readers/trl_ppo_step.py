@@ -36,7 +36,9 @@ STACK_LLAMA: dict[str, Any] = {"batch_size": 32, "mini_batch_size": 1, "gradient
 """Defaults of stack_llama's rl_training.py where they are not those of PPOConfig."""
 
 FORMULAS = (
-    Formula("samples_per_rollout", "batch_size * world_size", "trl 0.11.4 trl/trainer/ppo_trainer.py global_batch_size"),
+    Formula(
+        "samples_per_rollout", "batch_size * world_size", "trl 0.11.4 trl/trainer/ppo_trainer.py global_batch_size"
+    ),
     Formula("samples_per_update", "mini_batch_size * gradient_accumulation_steps * world_size", _CONFIG),
     Formula("updates_per_rollout", "ppo_epochs * batch_size / (mini_batch_size * gradient_accumulation_steps)", _STEP),
 )
@@ -80,7 +82,12 @@ class TRLStep(Reader):
         if passes.rollouts is not None and passes.per_epoch:
             updates = updates_of_run(accumulation, rollouts=passes.rollouts, rollouts_per_epoch=passes.per_epoch)
         early = settings.given.flag(*settings.names("early_stopping"))
-        sizes = {"batch_size": batch, "mini_batch_size": micro, "gradient_accumulation_steps": window, "ppo_epochs": accumulation.passes}
+        sizes = {
+            "batch_size": batch,
+            "mini_batch_size": micro,
+            "gradient_accumulation_steps": window,
+            "ppo_epochs": accumulation.passes,
+        }
         schedule = schedule_in_phases(
             framework="TRL",
             version=request.version,
@@ -104,7 +111,9 @@ class TRLStep(Reader):
         return Reading(
             schedule=schedule,
             formulas=FORMULAS,
-            notes=tuple(_notes(accumulation, world_size, early, ignores_steps=not known and settings.is_given("steps"))),
+            notes=tuple(
+                _notes(accumulation, world_size, early, ignores_steps=not known and settings.is_given("steps"))
+            ),
             facts={"lr_constant": True},
         )
 
@@ -143,7 +152,7 @@ def _passes(rows: int | None, prompts: int, asked: int | None) -> Passes:
     unknown = Passes.dropping(None, prompts, epochs=1, why=why).unknown
     if rows is None:
         return Passes(rows=None, rollouts=None, unknown=unknown)
-    unknown = {name: why for name in ("rollouts", "updates", "lr_ticks", "data_epochs", "loader_epochs")}
+    unknown = dict.fromkeys(("rollouts", "updates", "lr_ticks", "data_epochs", "loader_epochs"), why)
     return Passes(rows=rows, rollouts=None, per_epoch=rows // prompts, dropped=rows % prompts, unknown=unknown)
 
 
@@ -160,9 +169,13 @@ def _notes(accumulation: Accumulation, world_size: int, early: bool, *, ignores_
             )
         )
     if early:
-        notes.append(Note("shrinks", "early_stopping ends the passes over a rollout once the KL is above 1.5 x target_kl"))
+        notes.append(
+            Note("shrinks", "early_stopping ends the passes over a rollout once the KL is above 1.5 x target_kl")
+        )
     if world_size > 1:
-        notes.append(Note("unit", f"a learning-rate scheduler given to the trainer ticks {world_size} times for each step()"))
+        notes.append(
+            Note("unit", f"a learning-rate scheduler given to the trainer ticks {world_size} times for each step()")
+        )
     return notes
 
 

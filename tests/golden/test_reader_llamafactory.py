@@ -76,7 +76,9 @@ def test_max_steps_counts_rollouts(tmp_path: Path) -> None:
 
 def test_without_accumulation_nothing_is_flushed(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yaml"
-    file.write_text(GOLDEN.replace("gradient_accumulation_steps: 8", "gradient_accumulation_steps: 1") + "max_steps: 7\n")
+    file.write_text(
+        GOLDEN.replace("gradient_accumulation_steps: 8", "gradient_accumulation_steps: 1") + "max_steps: 7\n"
+    )
     schedule = read(file).schedule
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.updates) == (8, 16, 7 * 16)
 
@@ -94,7 +96,9 @@ def test_processes(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yaml"
     file.write_text(GOLDEN)
     assert read(f"NPROC_PER_NODE=4 NNODES=2 llamafactory-cli train {file}", rows=1024).schedule.world_size == 8
-    assert read(f"CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train {file}", rows=1024).schedule.samples_per_rollout == 128
+    assert (
+        read(f"CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train {file}", rows=1024).schedule.samples_per_rollout == 128
+    )
     with pytest.raises(LaunchError, match="give --world-size"):
         read(f"llamafactory-cli train {file}", rows=1024)
     assert read(f"llamafactory-cli train {file}", rows=1024, world_size=2).schedule.world_size == 2

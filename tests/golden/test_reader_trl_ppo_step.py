@@ -55,7 +55,9 @@ def test_each_process_has_a_batch_of_its_own(tmp_path: Path) -> None:
 
 
 def test_early_stopping_is_an_upper_bound(tmp_path: Path) -> None:
-    assert read(_script(tmp_path, SCRIPT.replace("steps=20000", "early_stopping=True"))).schedule.updates_bound == "upper"
+    assert (
+        read(_script(tmp_path, SCRIPT.replace("steps=20000", "early_stopping=True"))).schedule.updates_bound == "upper"
+    )
     assert read(_script(tmp_path)).schedule.updates_bound == "exact"
 
 
