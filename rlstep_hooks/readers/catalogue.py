@@ -186,8 +186,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         "oat",
-        programs=("script:train_zero_math.py", "module:oat.experiment.main", "module:oat.experiment.*"),
-        keys=("num_ppo_epochs_oat", "pi_buffer_maxlen_per_device"),
+        programs=("script:train_zero_math.py", "module:oat.experiment.*", "script:oat/experiment/*.py"),
+        keys=("pi_buffer_maxlen_per_device",),
     ),
     Entry(
         "open_reasoner_zero",
