@@ -85,6 +85,71 @@ RECIPES: tuple[Recipe, ...] = (
         remark="baselines' defaults.atari() has 4 epochs, which makes 16 updates of a rollout instead of 12",
         framework="paper",
     ),
+    Recipe(
+        name="dapo",
+        title="DAPO, Qwen2.5-32B",
+        launch=_paper(
+            "DAPO",
+            "DAPO",
+            "--prompts-per-rollout 512 --samples-per-prompt 16 --samples-per-update 512 --step-unit update",
+        ),
+        source="arXiv 2503.14476 section 4.1: 512 prompts x 16 responses, mini-batch 512 samples, 16 updates a rollout; "
+        "verl recipe/dapo/run_dapo_qwen2.5_32b.sh (ppo_mini_batch_size 32 prompts)",
+        remark="steps of the paper's plots are updates (verl#1643). 1 536 prompts are generated for 512 that are kept, so a pass over "
+        "the data is shorter; the file has 1 791 700 rows of about 17 400 prompts",
+        framework="paper",
+        rows=1_791_700,
+    ),
+    Recipe(
+        name="dr-grpo",
+        title="Dr.GRPO, Qwen2.5-Math",
+        launch=_paper(
+            "Dr.GRPO",
+            "Dr.GRPO",
+            "--prompts-per-rollout 128 --samples-per-prompt 8 --samples-per-update 128 --epochs 20",
+        ),
+        source="arXiv 2503.20783 and sail-sg/understand-r1-zero train_zero_math.py: rollout_batch_size 128, num_samples 8, "
+        "train_batch_size 128, num_prompt_epoch 20",
+        remark="the number of questions is nominal (12 000)",
+        framework="paper",
+        rows=12_000,
+    ),
+    Recipe(
+        name="tinyzero",
+        title="TinyZero, countdown",
+        launch=_paper(
+            "TinyZero", "PPO", "--prompts-per-rollout 256 --samples-per-prompt 1 --samples-per-update 64 --epochs 15"
+        ),
+        source="Jiayi-Pan/TinyZero scripts/train_tiny_zero.sh at 96b4d57: train_batch_size 256, ppo_mini_batch_size 64, 15 epochs; "
+        "countdown.py --train_size 327680",
+        remark="before 96b4d57 the mini-batch was 128: 2 updates a rollout. Its code ends one rollout early and ignores ppo_epochs",
+        framework="paper",
+        rows=327_680,
+    ),
+    Recipe(
+        name="simplerl-zoo",
+        title="SimpleRL-Zoo",
+        launch=_paper(
+            "SimpleRL-Zoo",
+            "GRPO",
+            "--prompts-per-rollout 1024 --samples-per-prompt 8 --samples-per-update 2048 --rollouts 100",
+        ),
+        source="arXiv 2503.18892 and hkust-nlp/simpleRL-reason README: --train_batch_size 1024 --rollout_n 8, ppo_mini_batch_size 256, "
+        "about 100 steps on 8 532 questions (issue 75)",
+        remark="a step is a rollout of 4 updates, so 100 steps are 12.0 data epochs, not 3.0",
+        framework="paper",
+        rows=8_532,
+    ),
+    Recipe(
+        name="open-reasoner-zero",
+        title="Open-Reasoner-Zero, 7B",
+        launch="python -m playground.orz_7b_ppo",
+        source="Open-Reasoner-Zero/Open-Reasoner-Zero playground/orz_7b_ppo.py and arXiv 2503.24290: 128 prompts x 64 responses, "
+        "1 policy update and 12 critic updates a rollout",
+        remark="the number of questions is nominal (57 000)",
+        framework="open_reasoner_zero",
+        rows=57_000,
+    ),
 )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.readers.launch_plan import Options, Plan, plan_launch
+from rlstep_hooks.cli.launches import side
 from rlstep_hooks.steps import all_readings, logged_steps
 
 if TYPE_CHECKING:
+    from rlstep_hooks.readers.launch_plan import Options, Plan
     from rlstep_hooks.schedule import Schedule
 
 
@@ -30,7 +31,7 @@ def show(
         LaunchError: It cannot be read.
         OSError: A file cannot be read.
     """
-    plan = plan_launch(words, options)
+    plan = side(words, options)
     if as_json:
         print(to_json(plan, steps))
     elif as_markdown:

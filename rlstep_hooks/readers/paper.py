@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.launch.settings import MISSING
-from rlstep_hooks.launch.text import LaunchError, SettingError
+from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.readers.base import Formula, Reader, Reading, Request, nearest
 from rlstep_hooks.readers.phases import Passes, equal_minibatches, schedule_in_phases
 
@@ -77,7 +77,7 @@ class Paper(Reader):
         elif passes is not None:
             how = Passes.dropping(count, prompts, epochs=passes, limit=rollouts)
         else:
-            raise LaunchError("the length of the run is missing: --rollouts, --updates or --epochs")
+            how = Passes.without_length(count, "the numbers do not say: give --rollouts, --updates or --epochs")
         schedule = schedule_in_phases(
             framework=settings.text("title") or self.title,
             version=request.version,

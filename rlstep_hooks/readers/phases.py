@@ -92,6 +92,12 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
         return cls(rows=rows, rollouts=rollouts, dropped=0, consumed=consumed)
 
     @classmethod
+    def without_length(cls, rows: int | None, why: str) -> Passes:
+        """A run that nothing bounds."""
+        names = ("rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks")
+        return cls(rows=rows, rollouts=None, unknown=dict.fromkeys(names, why))
+
+    @classmethod
     def without_rows(cls, rollouts: int | None) -> Passes:
         """A run that samples from an environment: there are no rows."""
         reason = "the run samples from an environment; it has no rows"
