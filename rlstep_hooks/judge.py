@@ -93,6 +93,10 @@ class Judge:
         """What was counted so far."""
         return Counts(**self._counts)
 
+    def cannot_observe(self, *topics: str) -> bool:
+        """Whether one of these topics cannot be observed in this process."""
+        return any(topic in self._unobserved for topic in topics)
+
     @property
     def place(self) -> Where:
         """Where the run stands; empty where there is no plan."""
@@ -111,7 +115,7 @@ class Judge:
         if isinstance(event, RunStarted):
             return self._start(event)
         if isinstance(event, Unobserved):
-            self._cannot_observe(event.what, event.why)
+            self._note_unobserved(event.what, event.why)
             return []
         self._count(event)
         if isinstance(event, RunEnded):
@@ -159,7 +163,7 @@ class Judge:
             self._disable(what, why)
         return self._call("started", None, event)
 
-    def _cannot_observe(self, what: str, why: str) -> None:
+    def _note_unobserved(self, what: str, why: str) -> None:
         if what not in self._unobserved:
             self._unobserved[what] = why
             self._disable(what, why)
@@ -170,7 +174,7 @@ class Judge:
                 disabled(rule, why)
 
     def _match(self, event: OrderedEvent) -> list[Finding]:
-        if self._conformance is None or self._progress is None or "order" in self._unobserved:
+        if self._conformance is None or self._progress is None or self.cannot_observe("order"):
             return []
         if isinstance(event, Rollout) and event.purpose == "evaluation":
             return []
@@ -333,7 +337,7 @@ class Judge:
     def _verdict(self, findings: list[Finding]) -> Verdict:
         if any(finding.severity == "error" for finding in findings):
             return "FAIL"
-        if self._conformance is None or "order" in self._unobserved or not self._conformance.checks:
+        if self._conformance is None or self.cannot_observe("order") or not self._conformance.checks:
             return "NOT_EVALUATED"
         return "PASS"
 

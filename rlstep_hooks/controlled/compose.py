@@ -32,7 +32,7 @@ from rlstep_hooks.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from rlstep_hooks.events import PhaseName
 
@@ -63,8 +63,9 @@ class TrainerPhases:
     def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
         """What happened within a call that has returned, and in no call before it; None if the trainer has no record of it."""
         call = (name, number)
-        if call not in self._waiting or _holds(self._current, self._waiting[call]):
-            self._catch_up(call)
+        growing = list(range(len(self._reads)))
+        while growing and not self._is_whole(call):
+            growing = [record for record in growing if self._advance(record)]
         events = self._waiting.pop(call, None)
         if events is None:
             return None
@@ -73,14 +74,16 @@ class TrainerPhases:
 
     def between(self) -> list[AnyEvent]:
         """What happened in no call so far: before the first, or after one had returned and before the next."""
-        if _holds(self._current, self._between):
-            self._catch_up()
+        for record, current in enumerate(self._current):
+            if current is self._between:
+                self._advance(record)
         return self._left()
 
     def rest(self) -> list[AnyEvent]:
         """What no call claimed, in order: numbers that came after the last call, and calls that the controller did not make."""
-        for _ in self._new():
-            pass
+        for record in range(len(self._reads)):
+            while self._advance(record):
+                pass
         events = [event for call in self._waiting.values() for event in call]
         self._waiting.clear()
         return [*self._left(), *events]
@@ -90,32 +93,24 @@ class TrainerPhases:
         self._between.clear()
         return events
 
-    def _catch_up(self, call: tuple[PhaseName, int] | None = None) -> None:
-        """Read what is new, at most to the beginning of the call after this one; of any call, if none is named."""
-        for event in self._new():
-            if isinstance(event, Phase) and (
-                call is None or (call in self._waiting and call != (event.name, event.number))
-            ):
-                return
+    def _is_whole(self, call: tuple[PhaseName, int]) -> bool:
+        """Whether a call was read to its end, which is where the next one of its record begins."""
+        events = self._waiting.get(call)
+        return events is not None and not any(current is events for current in self._current)
 
-    def _new(self) -> Iterator[AnyEvent]:
-        """The events that are new, each once it has been put where it belongs."""
-        for record, read in enumerate(self._reads):
-            for event in read():
-                if isinstance(event, Attached):
-                    self.attached = event if record == 0 else self.attached
-                elif isinstance(event, FactsRead):
-                    self.facts |= event.facts
-                elif isinstance(event, Phase):
-                    self._current[record] = self._waiting.setdefault((event.name, event.number), [])
-                else:
-                    self._current[record].append(event)
-                yield event
-
-
-def _holds(lists: list[list[AnyEvent]], wanted: list[AnyEvent]) -> bool:
-    """Whether a list is among others, itself and not an equal one."""
-    return any(found is wanted for found in lists)
+    def _advance(self, record: int) -> bool:
+        """Read a record to where its next call begins; False if there is none yet."""
+        for event in self._reads[record]():
+            if isinstance(event, Attached):
+                self.attached = event if record == 0 else self.attached
+            elif isinstance(event, FactsRead):
+                self.facts |= event.facts
+            elif isinstance(event, Phase):
+                self._current[record] = self._waiting.setdefault((event.name, event.number), [])
+                return True
+            else:
+                self._current[record].append(event)
+        return False
 
 
 class TrainerStream:

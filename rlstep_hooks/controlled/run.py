@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.controlled.compose import TrainerPhases, TrainerStream
-from rlstep_hooks.events import AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
+from rlstep_hooks.events import TOPICS, AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
 from rlstep_hooks.judge import Judge, merge_findings
 from rlstep_hooks.ranks import listed, shape
 from rlstep_hooks.report import Counts, Finding, Report, RuleOutcome, Where
@@ -38,6 +38,11 @@ class _Trainer:
     def recorded(self) -> bool:
         """Whether there is a record of every call so far."""
         return self.phases.attached is not None and not self.stream.missed
+
+    @property
+    def comparable(self) -> bool:
+        """Whether all that must be the same on all trainers was observed on this one."""
+        return self.recorded and not self.judge.cannot_observe("order", "samples", "refresh")
 
     def observe(self, event: AnyEvent) -> list[Finding]:
         """Judge one event of this trainer."""
@@ -126,11 +131,11 @@ class ControlledRun:
         """Compare what the trainers did since they were last compared; the first difference of the run is reported."""
         findings = []
         done = {trainer.rank: trainer.take_done(ended=ended) for trainer in self._trainers}
-        recorded = [trainer.rank for trainer in self._trainers if trainer.recorded]
-        for rank in recorded[1:]:
+        ranks = [trainer.rank for trainer in self._trainers if trainer.comparable]
+        for rank in ranks[1:]:
             self._compared += 1
-            if self._disagreement is None and done[rank] != done[recorded[0]]:
-                self._disagreement = _disagreement(recorded[0], done[recorded[0]], rank, done[rank])
+            if self._disagreement is None and done[rank] != done[ranks[0]]:
+                self._disagreement = _disagreement(ranks[0], done[ranks[0]], rank, done[rank])
                 findings.append(self._disagreement)
         return findings
 
@@ -150,6 +155,8 @@ class ControlledRun:
         outcomes = [self._missing(findings), self._ranks(findings)]
         if report.verdict == "PASS" and any(other.verdict == "NOT_EVALUATED" for other in reports.values()):
             report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
+        unknown = _unobserved_by_others(reports) | report.not_evaluated
+        report = msgspec.structs.replace(report, not_evaluated=unknown)
         attached = sum(trainer.phases.attached is not None for trainer in self._trainers)
         return merge_findings(report, findings, outcomes, processes=attached + 1)
 
@@ -229,6 +236,16 @@ def _findings_of_others(report: Report, reports: dict[int, Report]) -> list[Find
         findings += [at_rank(found, rank, len(reports) + 1) for found in of_rank.findings if found.code not in known]
         known |= {finding.code for finding in of_rank.findings}
     return findings
+
+
+def _unobserved_by_others(reports: dict[int, Report]) -> dict[str, str]:
+    """What other trainers could not observe, with the reason of the first of them."""
+    unknown: dict[str, str] = {}
+    for rank, report in reports.items():
+        for what in TOPICS:
+            if what in report.not_evaluated:
+                unknown.setdefault(what, f"rank {rank}: {report.not_evaluated[what]}")
+    return unknown
 
 
 def at_rank(finding: Finding, rank: int, world_size: int) -> Finding:
