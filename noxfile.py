@@ -10,7 +10,7 @@ from __future__ import annotations
 import nox
 
 nox.needs_version = ">=2024.3.2"
-nox.options.sessions = ["lint", "unit", "trl"]
+nox.options.sessions = ["lint", "unit", "trl", "verl"]
 nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
@@ -29,6 +29,14 @@ PINS = {
 }  # fmt: skip
 TRL = {"0.16.1": "4.51", "0.17.0": "4.57", "0.18.2": "4.57", "0.24.0": "4.57", "1.0.0": "5.23", "1.16.0": "5.23"}
 NEWEST = "1.16.0"
+
+# What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
+VERL = (
+    "verl==0.9.1", "ray==2.60.0", "transformers==5.10.4", "tokenizers==0.22.2", "huggingface_hub==1.33.0", "tensordict==0.10.0",
+    "TransferQueue==0.1.11", "torchdata==0.11.0", "hydra-core==1.3.8", "omegaconf==2.3.1", "accelerate==1.15.0", "peft==0.21.2",
+    "datasets==5.2.0", "fsspec==2026.9.0", "numpy==2.4.6", "pandas==3.1.1", "pyarrow==26.0.1", "uvicorn==0.54.0",
+    "fastapi==0.165.0", "msgspec==0.22.0", "pyzmq==27.3.0", "cachetools==8.0.1", "wandb==0.31.0", "psutil==7.2.2",
+)  # fmt: skip
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
@@ -60,6 +68,15 @@ def unit(session: nox.Session) -> None:
 def trl(session: nox.Session, release: str) -> None:
     install_trl(session, release, *TESTS)
     session.run("pytest", "tests/frameworks/trl", "tests/faults", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def verl(session: nox.Session) -> None:
+    """Real training with verl on the CPU: clean runs, faults, the example."""
+    session.install(TORCH)
+    session.install(TORCH, *VERL, *TESTS)
+    session.install("-e", ".")
+    session.run("pytest", "tests/frameworks/verl", *session.posargs, env=OFFLINE)
 
 
 @nox.session

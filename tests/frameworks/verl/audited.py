@@ -1,0 +1,114 @@
+"""An audited launch, and what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.events import AnyEvent, Judged
+from rlstep_hooks.ledger import CONTROLLER, Record, records
+from rlstep_hooks.replay import report_of
+from tests.frameworks.verl.launch import Outcome, launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rlstep_hooks.report import Finding, Report
+
+ROOT = Path(__file__).parents[3]
+
+OF_THE_MACHINE = ("timing", "perf/", "timestamp", "mfu", "memory")
+"""Parts of the names of metrics that differ from run to run."""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A launch with its records.
+
+    Attributes:
+        report: Judged again from the records.
+        live: What the run itself judged at its end; None where it did not come so far.
+        folder: The records.
+    """
+
+    outcome: Outcome
+    report: Report
+    live: Judged | None
+    folder: Path
+
+    def record(self, process: str) -> list[AnyEvent]:
+        """The events of one process of the run."""
+        return next((list(found.events()) for found in self._records() if found.process == process), [])
+
+    def _records(self) -> list[Record]:
+        (run,) = records(self.folder).values()
+        return run
+
+
+def audited(
+    overrides: Mapping[str, Any],
+    folder: Path,
+    *,
+    modules: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    limit: float = 400.0,
+    log: str = "log",
+) -> Audited:
+    """Train with the audit asked for by `RLSTEP_DIR`; the entry point attaches it.
+
+    Args:
+        overrides: Overrides for verl.
+        folder: Working directory of the command.
+        modules: More modules that verl imports in every process.
+        environment: More environment variables.
+        limit: Seconds after which the run is ended.
+        log: Where the records are, below the working directory.
+    """
+    variables = {"RLSTEP_DIR": str(folder / log), "PYTHONPATH": str(ROOT)} | dict(environment or {})
+    outcome = launch(logged(overrides), folder, modules=modules, environment=variables, limit=limit)
+    return read(outcome, folder / log)
+
+
+def read(outcome: Outcome, log: Path) -> Audited:
+    """The records of a launch that has ended."""
+    report = report_of(log)
+    controller = next(found for found in records(log)[report.run] if found.process == CONTROLLER)
+    live = next((event for event in controller.events() if isinstance(event, Judged)), None)
+    return Audited(outcome, report, live, log)
+
+
+def logged(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides with verl's own metrics in a file as well, at full precision."""
+    return {
+        **overrides,
+        "trainer.logger": ["console", "file"],
+        "trainer.project_name": "p",
+        "trainer.experiment_name": "e",
+    }
+
+
+def metrics(outcome: Outcome) -> list[dict[str, Any]]:
+    """What verl logged, step by step, without times and sizes of the machine."""
+    lines = (outcome.folder / "p" / "e.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line)["data"].items() if not any(p in name for p in OF_THE_MACHINE)}
+        for line in lines
+    ]
+
+
+def problems(report: Report) -> list[str]:
+    """Errors and warnings as text, for a readable assertion."""
+    return [str(finding) for finding in report.findings if finding.severity != "info"]
+
+
+def alarms(report: Report) -> list[Finding]:
+    """Errors and warnings."""
+    return [finding for finding in report.findings if finding.severity != "info"]
+
+
+def tail(outcome: Outcome) -> str:
+    """The end of what all processes wrote."""
+    return os.linesep.join(outcome.output.splitlines()[-60:])

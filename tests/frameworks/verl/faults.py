@@ -1,0 +1,384 @@
+"""The fault corpus of verl: mistakes out of real reports, each made in a real run at one rollout.
+
+verl imports this module in every process (`VERL_USE_EXTERNAL_MODULES`), and the environment says which faults to make and when:
+`RLSTEP_TEST_FAULTS=mini_batch_dropped@1,weights_lost@3` (rollouts count from 0). Several fit into one run: after each the judge goes
+on at the next rollout. The wrappers stand below the audit's own, because verl loads its external modules before its plugins.
+
+A fault of the trainers is placed in their processes alone: the controller pickles their classes.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import wrapt
+
+FAULTS_VARIABLE = "RLSTEP_TEST_FAULTS"
+MODULE = __name__
+WORKER = "WG_PREFIX"
+"""In the environment of trainers, and of no other process."""
+
+WORKERS = "verl.workers.engine_workers"
+ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake, and where it must be found."""
+
+    name: str
+    report: str
+    """The report it reproduces, as in its own tracker."""
+    code: str
+    """The rule that names it."""
+    apply: Callable[[int], None]
+    """Makes it at a rollout; called once in each process."""
+    shows_after: int
+    """Rollouts from the fault to its first wrong event."""
+    variant: str
+    """A part of what the finding says was observed, where one rule names several of these faults."""
+    whole_run: bool
+    """Whether it concerns the run as a whole and no rollout of it."""
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(
+    *, report: str, code: str, shows_after: int = 0, variant: str = "", whole_run: bool = False
+) -> Callable[[Callable[[int], None]], Any]:
+    """Register a function as a fault under its own name."""
+
+    def register(apply: Callable[[int], None]) -> Callable[[int], None]:
+        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, variant, whole_run)
+        return apply
+
+    return register
+
+
+# Where faults are made
+
+
+class _Now:
+    """How far a trainer is."""
+
+    rollout = -1
+
+
+def wrap_in_trainer(module: str, owner: str, name: str, wrapper: Wrapper) -> None:
+    """Wrap a method of a class, in trainers only."""
+    if WORKER in os.environ:
+        wrapt.when_imported(module)(lambda found: wrapt.wrap_function_wrapper(found, f"{owner}.{name}", wrapper))
+
+
+def wrap_in_controller(module: str, owner: str, name: str, wrapper: Wrapper) -> None:
+    """Wrap a method of a class, everywhere but in trainers."""
+    if WORKER not in os.environ:
+        wrapt.when_imported(module)(lambda found: wrapt.wrap_function_wrapper(found, f"{owner}.{name}", wrapper))
+
+
+def count_rollouts() -> None:
+    """Follow the rollouts of a trainer: old log-probs are computed once on each, before anything else."""
+
+    def next_rollout(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        _Now.rollout += 1
+        return wrapped(*args, **kwargs)
+
+    wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "compute_log_prob", next_rollout)
+
+
+def trains(instance: Any, role: str) -> bool:
+    """Whether a worker or its engine trains this role."""
+    engine = getattr(instance, "engine", instance)
+    return bool((engine.model_config.model_type == "value_model") == (role == "critic"))
+
+
+def on_mini_batches(at: int, act: Callable[[int, Callable[[Any], Any], Any, Any], Any], role: str = "policy") -> None:
+    """Act in place of each mini-batch of a rollout: `act(number, train, data, worker)`; `train(data)` is what verl would do."""
+    numbers: dict[int, int] = {}
+
+    def train_batch(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.rollout != at or not trains(worker, role):
+            return wrapped(*args, **kwargs)
+        number = numbers[at] = numbers.get(at, -1) + 1
+        return act(number, wrapped, args[0] if args else kwargs["data"], worker)
+
+    wrap_in_trainer(WORKERS, "TrainingWorker", "train_batch", train_batch)
+
+
+def on_training_data(at: int, alter: Callable[[Any], None]) -> None:
+    """Change the samples of a rollout before the policy trains on them."""
+
+    def train_mini_batch(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.rollout == at and trains(worker, "policy"):
+            alter(args[0] if args else kwargs["data"])
+        return wrapped(*args, **kwargs)
+
+    wrap_in_trainer(WORKERS, "TrainingWorker", "train_mini_batch", train_mini_batch)
+
+
+def on_first_step(at: int, act: Callable[[Callable[[], Any], Any], Any], ranks: tuple[int, ...] | None = None) -> None:
+    """Act in place of the policy's first optimizer step on a rollout: `act(step, engine)`."""
+    made = itertools.count()
+
+    def optimizer_step(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        here = _Now.rollout == at and trains(engine, "policy") and (ranks is None or int(os.environ["RANK"]) in ranks)
+        return act(wrapped, engine) if here and next(made) == 0 else wrapped(*args, **kwargs)
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "optimizer_step", optimizer_step)
+
+
+def on_push(at: int, act: Callable[[Any, Any, dict[str, Any]], Any]) -> None:
+    """Act in place of the push of weights after a rollout, on the trainer's side of the engine: `await act(push, weights, kwargs)`."""
+
+    async def update_weights(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.rollout == at:
+            weights = args[0] if args else kwargs.pop("weights")
+            return await act(wrapped, weights, kwargs)
+        return await wrapped(*args, **kwargs)
+
+    wrap_in_trainer("verl_cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
+
+
+# Updates
+
+
+@fault(report="OpenRLHF#717", code="RLS204")
+def mini_batch_dropped(at: int) -> None:
+    """An accuracy filter drops the second mini-batch of the first pass."""
+    on_mini_batches(at, _Without(1))
+
+
+class _Without:
+    """Leaves out one mini-batch; verl gets the metrics of the one before, which it changes in place."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._metrics: Any = None
+
+    def __call__(self, number: int, train: Any, data: Any, worker: Any) -> Any:
+        from verl.utils import tensordict_utils
+
+        if number == self._number:
+            return tensordict_utils.get_tensordict({}, {"metrics": self._metrics})
+        result = train(data)
+        self._metrics = copy.deepcopy(tensordict_utils.get(result, "metrics"))
+        return result
+
+
+@fault(report="verifiers PR#320", code="RLS204")
+def passes_ignored(at: int) -> None:
+    """ppo_epochs is silently 1, as in TinyZero."""
+
+    def alter(data: Any) -> None:
+        from verl.utils import tensordict_utils
+
+        tensordict_utils.assign_non_tensor(data, epochs=1)
+
+    on_training_data(at, alter)
+
+
+@fault(report="CPPO#5", code="RLS202")
+def mini_batch_trained_once_more(at: int) -> None:
+    """The last mini-batch of a rollout is trained a second time."""
+
+    def act(number: int, train: Any, data: Any, worker: Any) -> Any:
+        result = train(data)
+        return train(data) if number == 3 else result
+
+    on_mini_batches(at, act)
+
+
+@fault(report="OpenRLHF#1320", code="RLS502", variant="trained 3 times")
+def mini_batch_in_place_of_another(at: int) -> None:
+    """Every second mini-batch is the one before it: counts are right, half of the samples are never trained."""
+    first: list[Any] = []
+
+    def act(number: int, train: Any, data: Any, worker: Any) -> Any:
+        from verl.utils import tensordict_utils
+
+        if number % 2 == 0:
+            first[:] = [data]
+        last = tensordict_utils.get(data, "update_lr_scheduler")
+        tensordict_utils.assign_non_tensor(first[0], update_lr_scheduler=last)
+        return train(first[0])
+
+    on_mini_batches(at, act)
+
+
+@fault(report="verl#7401", code="RLS210", variant="the loop went on without a step")
+def optimizer_step_skipped(at: int) -> None:
+    """A "skip bad batches" wrapper swallows an optimizer step; counters and learning rate go on."""
+    on_first_step(at, _without_step)
+
+
+@fault(report="verl#7401", code="RLS210", variant="the loop went on without a step")
+def optimizer_step_skipped_on_one_rank(at: int) -> None:
+    """The same on the second of two trainers, which go apart from there."""
+    on_first_step(at, _without_step, ranks=(1,))
+
+
+def _without_step(step: Any, engine: Any) -> Any:
+    optimizer = engine.optimizer
+    original, optimizer.step = optimizer.step, lambda *args, **kwargs: None
+    try:
+        return step()
+    finally:
+        optimizer.step = original
+
+
+@fault(report="TRL-style overflow, trl#4", code="RLS210", variant="gradient not finite")
+def gradient_not_finite(at: int) -> None:
+    """A gradient is NaN; verl skips such a step and says so in a log line only."""
+
+    def act(step: Any, engine: Any) -> Any:
+        parameter = next(p for p in engine.module.parameters() if p.grad is not None)
+        parameter.grad.fill_(float("nan"))
+        return step()
+
+    on_first_step(at, act)
+
+
+@fault(report="SkyRL#872", code="RLS602")
+def scheduler_ticks_with_every_update(at: int) -> None:
+    """The learning-rate scheduler ticks with each mini-batch and no longer once for each rollout."""
+
+    def act(number: int, train: Any, data: Any, worker: Any) -> Any:
+        result = train(data)
+        worker.engine.lr_scheduler.step()
+        return result
+
+    on_mini_batches(at, act)
+
+
+@fault(report="ROLL, one critic pass whatever is configured", code="RLS211")
+def critic_mini_batch_dropped(at: int) -> None:
+    """The critic leaves out its second mini-batch."""
+    on_mini_batches(at, _Without(1), role="critic")
+
+
+# Old log-probs
+
+
+@fault(report="verifiers PR#320", code="RLS302")
+def old_log_probs_recomputed(at: int) -> None:
+    """Old log-probs are computed again for each micro-batch, with the weights of that moment."""
+
+    def forward_step(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.rollout == at and trains(engine, "policy") and not kwargs.get("forward_only"):
+            import torch
+            from verl.workers.utils.padding import response_from_nested
+
+            micro_batch = args[0]
+            with torch.no_grad():
+                _, output = wrapped(micro_batch, loss_function=None, forward_only=True)
+            log_probs = output["model_output"]["log_probs"]
+            micro_batch["old_log_probs"] = response_from_nested(log_probs, micro_batch["response_mask"])
+        return wrapped(*args, **kwargs)
+
+    wrap_in_trainer(ENGINE, "FSDPEngineWithLMHead", "forward_step", forward_step)
+
+
+@fault(report="trl#454", code="RLS305")
+def old_log_probs_of_other_samples(at: int) -> None:
+    """The samples' old log-probs are those of the next sample of the same length."""
+
+    def alter(data: Any) -> None:
+        import torch
+
+        field = data["old_log_probs"]
+        values, offsets = field.values().clone(), field.offsets().tolist()
+        by_length: dict[int, list[slice]] = {}
+        for start, end in itertools.pairwise(offsets):
+            by_length.setdefault(end - start, []).append(slice(start, end))
+        for rows in by_length.values():
+            for row, following in zip(rows, [*rows[1:], rows[0]], strict=True):
+                values[row] = field.values()[following]
+        data["old_log_probs"] = torch.nested.nested_tensor_from_jagged(values, field.offsets())
+
+    on_training_data(at, alter)
+
+
+# Weights of the rollout engine
+
+
+@fault(report="rllm#291", code="RLS405", shows_after=1)
+def push_left_out(at: int) -> None:
+    """The push of weights after a rollout does nothing, on the controller."""
+    pushes = itertools.count(-1)
+
+    def update_weights(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+        return {} if next(pushes) == at else wrapped(*args, **kwargs)
+
+    wrap_in_controller("verl.checkpoint_engine.base", "CheckpointEngineManager", "update_weights", update_weights)
+
+
+@fault(report="trl#5312", code="RLS402", shows_after=1)
+def engine_keeps_old_weights(at: int) -> None:
+    """The push is made and the engine drops it: it goes on under its old weights and their label."""
+
+    async def act(push: Any, weights: Any, kwargs: dict[str, Any]) -> None:
+        async for _ in _each(weights):
+            pass
+
+    on_push(at, act)
+
+
+@fault(report="trl#5312", code="RLS403", shows_after=1)
+def weights_lost(at: int) -> None:
+    """The engine takes the label of the new weights and samples from others."""
+
+    async def act(push: Any, weights: Any, kwargs: dict[str, Any]) -> None:
+        import torch
+
+        others = [(name, torch.zeros_like(tensor)) async for name, tensor in _each(weights)]
+        await push(iter(others), **kwargs)
+
+    on_push(at, act)
+
+
+async def _each(weights: Any) -> Any:
+    from verl.workers.rollout.utils import ensure_async_iterator
+
+    async for item in ensure_async_iterator(weights):
+        yield item
+
+
+# Processes
+
+
+@fault(report="verl.plugins loads nothing without RLSTEP_DIR in the runtime environment", code="RLS901", whole_run=True)
+def worker_never_attached(at: int) -> None:
+    """The second trainer runs without the variable that asks for the audit."""
+    if WORKER in os.environ and os.environ.get("RANK") == "1":
+        os.environ.pop("RLSTEP_DIR", None)
+
+
+def asked_for() -> list[tuple[Fault, int]]:
+    """The faults that the environment names, with their rollouts."""
+    named = [item.split("@") for item in os.environ.get(FAULTS_VARIABLE, "").split(",") if item]
+    return [(FAULTS[name], int(rollout)) for name, rollout in named]
+
+
+def asking(faults: dict[str, int]) -> dict[str, str]:
+    """The environment that makes faults: name -> rollout."""
+    return {FAULTS_VARIABLE: ",".join(f"{name}@{rollout}" for name, rollout in faults.items())}
+
+
+def make_faults() -> None:
+    """Make what the environment names, in this process."""
+    faults = asked_for()
+    if faults:
+        count_rollouts()
+    for found, rollout in faults:
+        found.apply(rollout)
+
+
+make_faults()

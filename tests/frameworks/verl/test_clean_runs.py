@@ -1,0 +1,205 @@
+"""Clean runs of verl, one for each way in which it trains: everything as planned, and nothing found.
+
+A launch costs most of its time before it trains, so each run stands for several settings at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rlstep_hooks.events import Generated, MicroBatch, WeightSync
+from tests.frameworks.verl import broken_hooks
+from tests.frameworks.verl.audited import Audited, audited, logged, metrics, problems, tail
+from tests.frameworks.verl.launch import Assets, critic, grpo, launch, reference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TWO_PASSES = {"actor_rollout_ref.actor.ppo_epochs": 2}
+UNEVEN = {
+    # 8 prompts in mini-batches of 3: the 16 samples are filled up to 18.
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 3,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 3,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 6,
+}
+FIRST_TRAINER = {"trainer.use_v1": False}
+"""RayPPOTrainer, the trainer before verl 0.9."""
+
+
+@pytest.fixture(scope="module")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> Assets:
+    return Assets.write(tmp_path_factory.mktemp("assets"))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the formulas give for a run."""
+
+    rollouts: int
+    updates: int
+    critic_updates: int = 0
+    refreshes: int | None = None
+    """As many as rollouts if left out."""
+    lags: tuple[int, ...] = (0, 1)
+
+    def check(self, run: Audited) -> None:
+        """A clean run: what was counted, and nothing found."""
+        assert run.outcome.status == 0, tail(run.outcome)
+        assert problems(run.report) == []
+        assert run.report.verdict == "PASS"
+        assert run.live is not None
+        assert run.live.verdict == "PASS", "judged while it ran as it is from its records"
+        counts = run.report.counts
+        assert counts.rollouts == self.rollouts
+        assert counts.samples == self.rollouts * 16
+        assert counts.updates == self.updates
+        assert counts.critic_updates == self.critic_updates
+        assert counts.old_logprob_refreshes == (self.rollouts if self.refreshes is None else self.refreshes)
+        assert counts.weight_syncs == self.rollouts + 1, "one before the first rollout"
+        assert tuple(values.lag for values in run.report.lags) == self.lags
+
+
+def test_two_passes_over_an_uneven_rollout_then_resumed(assets: Assets, tmp_path: Path) -> None:
+    overrides = grpo(assets) | TWO_PASSES | UNEVEN | {"trainer.default_local_dir": tmp_path / "checkpoints"}
+    run = audited(
+        overrides | {"trainer.save_freq": 2, "trainer.total_epochs": 2, "trainer.total_training_steps": 5},
+        tmp_path / "run",
+    )
+    Expected(rollouts=5, updates=30, lags=(0, 1, 2, 3, 4, 5)).check(run)
+    schedule = run.report.schedule
+    assert schedule is not None
+    assert (schedule.samples_added_per_rollout, schedule.updates_per_rollout) == (2, 6)
+    assert run.report.counts.data_epochs_ended == 1
+    added = [event.added for event in run.record("controller") if isinstance(event, Generated)]
+    assert added == [2] * 5
+    # Rounding alone between the engine's log-probs and the trainer's, also after each push.
+    gaps = [values["training/rollout_probs_diff_max"] for values in metrics(run.outcome)]
+    assert max(gaps) < 1e-6
+
+    on = {"trainer.resume_mode": "auto", "trainer.total_epochs": 2, "trainer.total_training_steps": 6}
+    resumed = audited(overrides | on, tmp_path / "resumed")
+    assert "global_step_4" in resumed.outcome.output
+    Expected(rollouts=2, updates=12, lags=(0, 1, 2, 3, 4, 5)).check(resumed)
+    pushed = [event.label for event in resumed.record("rank0") if isinstance(event, WeightSync)]
+    assert pushed == [4, 5, 6]
+
+
+def test_critic_with_other_mini_batches_that_trains_first(assets: Assets, tmp_path: Path) -> None:
+    """Attached by name alone, as releases before 0.9 need it."""
+    overrides = (
+        grpo(assets)
+        | critic(assets)
+        | {
+            "critic.ppo_mini_batch_size": 3,
+            "trainer.critic_warmup": 2,
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 6,
+        }
+    )
+    run = audited(
+        overrides, tmp_path, modules=["rlstep_hooks.frameworks.verl"], environment={"RLSTEP_DIR": ""}, log="rlstep"
+    )
+    # The critic alone: 16 samples filled up to 18, 3 updates. Both: to 24, 4 updates of the critic and 3 of the policy.
+    Expected(rollouts=4, updates=3 * 3, critic_updates=3 + 3 * 4, lags=(0, 1)).check(run)
+    added = [event.added for event in run.record("controller") if isinstance(event, Generated)]
+    assert added == [2, 8, 8, 8]
+
+
+def test_two_ranks_with_a_reference_and_micro_batches_by_tokens(assets: Assets, tmp_path: Path) -> None:
+    overrides = (
+        grpo(assets, ranks=2)
+        | reference()
+        | {
+            "actor_rollout_ref.actor.use_dynamic_bsz": True,
+            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 128,
+            "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
+            "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": True,
+            "trainer.total_training_steps": 3,
+        }
+    )
+    run = audited(overrides, tmp_path)
+    Expected(rollouts=3, updates=6).check(run)
+    assert run.report.processes == 3
+    for rank in (0, 1):
+        samples = [event.samples for event in run.record(f"rank{rank}") if isinstance(event, MicroBatch)]
+        assert sum(samples) == 3 * 8, "half of each rollout"
+
+
+class TestTrainingIsTheSame:
+    """PPO with validation in between, bit for bit the same whatever the audit does.
+
+    By RayPPOTrainer, whose rollouts can be repeated: the newer trainers order samples by random names.
+    """
+
+    @pytest.fixture(scope="class")
+    def overrides(self, assets: Assets) -> dict[str, Any]:
+        return (
+            grpo(assets)
+            | critic(assets)
+            | FIRST_TRAINER
+            | {
+                "actor_rollout_ref.actor.ppo_epochs": 2,
+                "actor_rollout_ref.rollout.full_determinism": True,
+                "trainer.total_training_steps": 3,
+                "trainer.val_before_train": True,
+                "trainer.test_freq": 1,
+            }
+        )
+
+    @pytest.fixture(scope="class")
+    def bare(self, overrides: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+        """What verl logs without an audit."""
+        outcome = launch(logged(overrides), tmp_path_factory.mktemp("bare"))
+        assert outcome.status == 0, tail(outcome)
+        logged_metrics = metrics(outcome)
+        assert len({values["actor/grad_norm"] for values in logged_metrics if "actor/grad_norm" in values}) == 3
+        return logged_metrics
+
+    def test_with_the_audit(self, overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path) -> None:
+        run = audited(overrides, tmp_path)
+        Expected(rollouts=3, updates=12, critic_updates=12, lags=(0, 1, 2, 3)).check(run)
+        assert run.report.counts.evaluation_rollouts == 4
+        assert metrics(run.outcome) == bare
+
+    def test_with_an_audit_whose_hooks_raise(
+        self, overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path
+    ) -> None:
+        broken = tmp_path / "broken.txt"
+        run = audited(
+            overrides, tmp_path / "run", modules=[broken_hooks.MODULE], environment={broken_hooks.VARIABLE: str(broken)}
+        )
+        assert run.outcome.status == 0, tail(run.outcome)
+        assert metrics(run.outcome) == bare
+        assert sorted(broken.read_text().split()) == sorted(name for _, name in broken_hooks.FUNCTIONS)
+        assert run.report.verdict == "NOT_EVALUATED"
+        assert problems(run.report) == [], "what was not observed is no finding"
+        reasons = {what: why for what, why in run.report.not_evaluated.items() if broken_hooks.MESSAGE in why}
+        assert {"order", "samples", "log_ratio", "weights"} <= set(reasons)
+
+
+def test_log_probs_of_the_engine_and_replaced_groups(assets: Assets, tmp_path: Path) -> None:
+    overrides = grpo(assets) | {
+        "algorithm.rollout_correction.bypass_mode": True,
+        "algorithm.filter_groups.enable": True,
+        "algorithm.filter_groups.metric": "reward",
+        "trainer.total_training_steps": 3,
+    }
+    run = audited(overrides, tmp_path)
+    Expected(rollouts=3, updates=6, refreshes=0).check(run)
+    (lag0, lag1) = run.report.lags
+    assert 0 < lag0.max_abs_log_ratio < 1e-4, "the engine's own arithmetic"
+    assert lag1.max_abs_log_ratio > 1e-3
+
+
+def test_rollouts_that_run_ahead(assets: Assets, tmp_path: Path) -> None:
+    overrides = grpo(assets) | {
+        "trainer.v1.trainer_mode": "colocate_async",
+        "trainer.total_training_steps": 3,
+        "+actor_rollout_ref.rollout.engine_kwargs.hf_cpu.seconds_per_token": 0.05,
+    }
+    run = audited(overrides, tmp_path)
+    Expected(rollouts=3, updates=6).check(run)
+    labels: list[Any] = [event.labels for event in run.record("controller") if isinstance(event, Generated)]
+    assert min(label for label, _ in labels[1]) == 0, "the second rollout holds samples of the first weights"
