@@ -223,6 +223,11 @@ ENTRIES: tuple[Entry, ...] = (
         keys=("PPO.n_steps", "PPO.n_epochs", "PPO.0", "A2C.n_steps", "A2C.0"),
     ),
     Entry(
+        "torchrl",
+        programs=("script:ppo_mujoco.py", "script:sota-implementations/ppo/*.py"),
+        keys=("collector.frames_per_batch",),
+    ),
+    Entry(
         "cleanrl",
         programs=(
             "script:cleanrl/ppo*.py",
@@ -233,11 +238,6 @@ ENTRIES: tuple[Entry, ...] = (
             "script:ppo_rnd_envpool.py",
         ),
         keys=("Args.num_minibatches", "Args.update_epochs"),
-    ),
-    Entry(
-        "torchrl",
-        programs=("script:ppo_mujoco.py", "script:ppo_torchrl_atari.py"),
-        keys=("collector.frames_per_batch",),
     ),
     Entry(
         "rllib",
