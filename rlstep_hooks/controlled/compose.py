@@ -57,13 +57,15 @@ class TrainerPhases:
         self._waiting: dict[tuple[PhaseName, int], list[AnyEvent]] = {}
         self._between: list[AnyEvent] = []
         self._current = [self._between] * len(reads)
+        self._records_of: dict[PhaseName, set[int]] = {}
+        """Which records have calls of a name."""
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
 
     def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
         """What happened within a call that has returned, and in no call before it; None if the trainer has no record of it."""
         call = (name, number)
-        growing = list(range(len(self._reads)))
+        growing = list(self._records_of.get(name) or range(len(self._reads)))
         while growing and not self._is_whole(call):
             growing = [record for record in growing if self._advance(record)]
         events = self._waiting.pop(call, None)
@@ -107,6 +109,7 @@ class TrainerPhases:
                 self.facts |= event.facts
             elif isinstance(event, Phase):
                 self._current[record] = self._waiting.setdefault((event.name, event.number), [])
+                self._records_of.setdefault(event.name, set()).add(record)
                 return True
             else:
                 self._current[record].append(event)

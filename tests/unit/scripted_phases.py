@@ -10,6 +10,7 @@ import itertools
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -568,6 +569,27 @@ def scripted_phases(case: PhaseCase, start: PhasePosition | None = None) -> Scri
     return Controller(case, start or PhasePosition()).run()
 
 
+def with_critic_processes(script: Script) -> Script:
+    """The same run, its critics trained by processes of their own, which count their own micro-batches."""
+    split: Script = []
+    in_critic: set[str] = set()
+    counts: dict[str, int] = defaultdict(int)
+    for process, event in script:
+        if isinstance(event, Phase) and process != CONTROLLER:
+            (in_critic.add if event.name in ("values", "critic_updates") else in_critic.discard)(process)
+        if process in in_critic and not isinstance(event, Measured):
+            if isinstance(event, MicroBatch):
+                event = msgspec.structs.replace(event, index=counts[process])
+                counts[process] += 1
+            split.append((process.replace("rank", "critic"), event))
+        else:
+            split.append((process, event))
+        if isinstance(event, Attached):
+            own = process.replace("rank", "critic")
+            split.append((own, msgspec.structs.replace(event, process=own)))
+    return split
+
+
 def composed(script: Script, rank: int = 0) -> list[AnyEvent]:
     """The events of one trainer as its judge reads them."""
     own = deque(event for process, event in script if process == rank_process(rank))
@@ -593,8 +615,12 @@ class Live:
         self.findings: list[Finding] = []
 
     def _phases_of(self, rank: int) -> TrainerPhases:
-        self.phases.append(TrainerPhases(lambda: _taken_from(self.records[rank_process(rank)])))
+        processes = (rank_process(rank), f"critic{rank}")
+        self.phases.append(TrainerPhases(*(partial(self._new, process) for process in processes)))
         return self.phases[-1]
+
+    def _new(self, process: str) -> Iterator[AnyEvent]:
+        return _taken_from(self.records[process])
 
     def play(self, script: Script) -> Live:
         """Let all of it happen."""

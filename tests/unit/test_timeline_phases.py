@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.events import Rollout, RunStarted
-from rlstep_hooks.schedule import Schedule
 from rlstep_hooks.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
@@ -27,6 +28,8 @@ from tests.unit.scripted_phases import PhaseCase, composed, phase_cases, phase_p
 END = 300
 """Events after which a timeline without an end is left."""
 
+if TYPE_CHECKING:
+    from rlstep_hooks.schedule import Schedule
 
 FEWER = settings(max_examples=60)
 
