@@ -133,6 +133,8 @@ class Judge:
         # A critic has no ratio and no samples of its own; its order, its counts and its weights are looked at elsewhere.
         if handler and getattr(event, "role", "policy") == "policy":
             findings += self._call(handler, None, event)
+        elif isinstance(event, Update):
+            findings += self._call("critic_update", None, event)
         if isinstance(event, RunEnded):
             findings += self._call("ended", None, event)
         self._advance(event)

@@ -193,6 +193,9 @@ class Rule:
     def update(self, event: Update) -> Finding | None:
         """An optimizer step was made or skipped."""
 
+    def critic_update(self, event: Update) -> Finding | None:
+        """An optimizer step of the critic was made or skipped."""
+
     def weight_sync(self, event: WeightSync) -> Finding | None:
         """Weights went to the rollout engine."""
 
@@ -227,6 +230,7 @@ HANDLERS = (
     "refresh",
     "microbatch",
     "update",
+    "critic_update",
     "weight_sync",
     "evaluated",
     "config_changed",

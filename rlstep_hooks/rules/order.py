@@ -18,7 +18,7 @@ from rlstep_hooks.timeline import (
 
 if TYPE_CHECKING:
     from rlstep_hooks.conformance import Difference
-    from rlstep_hooks.report import Finding
+    from rlstep_hooks.report import Finding, Where
 
 _NAMES = {
     "rollout": "a rollout",
@@ -468,15 +468,23 @@ class SkippedUpdate(Rule):
 
     def update(self, event: Update) -> Finding | None:
         """Look at whether the step was made."""
+        return self._look(event, self.progress.where(update=event.index))
+
+    def critic_update(self, event: Update) -> Finding | None:
+        """The same for the critic, whose updates have numbers of their own."""
+        return self._look(event, self.progress.where())
+
+    def _look(self, event: Update, where: Where) -> Finding | None:
         self.checks += 1
         if event.applied:
             return None
+        of = " of the critic" if event.role == "critic" else ""
         scaler = event.skip_reason == "gradient scaler"
         not_finite = event.skip_reason == NOT_FINITE
         return self.fail(
-            expected="the optimizer steps",
-            observed="the loop went on without a step" + (f" ({event.skip_reason})" if event.skip_reason else ""),
-            where=self.progress.where(update=event.index),
+            expected=f"the optimizer{of} steps",
+            observed=f"the loop went on without a step{of}" + (f" ({event.skip_reason})" if event.skip_reason else ""),
+            where=where,
             why=(
                 "the gradient scaler found a gradient that is not finite"
                 if scaler
@@ -490,5 +498,5 @@ class SkippedUpdate(Rule):
                 else "look for a wrapper around the optimizer"
             ),
             severity="info" if scaler else "warning" if not_finite else "error",
-            variant=event.skip_reason,
+            variant=of + event.skip_reason,
         )
