@@ -99,9 +99,11 @@ class TRL(Reader):
         world_size = request.world_size()
         batch = settings.count("per_device_train_batch_size")
         accumulation = settings.count("gradient_accumulation_steps")
-        group = _group(settings, algorithm)
+        # RLOO: 2 (rloo_config.py 0.22 and later).
+        group = settings.count("num_generations") if algorithm == "GRPO" or settings.is_given("num_generations") else 2
         per_generation = _steps_per_generation(settings, release, batch * world_size)
         _check_groups(release, batch, world_size, per_generation, group)
+        _check_enough(group, algorithm)
         correction = settings.flag("use_vllm") and settings.flag("vllm_importance_sampling_correction")
         resolved = TrlSettings(
             algorithm=algorithm,
@@ -149,7 +151,9 @@ class TRL(Reader):
         target = Target(schedule, self.title)
         target.equal_updates()
         if schedule.samples_per_prompt < 2:
-            raise LaunchError("samples_per_prompt = 1 cannot be kept: TRL's GRPO compares at least 2 samples of a prompt")
+            raise LaunchError(
+                "samples_per_prompt = 1 cannot be kept: TRL's GRPO compares at least 2 samples of a prompt"
+            )
         batch = target.microbatch_per_process(of=math.gcd(schedule.samples_per_rollout, target.samples_per_update))
         each = batch * schedule.world_size
         accumulation, per_generation = target.samples_per_update // each, schedule.samples_per_rollout // each
@@ -173,9 +177,12 @@ def _algorithm(request: Request) -> Algorithm:
     return "RLOO" if "rloo" in name.lower().rpartition("/")[2] or called else "GRPO"
 
 
-def _group(settings: Settings, algorithm: Algorithm) -> int:
-    """G. GRPO: 8; RLOO: 2 (rloo_config.py 0.22 and later)."""
-    group = settings.count("num_generations") if algorithm == "GRPO" or settings.is_given("num_generations") else 2
+def _check_enough(group: int, algorithm: Algorithm) -> None:
+    """At least 2 samples of a prompt; checked last (`__post_init__` of both configurations).
+
+    Raises:
+        PlanError: There are fewer.
+    """
     if group < 2:
         raise PlanError(
             f"{algorithm} requires at least 2 generations per prompt to calculate the advantages. You provided {group}, "
@@ -184,7 +191,6 @@ def _group(settings: Settings, algorithm: Algorithm) -> int:
             fix="num_generations = 2 or more",
             source="trl/trainer/grpo_config.py __post_init__",
         )
-    return group
 
 
 def _steps_per_generation(settings: Settings, release: Release, global_batch: int) -> int:
