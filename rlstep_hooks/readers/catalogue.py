@@ -140,7 +140,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "nemo_aligner",
         programs=("script:train_gpt_ppo_actor.py", "script:train_gpt_reinforce_actor.py"),
-        keys=("trainer.ppo.num_rollout_samples", "model.ppo.num_rollout_samples"),
+        keys=("model.ppo.num_rollout_samples", "model.reinforce.num_rollout_samples"),
     ),
     Entry(
         "roll",
