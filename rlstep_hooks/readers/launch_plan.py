@@ -177,7 +177,8 @@ def _text(token: Token, variables: dict[str, str]) -> list[Command]:
 
 def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
     """The one command that a reader knows."""
-    known = [launch for command in commands if (launch := _launch_of(command, source, folder, options)) is not None]
+    candidates = _candidates(commands, options.framework) if options.framework else commands
+    known = [launch for command in candidates if (launch := _launch_of(command, source, folder, options)) is not None]
     if options.line is not None:
         known = [launch for launch in known if launch.command.place.line == options.line]
     distinct = {(launch.command.place.line, launch.framework): launch for launch in known}
@@ -206,6 +207,14 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     return known[0]
 
 
+def _candidates(commands: list[Command], framework: str) -> list[Command]:
+    """Commands that can be a launch of a framework that the user names: its own programs, else any Python program, else any."""
+    catalogue.reader_of(framework)
+    patterns = catalogue.BY_NAME[framework].programs
+    own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
+    return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
+
+
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | None:
     """A command with its settings, if a reader knows it."""
     calls = _python_settings(command, folder)
@@ -215,7 +224,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     framework = options.framework or catalogue.recognise(command, keys)
     if framework is None:
         framework = catalogue.recognise(command, {*keys, *_quiet_config_keys(command, folder)})
-    if framework is None or (options.framework and command.program.kind == "executable" and not keys):
+    if framework is None:
         return None
     reader = catalogue.reader_of(framework)
     given, notes = _gather(command, reader, folder)

@@ -190,6 +190,17 @@ def test_several_training_commands_are_told_apart_by_line(tmp_path: Path, capsys
     assert as_json(f"plan --json --line 4 {script}", capsys)["updates"] == 9
 
 
+def test_a_named_framework_takes_its_own_program_among_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "ray start --head --port 6379\nmkdir -p --verbose out\npython my_trainer.py --max_steps 5\nray stop --force\n"
+    )
+    assert rlstep(f"plan {script}", capsys)[0] == 2
+    assert as_json(f"plan --json --framework trl {script}", capsys)["updates"] == 5
+
+
 def test_rows_come_from_the_data_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.jsonl").write_text('{"prompt": 1}\n' * 2050)
     script = tmp_path / "run.sh"
