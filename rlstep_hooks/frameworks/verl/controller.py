@@ -110,6 +110,7 @@ class VerlController:
         """Calls to all workers that were made and may not have returned."""
         self._validating = False
         self._passes = 0
+        self._updates_before = 0
         self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
         self._stopped = False
         run = run_name()
@@ -132,7 +133,7 @@ class VerlController:
     def _begin(self, run: str) -> None:
         trainer, schedule = self._trainer, self.schedule
         rollouts = int(trainer.global_steps)
-        updates = _updates_before(schedule, rollouts)
+        self._updates_before = updates = _updates_before(schedule, rollouts)
         self._passes = rollouts // schedule.rollouts_per_epoch if schedule and schedule.rollouts_per_epoch else 0
         self._recorder.emit(
             RunStarted(
@@ -168,9 +169,7 @@ class VerlController:
         wrap(trainer, "_compute_ref_log_prob", self._after(lambda *_: self._reference_returned()))
         # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
         wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
-        wrap(
-            trainer.checkpoint_manager.actor_wg, "update_weights", self._after(lambda *_: self._called.append("sync"))
-        )
+        wrap(trainer.checkpoint_manager.actor_wg, "update_weights", self._after(lambda *_: self._called.append("sync")))
         wrap(trainer, "_validate", self._around_validation)
         if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
@@ -285,7 +284,7 @@ class VerlController:
                 RunEnded(
                     at=recorder.now(),
                     status="raised" if error else "completed",
-                    updates=recorder.judge.counts.updates,
+                    updates=self._updates_before + recorder.judge.counts.updates,
                     error=error,
                     stopped=self._stopped,
                 )
