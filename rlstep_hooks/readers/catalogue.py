@@ -36,6 +36,11 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("paper", programs=("executable:paper",), keys=("prompts_per_rollout",)),
     # Forks and relatives stand before the system whose program they share; what tells them apart is `with_key`.
     Entry(
+        "trlx",
+        calls=("TRLConfig",),
+        keys=("method.num_rollouts", "PPOConfig.num_rollouts"),
+    ),
+    Entry(
         "trl_ppo",
         programs=("script:scripts/ppo/*.py", "script:ppo_tldr.py", "script:rloo_tldr.py"),
         keys=(
@@ -97,14 +102,8 @@ ENTRIES: tuple[Entry, ...] = (
         programs=("module:verl.trainer.main_ppo",),
         with_key="trainer.default_hdfs_dir",
     ),
-    Entry(
-        "simplerl",
-        programs=(
-            "executable:*train_grpo_math_tune_ray.sh",
-            "script:train_grpo_math_tune_ray.sh",
-            "executable:*train_ppo_math_tune_ray.sh",
-        ),
-    ),
+    Entry("simplerl", programs=("executable:*train_grpo_math_tune_ray.sh", "script:train_grpo_math_tune_ray.sh")),
+    Entry("simplerl", programs=("module:verl.trainer.main_ppo",), with_key="trainer.remove_clip"),
     Entry(
         "verl",
         programs=(
@@ -207,11 +206,6 @@ ENTRIES: tuple[Entry, ...] = (
         keys=("per_device_generation_batch_size", "generation_batches"),
     ),
     Entry(
-        "trlx",
-        calls=("TRLConfig",),
-        keys=("method.num_rollouts", "PPOConfig.num_rollouts"),
-    ),
-    Entry(
         "baselines",
         programs=("module:baselines.run",),
         keys=("nminibatches", "noptepochs", "learn.nminibatches", "learn.noptepochs"),
@@ -281,7 +275,7 @@ def exists(name: str) -> bool:
 
 def names() -> list[str]:
     """All systems that can be read."""
-    return [entry.name for entry in ENTRIES if exists(entry.name)]
+    return [name for name in BY_NAME if exists(name)]
 
 
 def recognise(command: Command, keys: Iterable[str]) -> str | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
+_CRITIC_ENGINES = ("fsdp", "model.fsdp_config")
 
 DEFAULTS: dict[str, Any] = {
     "data.train_batch_size": 1024,
@@ -90,15 +91,9 @@ KINDS: dict[str, Kind] = {
     "critic.use_dynamic_bsz": "flag",
     "critic.ppo_epochs": "count",
     "critic.ulysses_sequence_parallel_size": "count",
-    **{
-        f"critic.{engine}.{name}": kind
-        for engine in ("fsdp", "model.fsdp_config")
-        for name, kind in (
-            ("use_dynamic_bsz", "flag"),
-            ("micro_batch_size_per_gpu", "count"),
-            ("ulysses_sequence_parallel_size", "count"),
-        )
-    },  # type: ignore[dict-item]  # the kinds are literals
+    **{f"critic.{engine}.use_dynamic_bsz": "flag" for engine in _CRITIC_ENGINES},
+    **{f"critic.{engine}.micro_batch_size_per_gpu": "count" for engine in _CRITIC_ENGINES},
+    **{f"critic.{engine}.ulysses_sequence_parallel_size": "count" for engine in _CRITIC_ENGINES},
     "algorithm.adv_estimator": "text",
     "algorithm.use_kl_in_reward": "flag",
     "algorithm.filter_groups.enable": "flag",
