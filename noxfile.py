@@ -14,7 +14,9 @@ nox.options.sessions = ["lint", "unit", "trl", "verl"]
 nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
-TESTS = ("pytest==9.0.2", "hypothesis==6.155.2")
+TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0")
+# Two workers, as many as the cores that the tests are promised.
+IN_PARALLEL = ("-n", "2")
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")
 COMMON = ("accelerate==1.15.0", "numpy==2.4.6", "jinja2")
@@ -60,7 +62,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     session.install("-e", ".", *TESTS, *PARSERS)
-    session.run("pytest", "tests/unit", "tests/golden", *session.posargs)
+    session.run("pytest", *IN_PARALLEL, "tests/unit", "tests/golden", *session.posargs)
 
 
 @nox.session
