@@ -187,7 +187,7 @@ def _formulas(part: str, *, rows_known: bool) -> tuple[Formula, ...]:
         Formula("samples_per_rollout", samples, f"{trainer} _run_inference"),
         Formula("samples_per_update", "model.global_batch_size", f"{trainer} fit (model_gbs)"),
         Formula("updates_per_rollout", f"{samples} / model.global_batch_size", f"{trainer} fit (get_iterator_k_split)"),
-        Formula("updates", "(rollouts - frozen_rollouts) * updates_per_rollout", f"{trainer} fit"),
+        Formula("updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", f"{trainer} fit"),
         Formula("lr_ticks", "updates", f"{trainer} run_training (scheduler.step after each update)"),
     ]
     if rows_known:

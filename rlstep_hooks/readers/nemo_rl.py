@@ -112,10 +112,10 @@ def _formulas(part: str, *, endless: bool) -> tuple[Formula, ...]:
             f"{_EPOCHS[part]} * samples_per_rollout / policy.train_global_batch_size",
             f"{_WORKER} (num_global_batches), {trainer} {part}_train",
         ),
-        Formula("updates", "(rollouts - frozen_rollouts) * updates_per_rollout", f"{trainer} {part}_train"),
+        Formula("updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", f"{trainer} {part}_train"),
         Formula(
             "lr_ticks",
-            f"(rollouts - frozen_rollouts) * {_EPOCHS[part]}",
+            f"max(rollouts - frozen_rollouts, 0) * {_EPOCHS[part]}",
             f"{_WORKER} (scheduler.step() once a call, after all its updates)",
         ),
     ]

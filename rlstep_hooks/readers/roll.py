@@ -312,9 +312,20 @@ def _processes(settings: Settings, role: str) -> int:
     Raises:
         PlanError: The copies do not fit on the devices.
     """
-    workers = _devices(settings, role) // settings.count(f"{role}.num_gpus_per_worker")
+    devices, each = _devices(settings, role), settings.count(f"{role}.num_gpus_per_worker")
+    if not devices or devices % each:
+        raise PlanError(
+            f"len(device_mapping)={devices} must be divisible by num_gpus_per_worker={each}.",
+            when=_START_UP,
+            fix=f"{role}.device_mapping of {multiples(devices, each)} devices",
+            source=f"{_COMMIT} roll/configs/worker_config.py WorkerConfig.__post_init__",
+        )
+    workers = devices // each
     if "megatron" not in (settings.text(f"{role}.strategy_args.strategy_name") or "megatron"):
-        return workers // (settings.optional_count(f"{role}.model_args.ulysses_size") or 1)
+        sequence = settings.optional_count(f"{role}.model_args.ulysses_size") or 1
+        if workers % sequence:
+            raise SettingError(f"{workers} workers of {role} cannot share sequences by {sequence}")
+        return workers // sequence
     sizes = [
         settings.count(f"{role}.strategy_args.strategy_config.{name}_parallel_size")
         for name in ("tensor_model", "pipeline_model", "context")
@@ -445,7 +456,9 @@ def _formulas(*, agentic: bool, with_critic: bool) -> tuple[Formula, ...]:
             f"{_WORKER} ActorWorker.train_step" + (f", {_AGENTIC} adjust_batch" if agentic else ""),
         ),
         Formula("rollouts", "max_steps", f"{pipeline} run"),
-        Formula("updates", "(rollouts - frozen_rollouts) * updates_per_rollout", f"{pipeline} run (critic_warmup)"),
+        Formula(
+            "updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", f"{pipeline} run (critic_warmup)"
+        ),
         Formula(
             "lr_horizon",
             f"floor(max(1, floor(max_steps * samples_per_rollout * ppo_epochs / ({actor}))) / world_size)",

@@ -389,7 +389,7 @@ def _formulas(settings: Settings) -> tuple[Formula, ...]:
         Formula("updates_per_rollout", "floor(samples_per_rollout / samples_per_update)", _SCHEDULE),
         _DROPPED,
         rollouts,
-        Formula("updates", "(rollouts - frozen_rollouts) * updates_per_rollout", "slime 624b824 train.py train"),
+        Formula("updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", "slime 624b824 train.py train"),
         Formula(
             "lr_horizon",
             horizon or "floor(rollouts * samples_per_rollout / samples_per_update)",

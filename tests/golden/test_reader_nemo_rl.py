@@ -64,6 +64,9 @@ def test_the_policy_waits_for_its_critic() -> None:
     assert (schedule.frozen_rollouts, schedule.rollouts, schedule.updates) == (10, 50, 160)
     assert schedule.critic is not None
     assert schedule.critic.updates == 200
+    assert read(launch, rows=32).schedule.updates == 160
+    short = read(launch.replace("max_num_steps=50", "max_num_steps=5"), rows=320).schedule
+    assert (short.updates, short.lr_ticks) == (0, 0)
     # Made for 50 rollouts of 4 passes; the policy trains in 40 of them.
     assert (schedule.lr_ticks, schedule.lr_horizon) == (160, 200)
     assert [note.kind for note in reading.notes] == ["unit", "ignores"]

@@ -175,6 +175,14 @@ def test_copies_of_the_model(tmp_path: Path) -> None:
     assert launch(tmp_path, RLVR, world_size=4).schedule.world_size == 4
 
 
+def test_workers_of_several_devices(tmp_path: Path) -> None:
+    several = RLVR.replace("  device_mapping", "  num_gpus_per_worker: 4\n  device_mapping")
+    assert launch(tmp_path, several).schedule.world_size == 4
+    with pytest.raises(PlanError, match="must be divisible by num_gpus_per_worker=3") as caught:
+        launch(tmp_path, several.replace("worker: 4", "worker: 3"))
+    assert caught.value.fix == "actor_train.device_mapping of 15 or 18 devices"
+
+
 def test_devices_that_are_no_list(tmp_path: Path) -> None:
     for mapping in ("__import__('os')", "8", "list(range(x))", "list(range(1,2,3,4))", "list(range(0,10**30))"):
         with pytest.raises(SettingError, match="is no list of devices"):
