@@ -225,13 +225,14 @@ ENTRIES: tuple[Entry, ...] = (
         "cleanrl",
         programs=(
             "script:cleanrl/ppo*.py",
-            "script:ppo.py",
-            "script:ppo_atari*.py",
+            "script:ppo_atari_*.py",
             "script:ppo_continuous_action.py",
+            "script:ppo_pettingzoo_ma_atari.py",
             "script:ppo_procgen.py",
             "script:ppo_rnd_envpool.py",
         ),
-        keys=("Args.num_minibatches", "Args.update_epochs"),
+        # `ppo.py` and `ppo_atari.py` alone may be anyone's.
+        keys=("num_minibatches", "update_epochs", "Args.num_minibatches", "Args.update_epochs"),
     ),
     Entry(
         "rllib",

@@ -46,18 +46,18 @@ def test_defaults_of_scripts(script: str, samples: int, updates: int, rollouts: 
 
 
 def test_floor_division_makes_an_extra_minibatch() -> None:
-    reading = read("python ppo.py --num-envs 4 --num-steps 128 --num-minibatches 6")
+    reading = read("python cleanrl/ppo.py --num-envs 4 --num-steps 128 --num-minibatches 6")
     assert reading.schedule.minibatches == (85, 85, 85, 85, 85, 85, 2)
     assert reading.schedule.updates_per_rollout == 28
     assert reading.schedule.remainder == "keep"
     assert any("7 updates a pass, not num_minibatches = 6" in note.text for note in reading.notes)
-    even = read("python ppo.py --num-envs 4 --num-steps 128 --num-minibatches 8")
+    even = read("python cleanrl/ppo.py --num-envs 4 --num-steps 128 --num-minibatches 8")
     assert even.schedule.minibatches == (64,) * 8
     assert not any(note.kind == "grows" for note in even.notes)
 
 
 def test_many_more_minibatches_than_asked_for() -> None:
-    plan = planned("python ppo.py --num-envs 1 --num-steps 30 --num-minibatches 16 --no-norm-adv")
+    plan = planned("python cleanrl/ppo.py --num-envs 1 --num-steps 30 --num-minibatches 16 --no-norm-adv")
     assert plan.schedule is not None
     assert plan.schedule.minibatches == (1,) * 30
     assert "RLS113" in [finding.code for finding in plan.findings]
@@ -65,19 +65,19 @@ def test_many_more_minibatches_than_asked_for() -> None:
 
 def test_a_single_sample_breaks_the_policy() -> None:
     with pytest.raises(PlanError, match="becomes nan") as caught:
-        read("python ppo.py --num-envs 4 --num-steps 128 --num-minibatches 7")  # 512 = 7 x 73 + 1
+        read("python cleanrl/ppo.py --num-envs 4 --num-steps 128 --num-minibatches 7")  # 512 = 7 x 73 + 1
     assert caught.value.fix == "num_minibatches = 4 or 8"
-    assert read("python ppo.py --num-minibatches 7 --no-norm-adv").schedule.minibatches[-1] == 1
-    assert read("python ppo.py --num-minibatches 7 --norm-adv False").schedule.minibatches[-1] == 1
+    assert read("python cleanrl/ppo.py --num-minibatches 7 --no-norm-adv").schedule.minibatches[-1] == 1
+    assert read("python cleanrl/ppo.py --num-minibatches 7 --norm-adv False").schedule.minibatches[-1] == 1
 
 
 def test_more_minibatches_than_samples() -> None:
     with pytest.raises(PlanError, match="must not be zero"):
-        read("python ppo.py --num-envs 1 --num-steps 4 --num-minibatches 8")
+        read("python cleanrl/ppo.py --num-envs 1 --num-steps 4 --num-minibatches 8")
 
 
 def test_rollouts_on_both_sides() -> None:
-    launch = "python ppo.py --total-timesteps "
+    launch = "python cleanrl/ppo.py --total-timesteps "
     assert [read(launch + str(steps)).schedule.rollouts for steps in (1023, 1024, 1025)] == [1, 2, 2]
     short = read(launch + "500")
     assert (short.schedule.rollouts, short.schedule.updates) == (0, 0)
@@ -85,10 +85,10 @@ def test_rollouts_on_both_sides() -> None:
 
 
 def test_target_kl() -> None:
-    reading = read("python ppo.py --target-kl 0.01")
+    reading = read("python cleanrl/ppo.py --target-kl 0.01")
     assert reading.schedule.updates_bound == "upper"
-    assert read("python ppo.py").schedule.updates_bound == "exact"
-    assert read("python ppo.py --target-kl None").schedule.updates_bound == "exact"
+    assert read("python cleanrl/ppo.py").schedule.updates_bound == "exact"
+    assert read("python cleanrl/ppo.py --target-kl None").schedule.updates_bound == "exact"
 
 
 def test_lstm_takes_whole_environments() -> None:
@@ -114,6 +114,12 @@ def test_a_local_copy_has_its_own_defaults(tmp_path: Path) -> None:
     schedule = read(file).schedule
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.rollouts) == (200, 15, 500)
     assert read(f"python {file} --num-envs 4").schedule.samples_per_rollout == 400
+
+
+def test_ppo_py_is_known_by_its_flags_only() -> None:
+    assert read("python ppo.py --num-minibatches 8").schedule.updates_per_rollout == 32
+    with pytest.raises(LaunchError, match="none of these is a trainer"):
+        read("python ppo.py")
 
 
 def test_unknown_script() -> None:
