@@ -127,6 +127,8 @@ class TrainerStream:
         self._started: RunStarted | None = None
         self._held: Generated | None = None
         self._reference = False
+        self._unrecorded: list[PhaseName] = []
+        """Calls to processes that leave no record."""
         self._after_held: list[AnyEvent] = []
         self._base = 0
         """Updates before this run, which a trainer does not know."""
@@ -146,6 +148,7 @@ class TrainerStream:
         if isinstance(event, RunStarted):
             self._started = event
             self._version = self._base = event.start_updates
+            self._unrecorded = event.facts.get("unrecorded", [])
             label = event.facts.get("first_label")
             if label is not None:  # the engine loads the weights that training starts from, without a push
                 _remember(self._labels, label, self._base)
@@ -185,7 +188,7 @@ class TrainerStream:
 
     def _call(self, call: Phase) -> list[AnyEvent]:
         begun = self._begin()
-        events = self._phases.take(call.name, call.number)
+        events = [] if call.name in self._unrecorded else self._phases.take(call.name, call.number)
         if events is None:
             begun += self._missing(call)
             events = []

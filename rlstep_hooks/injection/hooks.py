@@ -17,6 +17,8 @@ _ON_IMPORT = {
     "trl.trainer.rloo_trainer": "rlstep_hooks.injection.hooks:audit_rloo",
     # verl 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
     "verl": "rlstep_hooks.injection.hooks:audit_verl",
+    # OpenRLHF 0.7 and later: imported by the driver before it starts Ray.
+    "openrlhf": "rlstep_hooks.injection.hooks:audit_openrlhf",
 }
 
 
@@ -42,6 +44,13 @@ def audit_verl(module: Any) -> None:
     from rlstep_hooks.frameworks.verl.plugin import activate
 
     activate()
+
+
+def audit_openrlhf(module: Any) -> None:
+    """Have Ray attach the audit in each worker."""
+    from rlstep_hooks.frameworks.openrlhf.launch import ask_ray
+
+    ask_ray()
 
 
 def _give_callback(trainer_class: Any) -> None:

@@ -428,10 +428,11 @@ def _updates(
 ) -> dict[str, Any]:
     """The fields of a Schedule that concern the updates of one role."""
     keeps = frozen > 0 and release.keeps_frozen_samples
+    kept = frozen if keeps else 0
     if settings.dynamic_batch:
-        fields = _dynamic_updates(role, settings, samples, last, rollouts, counted, frozen, not_evaluated)
+        fields = _dynamic_updates(role, settings, samples, last, rollouts, counted, kept, frozen, not_evaluated)
     else:
-        fields = _carried_updates(role, samples, last, rollouts, counted, frozen if keeps else 0, frozen)
+        fields = _carried_updates(role, samples, last, rollouts, counted, kept, frozen)
     ticks = fields["updates"]
     per_rollout = fields["updates_per_rollout"]
     return fields | {
@@ -454,7 +455,7 @@ def _carried_updates(
     aligned = per_pass % window == 0
     updates = None
     if rollouts is not None and counted is not None:
-        updates = _microbatches_of_run(role.microbatches, samples, last, rollouts, counted, kept, frozen) // window
+        updates = _sum_over_run(role.microbatches, samples, last, rollouts, counted, kept, frozen) // window
     longest = role.microbatches((kept + 1) * samples) if kept else microbatches
     # Rollouts may begin at every micro-batch of a window that their numbers of micro-batches reach.
     begins = window - math.gcd(microbatches, role.microbatches(last), longest, window)
@@ -473,8 +474,8 @@ def _carried_updates(
     }
 
 
-def _microbatches_of_run(
-    microbatches: Callable[[int], int],
+def _sum_over_run(
+    count: Callable[[int], int],
     samples: int,
     last: int,
     rollouts: int,
@@ -482,19 +483,21 @@ def _microbatches_of_run(
     kept: int,
     frozen: int,
 ) -> int:
-    """Micro-batches of one process in the whole run. Samples of `kept` frozen rollouts are trained with the one after them."""
+    """The sum of a number that depends on the samples trained at a time, over all phases of training.
+
+    Samples of `kept` frozen rollouts are trained with the one after them.
+    """
+    if rollouts <= frozen:
+        return 0
     per_episode = counted.per_episode or 1
 
     def smaller(before: int) -> int:
         return before // per_episode if last else 0
 
     first = kept + 1 if kept else frozen
-    if rollouts <= frozen:
-        return 0
     held = first * samples - smaller(first) * (samples - last) if kept else 0
     small = smaller(rollouts) - smaller(first)
-    rest = rollouts - first - small
-    return microbatches(held) + rest * microbatches(samples) + small * microbatches(last)
+    return count(held) + (rollouts - first - small) * count(samples) + small * count(last)
 
 
 def _dynamic_updates(
@@ -504,6 +507,7 @@ def _dynamic_updates(
     last: int,
     rollouts: int | None,
     counted: _Rows | None,
+    kept: int,
     frozen: int,
     not_evaluated: dict[str, str],
 ) -> dict[str, Any]:
@@ -522,9 +526,7 @@ def _dynamic_updates(
     minibatches = (each * role.processes,) * per_pass(samples)
     updates = None
     if rollouts is not None and counted is not None:
-        small = rollouts // counted.per_episode - frozen // counted.per_episode if last and counted.per_episode else 0
-        whole = max(rollouts - frozen, 0) - max(small, 0)
-        updates = role.epochs * (whole * per_pass(samples) + max(small, 0) * per_pass(last))
+        updates = role.epochs * _sum_over_run(per_pass, samples, last, rollouts, counted, kept, frozen)
     made = role.epochs * len(minibatches)
     return {
         "samples_per_microbatch": None,

@@ -1,0 +1,122 @@
+"""What the process that generates sees: each rollout, and which weights the engines held for it.
+
+In synchronous training this is the controller itself. In asynchronous training another actor generates ahead of it, and leaves a
+record of its own (`generator0`) whose n-th rollout is the n-th that the controller trains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlstep_hooks.controlled.tail import Tail
+from rlstep_hooks.controlled.writer import EventWriter
+from rlstep_hooks.events import EpochEnd, FactsRead, Generated
+from rlstep_hooks.frameworks.contained import Contained
+from rlstep_hooks.frameworks.openrlhf.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.frameworks.openrlhf.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
+from rlstep_hooks.ledger import FolderLedger
+from rlstep_hooks.patching import Patches
+
+GENERATOR = "generator0"
+
+
+def place_hooks(module: Any) -> None:
+    """Put the generator's hook into `openrlhf.trainer.ppo_utils.samples_generator`."""
+    # samples_generator.py:43 (0.11.2): built by the controller, or by the actor that generates for it.
+    put_around(module.SamplesGenerator, "__init__", _after_build)
+
+
+_records: list[GeneratorRecord] = []
+
+
+def _after_build(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    try:
+        if generator.args.train.async_enable:
+            _records.append(GeneratorRecord(generator))
+    except Exception as error:  # noqa: BLE001 - a generator that cannot be observed goes on
+        print(f"rlstep: not evaluated: the generator cannot be followed: {error!r}", flush=True)
+    return result
+
+
+class Sampling:
+    """Which weights the samples of each rollout come from, around the calls of one `SamplesGenerator`."""
+
+    def __init__(self, generator: Any) -> None:
+        args = generator.args
+        engines = int(args.vllm.num_engines or 0) * int(args.vllm.tensor_parallel_size)
+        self._generator = generator
+        self._weights = EngineWeights(folder(), run_name(), engines)
+        self._sampled = SampledWith()
+        self._group = int(args.rollout.n_samples_per_prompt)
+
+    def before(self) -> int:
+        """A call begins. Returns the samples that wait from earlier calls."""
+        return len(getattr(self._generator, "_sample_buffer", None) or ())
+
+    def held(self) -> Labels:
+        """Labels that the engines hold now, for as many samples as one prompt has."""
+        return self._weights.labels(self._group)
+
+    def rollout(self, samples: int, waited: int, held: Labels, index: int) -> Generated:
+        """A call gave these samples; `waited` were there before, `held` is what the engines held when it began."""
+        made = samples + len(self._generator._sample_buffer) - waited
+        share = tuple((label, max(made * count // self._group, 1)) for label, count in held)
+        self._sampled.generated(made, share)
+        return Generated(
+            index=index, samples=samples, prompts=samples // self._group, labels=self._sampled.take(samples)
+        )
+
+
+class GeneratorRecord:
+    """The actor that generates in asynchronous training."""
+
+    def __init__(self, generator: Any) -> None:
+        self._writer = EventWriter(FolderLedger(folder(), run_name(), GENERATOR))
+        self._contained = Contained(self._writer, ("sampler",))
+        self._sampling = Sampling(generator)
+        self._rollouts = self._passes = 0
+        self._writer.emit(introduce(GENERATOR))
+        with self._contained:
+            self._writer.emit(
+                FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
+            )
+            Patches().wrap(generator, "generate_samples", self._around)
+
+    def _around(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        waited, held = 0, NOT_KNOWN
+        with self._contained:
+            waited, held = self._sampling.before(), self._sampling.held()
+        result = wrapped(*args, **kwargs)
+        with self._contained:
+            samples, _, _, exhausted = result
+            if samples:
+                self._writer.emit(self._sampling.rollout(len(samples), waited, held, self._rollouts))
+                self._rollouts += 1
+            if exhausted:
+                self._passes += 1
+                self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
+        return result
+
+
+class GeneratorTail:
+    """The generator's record, as the controller reads it."""
+
+    def __init__(self) -> None:
+        self._events = Tail(folder() / f"{run_name()}.{GENERATOR}.jsonl")
+
+    def rows(self) -> int | None:
+        """Rows of the prompt set; None where the generator left no word of them."""
+        for event in self._events.read():
+            if isinstance(event, FactsRead):
+                return int(event.facts["rows"])
+        return None
+
+    def next_rollout(self) -> tuple[Generated | None, bool]:
+        """The next rollout, and whether a pass over the rows ended before it; None where it has not arrived."""
+        ended = False
+        for event in self._events.read():
+            ended = ended or isinstance(event, EpochEnd)
+            if isinstance(event, Generated):
+                return event, ended
+        return None, ended

@@ -1,0 +1,264 @@
+"""The fault corpus of OpenRLHF: mistakes out of real reports, each made in a real run at one rollout.
+
+Every process of a launch imports this module (`RLSTEP_TEST_MODULE`), and the environment says which faults to make and when:
+`RLSTEP_TEST_FAULTS=push_left_out@1,micro_batch_dropped@3` (rollouts count from 0). Several fit into one run: after each the judge
+goes on at the next rollout. The wrappers stand below the audit's own, because they are registered before Ray calls its setup hook.
+Only classes that Ray sends by reference are touched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import wrapt
+
+FAULTS_VARIABLE = "RLSTEP_TEST_FAULTS"
+MODULE = __name__
+
+POLICY = "openrlhf.trainer.ray.ppo_actor"
+CRITIC = "openrlhf.trainer.ray.ppo_critic"
+BUFFER = "openrlhf.trainer.ppo_utils.replay_buffer"
+STRATEGY = "openrlhf.utils.deepspeed.deepspeed"
+MODELS = "openrlhf.models.actor"
+ENGINE = "openrlhf.trainer.ray.vllm_worker_wrap"
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake, and where it must be found."""
+
+    name: str
+    report: str
+    """The report it reproduces, as in its own tracker."""
+    code: str
+    """The rule that names it."""
+    apply: Callable[[int], None]
+    """Makes it at a rollout; called once in each process."""
+    shows_after: int
+    """Rollouts from the fault to its first wrong event."""
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(*, report: str, code: str, shows_after: int = 0) -> Callable[[Callable[[int], None]], Any]:
+    """Register a function as a fault under its own name."""
+
+    def register(apply: Callable[[int], None]) -> Callable[[int], None]:
+        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after)
+        return apply
+
+    return register
+
+
+def wrap(module: str, name: str, wrapper: Wrapper) -> None:
+    """Wrap a method of a class once its module is imported."""
+    wrapt.when_imported(module)(lambda found: wrapt.wrap_function_wrapper(found, name, wrapper))
+
+
+def at_call(module: str, name: str, number: int, act: Wrapper) -> None:
+    """Act in place of one call of a method, counted from 0 in each process."""
+    calls = itertools.count()
+
+    def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return act(wrapped, instance, args, kwargs) if next(calls) == number else wrapped(*args, **kwargs)
+
+    wrap(module, name, wrapper)
+
+
+class _Now:
+    """How far this trainer is: the phase of training that goes on, counted from 0; before the first, -1."""
+
+    training = -1
+    inside = False
+
+
+def follow_training() -> None:
+    """Count the phases of training of policy or critic, one for each rollout where nothing is frozen."""
+
+    def count(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        _Now.training += 1
+        _Now.inside = True
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            _Now.inside = False
+
+    wrap(POLICY, "ActorPPOTrainer.ppo_train", count)
+    wrap(CRITIC, "CriticPPOTrainer.ppo_train", count)
+
+
+# Pushes of weights
+
+
+@fault(report="rllm#291", code="RLS405")
+def push_left_out(at: int) -> None:
+    """The broadcast does nothing."""
+    at_call(POLICY, "ActorPPOTrainer.broadcast_to_vllm", at, lambda wrapped, trainer, args, kwargs: None)
+
+
+@fault(report="trl#5312", code="RLS402", shows_after=1)
+def engine_keeps_old_weights(at: int) -> None:
+    """Every tensor of a push arrives, and the engine loads none of them."""
+    pushes = itertools.count()
+    now = [next(pushes)]
+
+    def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        model, here = worker.model_runner.model, now[0] == at
+        if args[3]:
+            now[0] = next(pushes)
+        if not here:
+            return wrapped(*args, **kwargs)
+        load, model.load_weights = model.load_weights, lambda weights: None
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            model.load_weights = load
+
+    wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
+
+
+# Updates
+
+
+@fault(report="OpenRLHF#717", code="RLS204")
+def micro_batch_dropped(at: int) -> None:
+    """The second micro-batch of a rollout is left out."""
+    results: list[Any] = []
+
+    def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.training == at and len(results) == 1:
+            return results.append(results[0]) or results[0]
+        result = wrapped(*args, **kwargs)
+        if _Now.training == at:
+            results.append(result)
+        return result
+
+    wrap(POLICY, "ActorPPOTrainer.training_step", training_step)
+
+
+@fault(report="verl#7401", code="RLS210")
+def optimizer_step_skipped(at: int) -> None:
+    """A "skip bad batches" wrapper swallows one optimizer step; DeepSpeed's counters and the learning rate go on."""
+    done: list[bool] = []
+
+    def optimizer_step(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        engine = getattr(args[1], "model", args[1])
+        if _Now.training != at or done or not engine.is_gradient_accumulation_boundary():
+            return wrapped(*args, **kwargs)
+        done.append(True)
+        optimizer = engine.basic_optimizer
+        step, optimizer.step = optimizer.step, lambda *arguments, **keywords: None
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            optimizer.step = step
+
+    wrap(STRATEGY, "DeepspeedStrategy.optimizer_step", optimizer_step)
+
+
+@fault(report="OpenRLHF#1320", code="RLS202")
+def rollout_trained_twice(at: int) -> None:
+    """All passes over a rollout are made a second time."""
+
+    def ppo_train(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        return wrapped(*args, **kwargs) if _Now.training == at else result
+
+    wrap(POLICY, "ActorPPOTrainer.ppo_train", ppo_train)
+
+
+@fault(report="OpenRLHF#780", code="RLS202", shows_after=1)
+def buffer_not_cleared(at: int) -> None:
+    """The samples of a rollout stay in the buffer and are trained with the next one."""
+    at_call(BUFFER, "NaiveReplayBuffer.clear", at, lambda wrapped, buffer, args, kwargs: None)
+
+
+@fault(report="ROLL, one critic pass whatever is configured", code="RLS211")
+def critic_micro_batches_dropped(at: int) -> None:
+    """The critic leaves out the last two micro-batches of a rollout of eight."""
+    results: list[Any] = []
+
+    def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.training == at and len(results) >= 6:
+            return results[0]
+        result = wrapped(*args, **kwargs)
+        if _Now.training == at:
+            results.append(dict(result))
+        return result
+
+    wrap(CRITIC, "CriticPPOTrainer.training_step", training_step)
+
+
+# Old log-probs
+
+
+@fault(report="trl#454", code="RLS305")
+def old_log_probs_of_other_samples(at: int) -> None:
+    """The old log-probs of each part of a rollout are moved by one sample."""
+
+    def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if _Now.training == at - 1 and not _Now.inside and experience.action_log_probs is not None:
+            experience.action_log_probs = experience.action_log_probs.roll(1, 0)
+        return wrapped(*args, **kwargs)
+
+    wrap(BUFFER, "NaiveReplayBuffer.append", append)
+
+
+@fault(report="trl#5312", code="RLS301")
+def old_log_probs_of_another_version(at: int) -> None:
+    """Old log-probs are computed with the weights that training began with."""
+    first: list[Any] = []
+
+    def forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        weights = [parameter.data for parameter in actor.model.parameters()]
+        if not first:
+            first.extend(tensor.clone() for tensor in weights)
+        if torch.is_grad_enabled() or _Now.training != at - 1:
+            return wrapped(*args, **kwargs)
+        now = [tensor.clone() for tensor in weights]
+        _copy(first, weights)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            _copy(now, weights)
+
+    wrap(MODELS, "Actor.forward", forward)
+
+
+def _copy(values: list[Any], weights: list[Any]) -> None:
+    for tensor, value in zip(weights, values, strict=True):
+        tensor.copy_(value)
+
+
+def asked_for() -> list[tuple[Fault, int]]:
+    """The faults that the environment names, with their rollouts."""
+    named = [item.split("@") for item in os.environ.get(FAULTS_VARIABLE, "").split(",") if item]
+    return [(FAULTS[name], int(rollout)) for name, rollout in named]
+
+
+def asking(faults: dict[str, int]) -> dict[str, str]:
+    """The environment that makes faults: name -> rollout."""
+    asked = ",".join(f"{name}@{rollout}" for name, rollout in faults.items())
+    return {FAULTS_VARIABLE: asked, "RLSTEP_TEST_MODULE": MODULE}
+
+
+def make_faults() -> None:
+    """Make what the environment names, in this process."""
+    faults = asked_for()
+    if faults:
+        follow_training()
+    for found, rollout in faults:
+        found.apply(rollout)
+
+
+make_faults()
