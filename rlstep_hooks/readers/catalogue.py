@@ -247,9 +247,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         "lm_human_preferences",
-        programs=("script:launch.py",),
-        with_key="ppo.noptepochs",
-        keys=("ppo.noptepochs", "ppo.nminibatches"),
+        keys=("ppo.noptepochs", "ppo.nminibatches", "ppo.total_episodes", "ppo.batch_size"),
     ),
 )
 """All systems, the more special before the more general."""
