@@ -24,6 +24,7 @@ from rlstep_hooks.events import (
     Phase,
     RunEnded,
     RunStarted,
+    SampleRows,
     Unobserved,
     Update,
     WeightSync,
@@ -38,6 +39,7 @@ from tests.unit.scripted_phases import (
     Live,
     PhaseCase,
     Script,
+    composed,
     phase_cases,
     phase_plan,
     scripted_phases,
@@ -108,6 +110,22 @@ def test_a_run_as_planned_passes_and_its_counts_are_those_of_the_plan(case: Phas
         assert counts.updates + counts.skipped_updates == schedule.updates
     assert counts.samples == sum(event.samples for _, _, event in of_kind(Generated, script))  # type: ignore[attr-defined]
     assert counts.weight_syncs == len(of_kind(WeightSync, script)) // schedule.world_size
+
+
+def test_a_pass_over_samples_that_waited_may_leave_out_any_of_them() -> None:
+    """10 samples in micro-batches of 4: 2 are left out, and a rollout has 5."""
+    schedule = phase_plan(samples=5, microbatch=4, window=1, frozen=1, kept=True, rollouts=3)
+    report = play(scripted_phases(PhaseCase(schedule=schedule)))
+    assert (problems(report), report.counts.updates) == ([], 3)
+
+
+def test_a_micro_batch_is_as_old_as_the_oldest_of_its_samples() -> None:
+    script = scripted_phases(RUN)
+    index = next(i for i, p, e in of_kind(MicroBatch, script) if p == "rank0" and e.old_version == 4)  # type: ignore[attr-defined]
+    mixed = msgspec.structs.replace(script[index][1], trained=(SampleRows(1, (0,)), SampleRows(2, (0,))))
+    events = composed([*script[:index], ("rank0", mixed), *script[index + 1 :]])
+    sampled = {e.index: e.sampled_version for e in events if isinstance(e, MicroBatch)}
+    assert (sampled[mixed.index], sampled[mixed.index + 1]) == (2, 4)  # type: ignore[union-attr]
 
 
 @FEWER
@@ -274,6 +292,14 @@ def test_a_training_that_raises_within_a_call_is_no_difference() -> None:
     middle = [i for i, p, e in of_kind(MicroBatch, script) if p == "rank1"][7]
     raised = [*script[:middle], (CONTROLLER, RunEnded(status="raised", updates=2, error="RuntimeError: out of memory"))]
     assert problems(Live().play(raised).run.report()) == []
+
+
+def test_trainers_that_were_not_called_yet_are_not_missed() -> None:
+    script = [line for line in scripted_phases(RUN) if line[0] == CONTROLLER]
+    report = play([script[0], (CONTROLLER, RunEnded(status="raised", updates=0, error="RuntimeError: no engine"))])
+    assert problems(report) == []
+    verdicts = {rule.code: rule.verdict for rule in report.rules if rule.code.startswith("RLS9")}
+    assert verdicts == {"RLS901": "NOT_EVALUATED", "RLS902": "NOT_EVALUATED"}
 
 
 # Memory

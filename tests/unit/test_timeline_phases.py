@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import Rollout, RunStarted
+from rlstep_hooks.events import Rollout
 from rlstep_hooks.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
@@ -128,23 +128,25 @@ def test_lags_count_the_updates_since_the_rollout(case: PhaseCase) -> None:
             assert event.lag == (made if counted else None)
 
 
-@FEWER
-@given(phase_cases(), st.data())
-def test_a_timeline_goes_on_from_any_rollout(case: PhaseCase, data: st.DataObject) -> None:
-    """What follows a rollout is the same, whether one begins there with what was seen so far or at the start of training."""
-    case = PhaseCase(schedule=case.schedule, ages=case.ages)
+def goes_on(case: PhaseCase, number: int) -> bool:
+    """Whether what follows a rollout is the same, begun there with what was seen so far or at the start of training."""
     whole = timeline(case.schedule)
     starts = [index for index, event in enumerate(whole) if isinstance(event, ExpectedRollout)]
-    number = data.draw(st.integers(0, case.rollouts - 1))
     cursor = cursor_at(case.schedule, PhasePosition())
     assert isinstance(cursor, PhaseCursor)
     for event in composed(scripted_phases(case)):
         if isinstance(event, Rollout) and cursor.rollouts == number:
-            break
-        if not isinstance(event, RunStarted):
-            cursor.count(event)
-    rest = timeline(case.schedule, cursor.at_rollout(event))  # type: ignore[arg-type]
-    assert rest[: END - starts[number]] == whole[starts[number] :]
+            rest = timeline(case.schedule, cursor.at_rollout(event))
+            return rest[: END - starts[number]] == whole[starts[number] :]
+        cursor.count(event)
+    raise AssertionError("there is no such rollout")
+
+
+@FEWER
+@given(phase_cases(), st.data())
+def test_a_timeline_goes_on_from_any_rollout(case: PhaseCase, data: st.DataObject) -> None:
+    case = PhaseCase(schedule=case.schedule, ages=case.ages)
+    assert goes_on(case, data.draw(st.integers(0, case.rollouts - 1)))
 
 
 def updates_of_rollouts(schedule: Schedule, role: str = "policy") -> list[int]:
@@ -195,6 +197,12 @@ def test_carried_gradients_give_the_updates_that_openrlhf_makes(name: str) -> No
     assert sum(policy) == schedule.updates
     if critic:
         assert updates_of_rollouts(schedule, "critic") == critic
+
+
+@pytest.mark.parametrize("name", OPENRLHF)
+@pytest.mark.parametrize("number", range(4))
+def test_what_is_carried_and_what_waits_goes_on_in_mid_run(name: str, number: int) -> None:
+    assert goes_on(PhaseCase(schedule=OPENRLHF[name][0]), number)
 
 
 def test_lags_of_a_carried_window_change_within_it() -> None:
