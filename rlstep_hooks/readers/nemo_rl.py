@@ -219,7 +219,7 @@ class NemoRL(Reader):
 
     def write(self, schedule: Schedule) -> Conversion:
         """The same schedule as a launch of NeMo-RL: PPO where there is a critic, else GRPO."""
-        from rlstep_hooks.readers.writing import Target
+        from rlstep_hooks.readers.writing import Target, whole_rollouts
 
         critic = schedule.critic
         part = "grpo" if critic is None else "ppo"
@@ -259,7 +259,7 @@ class NemoRL(Reader):
             critic=critic is not None,
             loader="drops",
         )
-        lost = target.lost()
+        lost = target.lost() + whole_rollouts(schedule)
         if critic is not None and critic.world_size != schedule.world_size:
             lost += (f"critic.world_size: {critic.world_size}, here {schedule.world_size} as for the policy",)
         if critic is not None and critic.reuse_epochs != schedule.reuse_epochs:
@@ -498,10 +498,18 @@ def _notes(settings: Settings, part: str, passes: Passes, *, dynamic: bool) -> t
 
 
 def _length(schedule: Schedule, part: str, prompts: int) -> list[str]:
-    """Epochs and steps that give the same number of rollouts."""
+    """Epochs and steps that give the same number of rollouts.
+
+    Raises:
+        LaunchError: There is none, or the rows do not fill one.
+    """
     if schedule.rollouts is None:
         return []
-    per_epoch = schedule.rows // prompts if schedule.rows else 0
+    per_epoch = schedule.rows // prompts if schedule.rows is not None else None
+    if schedule.rollouts == 0 or per_epoch == 0:
+        raise LaunchError(
+            f"rollouts = {schedule.rollouts} cannot be kept: NeMo-RL makes at least one, and the rows must fill it"
+        )
     epochs = -(-schedule.rollouts // per_epoch) if per_epoch else schedule.rollouts
     return [f"{part}.max_num_epochs={epochs}", f"{part}.max_num_steps={schedule.rollouts}"]
 

@@ -126,7 +126,7 @@ class Slime(Reader):
 
     def write(self, schedule: Schedule) -> Conversion:
         """The same schedule as a launch of slime."""
-        from rlstep_hooks.readers.writing import Target
+        from rlstep_hooks.readers.writing import Target, whole_rollouts
 
         # slime can train asynchronously and wait for a critic, so neither is lost.
         kept = msgspec.structs.replace(schedule, frozen_rollouts=0 if schedule.critic else schedule.frozen_rollouts)
@@ -167,7 +167,7 @@ class Slime(Reader):
             critic=schedule.critic is not None,
             loader="wraps",
         )
-        lost = target.lost()
+        lost = target.lost() + whole_rollouts(schedule)
         if schedule.critic is not None and schedule.critic.minibatches != schedule.minibatches:
             lost += (f"critic.minibatches: {list(schedule.critic.minibatches)}, here those of the policy",)
         return Conversion(tuple(command), lost)

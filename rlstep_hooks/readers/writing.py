@@ -151,3 +151,11 @@ class Target:
     def lost(self) -> tuple[str, ...]:
         """Quantities that are not kept."""
         return tuple(self._lost)
+
+
+def whole_rollouts(schedule: Schedule) -> tuple[str, ...]:
+    """What is lost where the run ends between the updates of a rollout, and the target always makes all of them."""
+    if schedule.rollouts is None or schedule.updates is None:
+        return ()
+    made = math.floor(max(schedule.rollouts - schedule.frozen_rollouts, 0) * schedule.updates_per_rollout)
+    return () if made == schedule.updates else (f"updates: {schedule.updates}, here {made} for whole rollouts",)

@@ -240,3 +240,11 @@ def test_what_grpo_cannot_say() -> None:
     ).schedule
     with pytest.raises(LaunchError, match="reuse_epochs = 2 cannot be kept"):
         READER.write(several_passes)
+
+
+def test_what_does_not_fit_whole_rollouts() -> None:
+    skyrl = "uv run -m skyrl.train.entrypoints.main_base trainer.placement.policy_num_gpus_per_node=4"
+    with pytest.raises(LaunchError, match="rollouts = 0 cannot be kept"):
+        READER.write(read(skyrl, rows=100).schedule)
+    trl = "trl grpo --gradient_accumulation_steps 2 --steps_per_generation 16 --num_generations 4 --max_steps 2"
+    assert "updates: 2, here 8 for whole rollouts" in READER.write(read(trl).schedule).lost

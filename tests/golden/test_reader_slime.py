@@ -249,3 +249,8 @@ def test_what_cannot_be_said() -> None:
         READER.write(read(skyrl + "trainer.update_epochs_per_batch=2", rows=9999).schedule)
     with pytest.raises(LaunchError, match="rollouts cannot be kept"):
         READER.write(read(skyrl).schedule)
+
+
+def test_a_run_that_ends_within_a_rollout() -> None:
+    trl = "trl grpo --gradient_accumulation_steps 2 --steps_per_generation 16 --num_generations 4 --max_steps 2"
+    assert "updates: 2, here 8 for whole rollouts" in READER.write(read(trl).schedule).lost
