@@ -77,6 +77,8 @@ class _Now:
 
     training = -1
     inside = False
+    policy = False
+    """Whether this is the policy's process."""
 
 
 def follow_training() -> None:
@@ -84,6 +86,7 @@ def follow_training() -> None:
 
     def count(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         _Now.training += 1
+        _Now.policy = type(trainer).__name__ == "ActorPPOTrainer"
         _Now.inside = True
         try:
             return wrapped(*args, **kwargs)
@@ -177,7 +180,11 @@ def rollout_trained_twice(at: int) -> None:
 @fault(report="OpenRLHF#780", code="RLS202", shows_after=1)
 def buffer_not_cleared(at: int) -> None:
     """The samples of a rollout stay in the buffer and are trained with the next one."""
-    at_call(BUFFER, "NaiveReplayBuffer.clear", at, lambda wrapped, buffer, args, kwargs: None)
+
+    def clear(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        return None if _Now.policy and _Now.training == at else wrapped(*args, **kwargs)
+
+    wrap(BUFFER, "NaiveReplayBuffer.clear", clear)
 
 
 @fault(report="ROLL, one critic pass whatever is configured", code="RLS211")
