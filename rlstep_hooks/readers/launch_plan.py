@@ -210,7 +210,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
 def _candidates(commands: list[Command], framework: str) -> list[Command]:
     """Commands that can be a launch of a framework that the user names: its own programs, else any Python program, else any."""
     catalogue.reader_of(framework)
-    patterns = catalogue.BY_NAME[framework].programs
+    patterns = [pattern for entry in catalogue.ENTRIES if entry.name == framework for pattern in entry.programs]
     own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
     return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
 
@@ -309,7 +309,7 @@ def _python_settings(command: Command, folder: Path) -> dict[str, Setting]:
 
 def _flat_calls(calls: dict[str, Setting], framework: str) -> dict[str, Setting]:
     """Settings of Python calls; those of the framework's configuration classes also by their bare name."""
-    classes = catalogue.BY_NAME[framework].calls
+    classes = {call for entry in catalogue.ENTRIES if entry.name == framework for call in entry.calls}
     named = [name for name in calls if name.partition(".")[0] in classes]
     bare = {name.partition(".")[2]: msgspec.structs.replace(calls[name], name=name.partition(".")[2]) for name in named}
     return {**calls, **bare}

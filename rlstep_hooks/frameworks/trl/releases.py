@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
 
 import msgspec
 from packaging.version import Version
@@ -67,6 +65,9 @@ class Release(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1)
 def installed_release() -> Release | None:
     """The releases that are installed here, or None without TRL. Looked up once: reading metadata takes milliseconds."""
+    from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
+    from importlib.metadata import version as installed
+
     try:
         return Release(installed("trl"), installed("transformers"))
     except PackageNotFoundError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
 
 import msgspec
 from packaging.version import Version
@@ -69,6 +67,9 @@ class Release(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1)
 def installed_release() -> Release | None:
     """The release that is installed here, or None without verl. Looked up once: reading metadata takes milliseconds."""
+    from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
+    from importlib.metadata import version as installed
+
     try:
         return Release(installed("verl"))
     except PackageNotFoundError:
