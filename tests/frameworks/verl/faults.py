@@ -124,12 +124,17 @@ def on_training_data(at: int, alter: Callable[[Any], None]) -> None:
     wrap_in_trainer(WORKERS, "TrainingWorker", "train_mini_batch", train_mini_batch)
 
 
-def on_first_step(at: int, act: Callable[[Callable[[], Any], Any], Any], ranks: tuple[int, ...] | None = None) -> None:
-    """Act in place of the policy's first optimizer step on a rollout: `act(step, engine)`."""
+def on_first_step(
+    at: int,
+    act: Callable[[Callable[[], Any], Any], Any],
+    role: str = "policy",
+    ranks: tuple[int, ...] | None = None,
+) -> None:
+    """Act in place of the first optimizer step of a role on a rollout: `act(step, engine)`."""
     made = itertools.count()
 
     def optimizer_step(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
-        here = _Now.rollout == at and trains(engine, "policy") and (ranks is None or int(os.environ["RANK"]) in ranks)
+        here = _Now.rollout == at and trains(engine, role) and (ranks is None or int(os.environ["RANK"]) in ranks)
         return act(wrapped, engine) if here and next(made) == 0 else wrapped(*args, **kwargs)
 
     wrap_in_trainer(ENGINE, "FSDPEngine", "optimizer_step", optimizer_step)
@@ -225,6 +230,12 @@ def optimizer_step_skipped_on_one_rank(at: int) -> None:
     on_first_step(at, _without_step, ranks=(1,))
 
 
+@fault(report="verl#7401", code="RLS210", variant="without a step of the critic")
+def critic_step_skipped(at: int) -> None:
+    """The same to the critic's optimizer."""
+    on_first_step(at, _without_step, role="critic")
+
+
 def _without_step(step: Any, engine: Any) -> Any:
     optimizer = engine.optimizer
     original, optimizer.step = optimizer.step, lambda *args, **kwargs: None
@@ -234,7 +245,11 @@ def _without_step(step: Any, engine: Any) -> Any:
         optimizer.step = original
 
 
-@fault(report="TRL-style overflow, trl#4", code="RLS210", variant="gradient not finite")
+@fault(
+    report="verl 0.9.1 workers/engine/fsdp/transformer_impl.py optimizer_step",
+    code="RLS210",
+    variant="gradient not finite",
+)
 def gradient_not_finite(at: int) -> None:
     """A gradient is NaN; verl skips such a step and says so in a log line only."""
 
@@ -354,7 +369,7 @@ async def _each(weights: Any) -> Any:
 # Processes
 
 
-@fault(report="verl.plugins loads nothing without RLSTEP_DIR in the runtime environment", code="RLS901", whole_run=True)
+@fault(report="verl 0.9.1 __init__.py swallows what a plugin raises", code="RLS901", whole_run=True)
 def worker_never_attached(at: int) -> None:
     """The second trainer runs without the variable that asks for the audit."""
     if WORKER in os.environ and os.environ.get("RANK") == "1":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.events import Generated, MicroBatch, WeightSync
+from rlstep_hooks.events import Generated, MicroBatch, RunStarted, WeightSync
 from tests.frameworks.verl import broken_hooks
 from tests.frameworks.verl.audited import Audited, audited, logged, metrics, problems, tail
 from tests.frameworks.verl.launch import Assets, critic, grpo, launch, reference
@@ -64,27 +64,29 @@ class Expected:
 
 def test_two_passes_over_an_uneven_rollout_then_resumed(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | TWO_PASSES | UNEVEN | {"trainer.default_local_dir": tmp_path / "checkpoints"}
-    run = audited(
-        overrides | {"trainer.save_freq": 2, "trainer.total_epochs": 2, "trainer.total_training_steps": 5},
-        tmp_path / "run",
-    )
-    Expected(rollouts=5, updates=30, lags=(0, 1, 2, 3, 4, 5)).check(run)
+    overrides |= {"trainer.total_epochs": 2}
+    run = audited(overrides | {"trainer.total_training_steps": 3, "trainer.save_freq": 3}, tmp_path / "run")
+    lags = (0, 1, 2, 3, 4, 5)
+    Expected(rollouts=3, updates=18, lags=lags).check(run)
     schedule = run.report.schedule
     assert schedule is not None
     assert (schedule.samples_added_per_rollout, schedule.updates_per_rollout) == (2, 6)
-    assert run.report.counts.data_epochs_ended == 1
     added = [event.added for event in run.record("controller") if isinstance(event, Generated)]
-    assert added == [2] * 5
+    assert added == [2] * 3
     # Rounding alone between the engine's log-probs and the trainer's, also after each push.
     gaps = [values["training/rollout_probs_diff_max"] for values in metrics(run.outcome)]
+    assert len(gaps) == 3
     assert max(gaps) < 1e-6
 
-    on = {"trainer.resume_mode": "auto", "trainer.total_epochs": 2, "trainer.total_training_steps": 6}
+    on = {"trainer.resume_mode": "auto", "trainer.total_training_steps": 6}
     resumed = audited(overrides | on, tmp_path / "resumed")
-    assert "global_step_4" in resumed.outcome.output
-    Expected(rollouts=2, updates=12, lags=(0, 1, 2, 3, 4, 5)).check(resumed)
+    Expected(rollouts=3, updates=18, lags=lags).check(resumed)
+    started = resumed.record("controller")[0]
+    assert isinstance(started, RunStarted)
+    assert started.start_updates == 18
     pushed = [event.label for event in resumed.record("rank0") if isinstance(event, WeightSync)]
-    assert pushed == [4, 5, 6]
+    assert pushed == [3, 4, 5, 6]
+    assert resumed.report.counts.data_epochs_ended == 1, "the fourth rollout is the last of the first pass"
 
 
 def test_critic_with_other_mini_batches_that_trains_first(assets: Assets, tmp_path: Path) -> None:
@@ -142,6 +144,7 @@ class TestTrainingIsTheSame:
             | {
                 "actor_rollout_ref.actor.ppo_epochs": 2,
                 "actor_rollout_ref.rollout.full_determinism": True,
+                "critic.fsdp.full_determinism": True,
                 "trainer.total_training_steps": 3,
                 "trainer.val_before_train": True,
                 "trainer.test_freq": 1,

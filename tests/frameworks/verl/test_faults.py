@@ -56,6 +56,7 @@ LAUNCHES = {
             "engine_keeps_old_weights": 3,
             "passes_ignored": 5,
             "scheduler_ticks_with_every_update": 6,
+            "critic_step_skipped": 7,
         },
         settings=TWO_PASSES | {"trainer.use_v1": False},
         rows=64,
