@@ -100,7 +100,7 @@ def follow_training() -> None:
 # Pushes of weights
 
 
-@fault(report="rllm#291", code="RLS405")
+@fault(report="rllm#291", code="RLS405", shows_after=1)
 def push_left_out(at: int) -> None:
     """The broadcast does nothing."""
     at_call(POLICY, "ActorPPOTrainer.broadcast_to_vllm", at, lambda wrapped, trainer, args, kwargs: None)

@@ -1,0 +1,139 @@
+"""Clean runs of OpenRLHF, one for each way in which it trains: everything as planned, and nothing found.
+
+A launch costs most of its time before it trains, so each run stands for several settings at once. Where a test says what the plan
+must be, the numbers are those that DeepSpeed's own counters showed in runs without this package.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlstep_hooks.events import Generated, Measured, RolloutValues, Update, WeightSync
+from tests.frameworks.openrlhf.audited import Audited, alarms, audited, tail
+from tests.frameworks.openrlhf.launch import Assets, reinforce
+
+ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
+"""The engine returns log-probs of what it samples."""
+
+
+def check(run: Audited, **counts: int) -> None:
+    """A clean run: what was counted, and nothing found but what the plan itself shows (RLS601, a horizon of other updates)."""
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert [str(f) for f in alarms(run.report) if f.code != "RLS601"] == []
+    assert run.live is not None
+    assert run.live.verdict == run.report.verdict == "PASS", "judged while it ran as it is from its records"
+    assert {name: getattr(run.report.counts, name) for name in counts} == counts
+    outcomes = {outcome.code: outcome for outcome in run.report.rules}
+    assert outcomes["RLS402"].checks == run.report.counts.rollouts, "the engine's weights are known at each rollout"
+
+
+def updates_of(run: Audited) -> list[int]:
+    """Updates of the policy on each rollout, by its own record: a push of weights ends a rollout."""
+    numbers, made = [], 0
+    for event in run.record("rank0"):
+        made += isinstance(event, Update)
+        if isinstance(event, WeightSync):
+            numbers.append(made)
+            made = 0
+    return numbers
+
+
+def gaps_of(run: Audited) -> list[RolloutValues]:
+    """Distance of the engine's log-probs from the trainer's, rollout by rollout."""
+    measured = [event for event in run.record("rank0") if isinstance(event, Measured)]
+    return [values for event in measured for values in event.rollouts]
+
+
+@pytest.fixture(scope="module")
+def two_passes(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    folder = tmp_path_factory.mktemp("two_passes")
+    # 20 rows: the third rollout of each of two episodes has 4 prompts.
+    flags = reinforce(assets, folder, rows=20) | {"train.max_epochs": 2, "train.num_episodes": 2} | ENGINE_LOG_PROBS
+    return audited(flags, folder, extensions=extensions)
+
+
+def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Audited) -> None:
+    check(two_passes, rollouts=6, samples=80, updates=20, microbatches=40, weight_syncs=6, data_epochs_ended=1)
+    assert updates_of(two_passes) == [4, 4, 2, 4, 4, 2]
+    assert [values.lag for values in two_passes.report.lags] == [0, 1, 2, 3]
+    at_lag_zero = two_passes.report.lags[0]
+    assert at_lag_zero.max_abs_log_ratio < 5e-3
+
+
+def test_every_process_says_that_it_is_attached(two_passes: Audited) -> None:
+    processes = two_passes.processes()
+    assert {"controller", "rank0", "engine0"} <= set(processes)
+    workers = [process for process in processes if process.startswith("process")]
+    assert len(workers) >= 4, "controller, policy, reference and the engine's front are workers of Ray"
+    assert not list(Path(two_passes.folder).glob("*.driver*")), "the driver is left alone"
+
+
+def test_the_engine_takes_each_push_that_the_trainer_makes(two_passes: Audited) -> None:
+    sent = [event.label for event in two_passes.record("rank0") if isinstance(event, WeightSync)]
+    taken = [event.label for event in two_passes.record("engine0") if isinstance(event, WeightSync)]
+    assert sent == taken
+    assert len(set(sent)) == 6, "each push has other weights"
+    held = [event.labels[0][0] for event in two_passes.record("controller") if isinstance(event, Generated)]
+    assert held == [0, *sent[:-1]], "each rollout is sampled with the weights of the push before it"
+
+
+def test_the_engine_samples_with_the_trainers_weights(two_passes: Audited) -> None:
+    gaps = [values.sampler_gap_max or 0.0 for values in gaps_of(two_passes)]
+    assert len(gaps) == 6
+    assert max(gaps) < 0.05, "rounding in bfloat16"
+
+
+def test_critic_freezing_and_carried_gradients_by_rlstep_run(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
+    flags |= {
+        "algo.advantage.estimator": "gae",
+        "critic.num_gpus_per_node": 1,
+        "critic.freezing_steps": 1,
+        "train.batch_size": 12,
+    }
+    rlstep = [str(Path(sys.executable).parent / "rlstep"), "run", "--log-dir", str(tmp_path / "log"), "--"]
+    run = audited(flags, tmp_path, extensions=extensions, prefix=rlstep)
+    # The critic trains 4 micro-batches on each of 8 rollouts, 3 to an update: 10 and 2 that are left. The policy waits for two
+    # rollouts, then trains the samples of three at once: 12 micro-batches, then 4 on each of 5.
+    check(run, rollouts=8, critic_updates=10, updates=10, weight_syncs=8)
+    assert updates_of(run) == [0, 0, 4, 1, 1, 2, 1, 1]
+    assert "PASS" in run.outcome.output, "the report after the command"
+    schedule = run.report.schedule
+    assert schedule is not None
+    assert (schedule.frozen_rollouts, schedule.frozen_samples_kept, schedule.remainder) == (2, True, "carry")
+
+
+def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
+    flags |= {"train.async_enable": True, "algo.advantage.estimator": "group_norm", "train.num_episodes": 2}
+    run = audited(flags, tmp_path, extensions=extensions)
+    check(run, rollouts=16, updates=32, weight_syncs=16, data_epochs_ended=1)
+    pushed = [0, *(event.label for event in run.record("rank0") if isinstance(event, WeightSync))]
+    held = [event.labels[0][0] for event in run.record("controller") if isinstance(event, Generated)]
+    ages = [rollout - max(i for i, label in enumerate(pushed) if label == held[rollout]) for rollout in range(16)]
+    assert ages[0] == 0
+    assert set(ages[1:]) <= {0, 1}
+    # Old log-probs are computed by the current policy, so the ratio says nothing; the engine's own log-probs do.
+    gaps = [values.sampler_gap_mean or 0.0 for values in gaps_of(run)]
+    fresh = [gap for gap, age in zip(gaps, ages, strict=True) if age == 0]
+    stale = [gap for gap, age in zip(gaps, ages, strict=True) if age == 1]
+    if stale:
+        assert min(fresh) < sum(stale) / len(stale), "stale weights show as a larger gap"
+
+
+def test_dynamic_filtering_ends_when_the_rows_do(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
+    flags |= {
+        "algo.advantage.estimator": "group_norm",
+        "algo.dynamic_filtering_enable": True,
+        "algo.dynamic_filtering_range": (0.38, 1.0),
+    }
+    run = audited(flags, tmp_path, extensions=extensions)
+    check(run)
+    counts = run.report.counts
+    assert counts.rollouts < 8, "filtered prompts are replaced from the same rows"
+    assert counts.updates == counts.samples // 8
+    assert run.report.not_evaluated["rollouts"]

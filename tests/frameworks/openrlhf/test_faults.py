@@ -1,0 +1,91 @@
+"""Every fault of the corpus, in a real run of OpenRLHF: found by the rule that names it, at the rollout where it begins.
+
+A launch costs most of its time before it trains, so several faults share one, each at a rollout of its own, with clean ones between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.frameworks.openrlhf.audited import Audited, alarms, audited, tail
+from tests.frameworks.openrlhf.faults import FAULTS, asking
+from tests.frameworks.openrlhf.launch import Assets, reinforce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A run with faults, two passes over each rollout."""
+
+    faults: Mapping[str, int]
+    """Fault -> rollout, counted from 0."""
+    rollouts: int
+    settings: Mapping[str, Any]
+
+
+LAUNCHES = {
+    "policy": Launch(
+        faults={
+            "engine_keeps_old_weights": 1,
+            "micro_batch_dropped": 3,
+            "push_left_out": 5,
+            "old_log_probs_of_another_version": 7,
+            "optimizer_step_skipped": 9,
+            "old_log_probs_of_other_samples": 11,
+            "rollout_trained_twice": 13,
+        },
+        rollouts=15,
+        settings={},
+    ),
+    "critic": Launch(
+        faults={"buffer_not_cleared": 1, "critic_micro_batches_dropped": 4},
+        rollouts=6,
+        settings={"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 1},
+    ),
+}
+CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
+
+
+@pytest.fixture(scope="module")
+def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]:
+    """The runs with faults; each is made once."""
+    done: dict[str, Audited] = {}
+
+    def run(name: str) -> Audited:
+        if name not in done:
+            made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
+            flags = reinforce(assets, folder, rows=8 * made.rollouts) | {"train.max_epochs": 2} | dict(made.settings)
+            done[name] = audited(flags, folder, extensions=extensions, environment=asking(dict(made.faults)))
+        return done[name]
+
+    return run
+
+
+@pytest.mark.parametrize(("launch", "name"), CASES)
+def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
+    run, fault = run_of(launch), FAULTS[name]
+    at = LAUNCHES[launch].faults[name] + fault.shows_after
+    found = [finding.where.rollout for finding in alarms(run.report) if finding.code == fault.code]
+    assert at in found, [str(finding) for finding in alarms(run.report)]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
+    run, made = run_of(launch), LAUNCHES[launch]
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.report.verdict == "FAIL"
+    assert run.report.counts.rollouts == made.rollouts
+    faulty = {at + offset for name, at in made.faults.items() for offset in (0, FAULTS[name].shows_after)}
+    elsewhere = [str(f) for f in alarms(run.report) if f.where.rollout is not None and f.where.rollout not in faulty]
+    assert not elsewhere
+
+
+def test_every_fault_is_made_and_described() -> None:
+    assert {name for _, name in CASES} == set(FAULTS)
+    assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
