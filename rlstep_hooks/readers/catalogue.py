@@ -97,6 +97,7 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         keys=("rlhf_type",),
     ),
+    Entry("rllm", keys=("rllm.backend", "rllm.algorithm.use_rllm", "rllm.trainer.total_batches")),
     Entry(
         "tinyzero",
         programs=("module:verl.trainer.main_ppo",),
