@@ -89,7 +89,7 @@ class Baselines(Reader):
             raise PlanError(
                 f"AssertionError: assert nbatch % nminibatches == 0 ({nbatch} % {minibatches})",
                 when="at the first rollout",
-                fix=f"nminibatches = {nearest(minibatches, lambda m: nbatch % m == 0)}",
+                fix=f"nminibatches = {nearest(min(minibatches, nbatch + 1), lambda m: nbatch % m == 0)}",
                 source=_LEARN,
             )
         if (
@@ -101,7 +101,7 @@ class Baselines(Reader):
                 f"AssertionError: assert nenvs % nminibatches == 0 ({environments} % {minibatches}): a recurrent policy takes whole "
                 "environments",
                 when="after the first rollout",
-                fix=f"nminibatches = {nearest(minibatches, lambda m: environments % m == 0)}",
+                fix=f"nminibatches = {nearest(min(minibatches, environments + 1), lambda m: environments % m == 0)}",
                 source=_LEARN,
             )
         schedule = schedule_in_phases(

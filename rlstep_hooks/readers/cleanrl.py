@@ -150,7 +150,7 @@ def _minibatches(args: _Args, script: str, environments: int, steps: int, source
             raise PlanError(
                 f"AssertionError: assert args.num_envs % args.num_minibatches == 0 ({environments} % {count})",
                 when="after the first rollout",
-                fix=f"num_minibatches = {nearest(count, lambda m: environments % m == 0)}",
+                fix=f"num_minibatches = {nearest(min(count, environments + 1), lambda m: environments % m == 0)}",
                 source=source,
             )
         return (samples // count,) * count

@@ -102,6 +102,7 @@ class LLaMAFactory(Reader):
             remainder="flush" if accumulation.window > 1 else "error",
             old_logprob_source="at_rollout",
             reference_source="at_rollout",
+            lags=accumulation.flushed_lags if accumulation.window > 1 and passes.rollouts != 0 else accumulation.lags,
             lr_clock="rollout",
             lr_horizon=horizon,
             settings=settings.written(*_IN_PLAN),

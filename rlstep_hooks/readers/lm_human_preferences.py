@@ -115,7 +115,10 @@ def _check(batch: int, count: int, world_size: int, whitens: bool) -> None:
     """
     least = 8
     if batch % count:
-        message, fix = _inexact(batch, count), f"ppo.nminibatches = {nearest(count, lambda m: batch % m == 0)}"
+        message, fix = (
+            _inexact(batch, count),
+            f"ppo.nminibatches = {nearest(min(count, batch + 1), lambda m: batch % m == 0)}",
+        )
     elif batch % world_size:
         message, fix = _inexact(batch, world_size), f"ppo.batch_size = {multiples(batch, world_size)}"
     elif batch % (count * world_size):

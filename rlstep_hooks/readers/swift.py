@@ -19,7 +19,7 @@ from rlstep_hooks.frameworks.trl.releases import Release
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers import processes
-from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request, multiples, nearest, release_of
+from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request, multiples, release_of
 from rlstep_hooks.readers.phases import Passes, equal_minibatches, schedule_in_phases
 from rlstep_hooks.schedule import lag_pattern
 
@@ -218,7 +218,7 @@ def _check_group(group: int, size: int, world_size: int, batch: int, *, fourth: 
     Raises:
         PlanError: They are not whole, or a group is a single sample.
     """
-    possible = [value for value in range(2, size + 1) if size % value == 0]
+    possible = _divisors(size)
     if group < 2:
         message = (
             "num_generations must be greater than 1 for GRPO"
@@ -239,10 +239,16 @@ def _check_group(group: int, size: int, world_size: int, batch: int, *, fourth: 
     raise PlanError(
         message,
         when=_BUILT,
-        fix=f"num_generations = {nearest(group, lambda v: v >= 2 and size % v == 0)}, or generation_batch_size = "
-        f"{nearest(size, lambda v: v % group == 0 and v % (world_size * batch) == 0)}",
+        fix="num_generations = one of the valid values, or generation_batch_size = "
+        f"{multiples(size, math.lcm(group, world_size * batch))}",
         source=source,
     )
+
+
+def _divisors(size: int) -> list[int]:
+    """All divisors above 1, ascending."""
+    small = [value for value in range(1, math.isqrt(size) + 1) if size % value == 0]
+    return sorted({*small, *(size // value for value in small)} - {1})
 
 
 def _read_megatron(reader: Swift, request: Request) -> Reading:

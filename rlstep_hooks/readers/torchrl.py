@@ -70,7 +70,7 @@ class TorchRL(Reader):
             raise PlanError(
                 f"IndexError: index {samples // max(size, 1)} is out of bounds for dimension 1 with size {samples // max(size, 1)}",
                 when="in the first pass over the first rollout, at the short last mini-batch",
-                fix=f"loss.mini_batch_size = {nearest(size * skip, lambda v: v % skip == 0 and samples % (v // skip) == 0)}, or "
+                fix=f"loss.mini_batch_size = {_divisors(min(size, samples + 1), samples, skip)}, or "
                 f"collector.frames_per_batch = {multiples(samples * skip, max(size, 1) * skip)}",
                 source=f"{script} losses[j, k]",
             )
@@ -105,6 +105,11 @@ class TorchRL(Reader):
             notes=tuple(_notes(rollouts * samples, timesteps, skip, anneals, clamped)),
             facts={"lr_constant": not anneals, "lr_warmup": 0},
         )
+
+
+def _divisors(size: int, samples: int, skip: int) -> str:
+    """The mini-batches next to `size` that divide a rollout, in frames."""
+    return nearest(size * skip, lambda frames: frames % skip == 0 and samples % (frames // skip) == 0)
 
 
 def _formulas(script: str, skip: int) -> tuple[Formula, ...]:

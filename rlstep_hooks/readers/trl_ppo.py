@@ -84,7 +84,7 @@ class TRLPPO(Reader):
                 f"`local_batch_size` must be a multiple of rloo_k, inexact division: {sizes.per_process} / {group} = "
                 f"{sizes.per_process / group}",
                 when=_BUILT,
-                fix=f"rloo_k = {nearest(group, lambda k: sizes.per_process % k == 0)}",
+                fix=f"rloo_k = {nearest(min(group, sizes.per_process + 1), lambda k: sizes.per_process % k == 0)}",
                 source=f"{_trainer(release, rloo=True)} __init__",
             )
         accumulation = sizes.accumulation(_count(settings, "num_ppo_epochs"))
@@ -124,7 +124,7 @@ class TRLPPO(Reader):
             remainder="flush" if flushes and not accumulation.carries else "carry" if accumulation.carries else "error",
             old_logprob_source="at_rollout",
             reference_source="at_rollout",
-            lags=accumulation.lags,
+            lags=accumulation.flushed_lags if _flushes(accumulation, passes, updates) else accumulation.lags,
             ratio_one_updates=(1,),
             lr_clock="rollout",
             lr_horizon=passes.rollouts,
@@ -149,6 +149,13 @@ class TRLPPO(Reader):
             notes=tuple(_notes(release, accumulation, passes, sampling, unknown, rloo=rloo, settings=settings)),
             facts=_facts(settings, passes.rollouts, accumulation.passes * sizes.minibatches),
         )
+
+
+def _flushes(accumulation: Accumulation, passes: Passes, updates: int | None) -> bool:
+    """Whether some rollout makes an update of every micro-batch, as far as that is known; True where it is not."""
+    if passes.rollouts is None or updates is None:
+        return True
+    return updates > passes.rollouts * accumulation.updates_per_rollout
 
 
 class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +188,7 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
                     f"`{name}` must be a multiple of `num_mini_batches`, inexact division: {size} / {minibatches} = "
                     f"{size / minibatches}",
                     when=_BUILT,
-                    fix=f"num_mini_batches = {nearest(minibatches, lambda m: per_process % m == 0)}",
+                    fix=f"num_mini_batches = {nearest(min(minibatches, per_process + 1), lambda m: per_process % m == 0)}",
                     source=f"{_trainer(release, rloo)} __init__",
                 )
         whitens = not rloo or release < (0, 10)

@@ -104,6 +104,7 @@ class TRLStep(Reader):
             remainder="flush" if window > 1 else "error",
             old_logprob_source="at_rollout",
             reference_source="at_rollout",
+            lags=accumulation.flushed_lags if window > 1 else accumulation.lags,
             lr_clock="rollout",
             settings=sizes,
             formulas=FORMULAS,

@@ -77,7 +77,7 @@ class TrlX(Reader):
             raise PlanError(
                 "Minibatch size must divide batch size",
                 when="when the trainer is built",
-                fix=f"train.minibatch_size = {nearest(micro, lambda m: batch % m == 0)}",
+                fix=f"train.minibatch_size = {nearest(min(micro, batch + 1), lambda m: batch % m == 0)}",
                 source=f"{_BASE} __init__",
             )
         samples = -(-sizes["method.num_rollouts"] // chunk) * chunk

@@ -80,7 +80,7 @@ def test_rows_on_both_sides() -> None:
             "4.6.0",
             "--per_device_train_batch_size 6",
             "generation_batch_size (6) must be evenly divisible by num_generations (8). Valid values: [2, 3, 6].",
-            "num_generations = 6",
+            "generation_batch_size = 24",
         ),
         (
             "3.9.0",

@@ -31,7 +31,7 @@ def test_updates_do_not_follow_num_mini_batches() -> None:
     assert (schedule.rollouts, schedule.rollouts_per_epoch) == (6, 3)
     assert schedule.updates == 4 + 4 + 32 + 4 + 4 + 32
     assert schedule.minibatches == (32,)
-    assert schedule.lags == (0, 1, 2, 3)
+    assert schedule.lags == tuple(range(32))  # those of the last rollout of a pass
     assert (schedule.lr_ticks, schedule.lr_horizon, schedule.lr_clock) == (6, 6, "rollout")
     assert schedule.remainder == "flush"
     kinds = [note.kind for note in reading.notes]
@@ -89,7 +89,7 @@ def test_windows_carried_from_rollout_to_rollout() -> None:
     assert (schedule.rollouts, schedule.updates) == (9, 12)
     assert schedule.samples_per_microbatch == 3
     assert schedule.samples_per_update == 9
-    assert schedule.lags == (0, 1)
+    assert schedule.lags == (0, 1)  # no pass ends in these 9 rollouts
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,18 @@ def test_the_example_script_samples_from_100_rows() -> None:
     assert (one.rollouts, one.updates) == (100, 100)
     eight = read(f"accelerate launch --num_processes 8 {script} 51200", rows=51200).schedule
     assert (eight.rollouts, eight.updates) == (100, 1 + 99 * 16)
+    assert one.lags == (0,)
+    assert eight.lags == tuple(range(16))  # so clipping does act
+
+
+@pytest.mark.parametrize(("processes", "said"), [(1, True), (8, False)])
+def test_clipping_that_never_acts_is_said_only_where_it_is_true(processes: int, said: bool) -> None:
+    plan = planned(
+        f"accelerate launch --num_processes {processes} examples/scripts/ppo/ppo.py --num_ppo_epochs 1 --per_device_train_batch_size 4 "
+        f"--gradient_accumulation_steps 16 --total_episodes {6400 * processes}",
+        rows=6400 * processes,
+    )
+    assert ("RLS102" in [finding.code for finding in plan.findings]) is said
 
 
 def test_the_tldr_script_without_evaluation_fails() -> None:

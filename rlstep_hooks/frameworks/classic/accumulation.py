@@ -52,6 +52,11 @@ class Accumulation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(range((self.window - common + self.per_rollout - 1) // self.window + 1))
 
     @property
+    def flushed_lags(self) -> tuple[int, ...]:
+        """Lags that occur where every micro-batch of the last rollout of a pass is an update."""
+        return tuple(range(max(self.per_rollout, len(self.lags))))
+
+    @property
     def minibatches(self) -> tuple[int, ...]:
         """Samples behind each update of one pass, on one process; empty where a window spans passes."""
         if len(self.microbatches) % self.window:
