@@ -44,8 +44,8 @@ def main() -> int:
         empty = statistics.median(milliseconds(nothing, environment) for _ in range(RUNS))
     median = statistics.median(times)
     print(
-        f"rlstep plan, a verl command, one core: median {median:.0f} ms of {RUNS} runs (quickest {times[0]:.0f}, slowest {times[-1]:.0f}); "
-        f"an empty Python takes {empty:.0f} ms; goal {GOAL_MS} ms"
+        f"rlstep plan, a verl command, one core: median {median:.0f} ms of {RUNS} runs "
+        f"(quickest {times[0]:.0f}, slowest {times[-1]:.0f}); an empty Python takes {empty:.0f} ms; goal {GOAL_MS} ms"
     )
     return 0 if median < GOAL_MS else 1
 

@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers import catalogue
-from rlstep_hooks.readers.base import Reader
 from rlstep_hooks.readers.phases import Passes, equal_minibatches, schedule_in_phases
 from tests.golden.reading import read
 
 if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
 
-FRAMEWORKS = [
-    name
-    for name in ("trl", "verl", "openrlhf", "skyrl", "nemo_rl", "slime")
-    if catalogue.exists(name) and type(catalogue.reader_of(name)).write is not Reader.write
-]
+FRAMEWORKS = ("trl", "verl", "openrlhf", "skyrl", "nemo_rl", "slime")
 KEPT = (
     "world_size", "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs",
     "samples_per_update",
