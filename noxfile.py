@@ -7,6 +7,8 @@ nox -s unit            the fast path
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nox
 
 nox.needs_version = ">=2024.3.2"
@@ -79,6 +81,19 @@ def verl(session: nox.Session) -> None:
     session.install(TORCH, *VERL, *TESTS)
     session.install("-e", ".")
     session.run("pytest", "tests/frameworks/verl", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def openrlhf(session: nox.Session) -> None:
+    """Real training with OpenRLHF on the CPU, DeepSpeed and vLLM included: clean runs and faults."""
+    session.install(TORCH, "setuptools==78.1.1", "wheel==0.48.0")
+    session.install("--no-deps", "-r", "tests/frameworks/openrlhf/requirements.txt")
+    # Built from source with this environment's torch; its operations are compiled when they are first used.
+    build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.6", env=build)
+    session.install("-e", ".", TESTS[0])
+    kept = {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute())}
+    session.run("pytest", "tests/frameworks/openrlhf", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session
