@@ -64,7 +64,7 @@ def _compare(a: Plan, b: Plan, one: Schedule, other: Schedule, prefix: str) -> l
     differences = []
     for name in QUANTITIES:
         values = getattr(one, name), getattr(other, name)
-        if values[0] == values[1]:
+        if values[0] == values[1] or None in values:  # what one of them does not know is no difference
             continue
         sides = _side(a, prefix + name, values[0]), _side(b, prefix + name, values[1])
         if a.title == b.title:

@@ -228,6 +228,10 @@ def test_diff_with_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = rlstep(f"diff recipe:r1-zero -- {TRL}", capsys)
     assert status == 1
     assert "samples_per_update" in out
+    _, out, _ = rlstep(f"diff --rows 100 --json recipe:dapo -- {TRL}", capsys)
+    assert "rollouts" not in {
+        difference["quantity"] for difference in json.loads(out)["differences"]
+    }  # the paper does not say
 
 
 def test_convert_prints_a_launch_or_says_what_cannot_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
