@@ -78,9 +78,10 @@ def trl(session: nox.Session, release: str) -> None:
 def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
     session.install(TORCH)
-    session.install(TORCH, *VERL, *TESTS)
+    session.install(TORCH, *VERL, *TESTS, "pytest-xdist==3.8.0")
     session.install("-e", ".")
-    session.run("pytest", "tests/frameworks/verl", *session.posargs, env=OFFLINE)
+    # A launch imports torch in one process after another, so two at a time take hardly longer than one.
+    session.run("pytest", "-n", "2", "--dist", "loadfile", "tests/frameworks/verl", *session.posargs, env=OFFLINE)
 
 
 @nox.session

@@ -112,3 +112,31 @@ def alarms(report: Report) -> list[Finding]:
 def tail(outcome: Outcome) -> str:
     """The end of what all processes wrote."""
     return os.linesep.join(outcome.output.splitlines()[-60:])
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the formulas give for a run."""
+
+    rollouts: int
+    updates: int
+    critic_updates: int = 0
+    refreshes: int | None = None
+    """As many as rollouts if left out."""
+    lags: tuple[int, ...] = (0, 1)
+
+    def check(self, run: Audited) -> None:
+        """A clean run: what was counted, and nothing found."""
+        assert run.outcome.status == 0, tail(run.outcome)
+        assert problems(run.report) == []
+        assert run.report.verdict == "PASS"
+        assert run.live is not None
+        assert run.live.verdict == "PASS", "judged while it ran as it is from its records"
+        counts = run.report.counts
+        assert counts.rollouts == self.rollouts
+        assert counts.samples == self.rollouts * 16
+        assert counts.updates == self.updates
+        assert counts.critic_updates == self.critic_updates
+        assert counts.old_logprob_refreshes == (self.rollouts if self.refreshes is None else self.refreshes)
+        assert counts.weight_syncs == self.rollouts + 1, "one before the first rollout"
+        assert tuple(values.lag for values in run.report.lags) == self.lags

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +64,14 @@ class Outcome:
         output: What all processes wrote.
         seconds: Wall time.
         folder: Working directory of the command; checkpoints and logs are below it.
+        mark: What the environment of all its processes holds; see `marked`.
     """
 
     status: int | None
-    output: str
+    output: str = field(repr=False)
     seconds: float
     folder: Path
+    mark: str
 
 
 def grpo(assets: Assets, *, ranks: int = 1) -> dict[str, Any]:
@@ -202,14 +204,14 @@ def launch(
             except subprocess.TimeoutExpired:
                 status = None
             finally:
-                _end(_marked(mark))
+                _end(marked(mark))
                 process.wait()
     finally:
         shutil.rmtree(ray_folder, ignore_errors=True)
-    return Outcome(status, written.read_text(errors="replace"), time.monotonic() - begin, folder)
+    return Outcome(status, written.read_text(errors="replace"), time.monotonic() - begin, folder, mark)
 
 
-def _marked(mark: str) -> list[psutil.Process]:
+def marked(mark: str) -> list[psutil.Process]:
     """The processes of one launch, also those that are children of nobody."""
     found = []
     for process in psutil.process_iter():

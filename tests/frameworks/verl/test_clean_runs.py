@@ -5,18 +5,16 @@ A launch costs most of its time before it trains, so each run stands for several
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from rlstep_hooks.events import Generated, MicroBatch, RunStarted, WeightSync
-from tests.frameworks.verl import broken_hooks
-from tests.frameworks.verl.audited import Audited, audited, logged, metrics, problems, tail
-from tests.frameworks.verl.launch import Assets, critic, grpo, launch, reference
+from tests.frameworks.verl.audited import Expected, audited, metrics
+from tests.frameworks.verl.launch import critic, grpo, reference
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.frameworks.verl.launch import Assets
 
 TWO_PASSES = {"actor_rollout_ref.actor.ppo_epochs": 2}
 UNEVEN = {
@@ -25,41 +23,6 @@ UNEVEN = {
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 3,
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 6,
 }
-FIRST_TRAINER = {"trainer.use_v1": False}
-"""RayPPOTrainer, the trainer before verl 0.9."""
-
-
-@pytest.fixture(scope="module")
-def assets(tmp_path_factory: pytest.TempPathFactory) -> Assets:
-    return Assets.write(tmp_path_factory.mktemp("assets"))
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the formulas give for a run."""
-
-    rollouts: int
-    updates: int
-    critic_updates: int = 0
-    refreshes: int | None = None
-    """As many as rollouts if left out."""
-    lags: tuple[int, ...] = (0, 1)
-
-    def check(self, run: Audited) -> None:
-        """A clean run: what was counted, and nothing found."""
-        assert run.outcome.status == 0, tail(run.outcome)
-        assert problems(run.report) == []
-        assert run.report.verdict == "PASS"
-        assert run.live is not None
-        assert run.live.verdict == "PASS", "judged while it ran as it is from its records"
-        counts = run.report.counts
-        assert counts.rollouts == self.rollouts
-        assert counts.samples == self.rollouts * 16
-        assert counts.updates == self.updates
-        assert counts.critic_updates == self.critic_updates
-        assert counts.old_logprob_refreshes == (self.rollouts if self.refreshes is None else self.refreshes)
-        assert counts.weight_syncs == self.rollouts + 1, "one before the first rollout"
-        assert tuple(values.lag for values in run.report.lags) == self.lags
 
 
 def test_two_passes_over_an_uneven_rollout_then_resumed(assets: Assets, tmp_path: Path) -> None:
@@ -127,59 +90,6 @@ def test_two_ranks_with_a_reference_and_micro_batches_by_tokens(assets: Assets, 
     for rank in (0, 1):
         samples = [event.samples for event in run.record(f"rank{rank}") if isinstance(event, MicroBatch)]
         assert sum(samples) == 3 * 8, "half of each rollout"
-
-
-class TestTrainingIsTheSame:
-    """PPO with validation in between, bit for bit the same whatever the audit does.
-
-    By RayPPOTrainer, whose rollouts can be repeated: the newer trainers order samples by random names.
-    """
-
-    @pytest.fixture(scope="class")
-    def overrides(self, assets: Assets) -> dict[str, Any]:
-        return (
-            grpo(assets)
-            | critic(assets)
-            | FIRST_TRAINER
-            | {
-                "actor_rollout_ref.actor.ppo_epochs": 2,
-                "actor_rollout_ref.rollout.full_determinism": True,
-                "critic.fsdp.full_determinism": True,
-                "trainer.total_training_steps": 3,
-                "trainer.val_before_train": True,
-                "trainer.test_freq": 1,
-            }
-        )
-
-    @pytest.fixture(scope="class")
-    def bare(self, overrides: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-        """What verl logs without an audit."""
-        outcome = launch(logged(overrides), tmp_path_factory.mktemp("bare"))
-        assert outcome.status == 0, tail(outcome)
-        logged_metrics = metrics(outcome)
-        assert len({values["actor/grad_norm"] for values in logged_metrics if "actor/grad_norm" in values}) == 3
-        return logged_metrics
-
-    def test_with_the_audit(self, overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path) -> None:
-        run = audited(overrides, tmp_path)
-        Expected(rollouts=3, updates=12, critic_updates=12, lags=(0, 1, 2, 3)).check(run)
-        assert run.report.counts.evaluation_rollouts == 4
-        assert metrics(run.outcome) == bare
-
-    def test_with_an_audit_whose_hooks_raise(
-        self, overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path
-    ) -> None:
-        broken = tmp_path / "broken.txt"
-        run = audited(
-            overrides, tmp_path / "run", modules=[broken_hooks.MODULE], environment={broken_hooks.VARIABLE: str(broken)}
-        )
-        assert run.outcome.status == 0, tail(run.outcome)
-        assert metrics(run.outcome) == bare
-        assert sorted(broken.read_text().split()) == sorted(name for _, name in broken_hooks.FUNCTIONS)
-        assert run.report.verdict == "NOT_EVALUATED"
-        assert problems(run.report) == [], "what was not observed is no finding"
-        reasons = {what: why for what, why in run.report.not_evaluated.items() if broken_hooks.MESSAGE in why}
-        assert {"order", "samples", "log_ratio", "weights"} <= set(reasons)
 
 
 def test_log_probs_of_the_engine_and_replaced_groups(assets: Assets, tmp_path: Path) -> None:

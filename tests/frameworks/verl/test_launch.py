@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psutil
-
-from tests.frameworks.verl.launch import MARK, Assets, command, grpo, launch
+from tests.frameworks.verl.launch import Assets, command, grpo, launch, marked
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def marked_processes() -> list[psutil.Process]:
-    """Processes that any launch started."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if MARK in process.environ():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def test_command_writes_values_as_hydra_reads_them(tmp_path: Path) -> None:
@@ -30,7 +16,7 @@ def test_command_writes_values_as_hydra_reads_them(tmp_path: Path) -> None:
 
 
 def test_time_limit_ends_every_process(tmp_path: Path) -> None:
-    outcome = launch(grpo(Assets.write(tmp_path)), tmp_path / "run", limit=20)
+    outcome = launch(grpo(Assets.write(tmp_path)), tmp_path / "run", limit=30)
     assert outcome.status is None
     assert "Started a local Ray instance" in outcome.output
-    assert not marked_processes()
+    assert not marked(outcome.mark)
