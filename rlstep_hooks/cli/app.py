@@ -121,6 +121,9 @@ def _add_report(verbs: _Verbs) -> None:
     report.add_argument("--run", metavar="NAME", help="which run of the folder; the latest if left out")
     report.add_argument("--json", action="store_true", help="print the report as JSON")
     report.add_argument("--strict", action="store_true", help="warnings fail too")
+    report.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, which Perfetto opens"
+    )
 
 
 def _add_diff(verbs: _Verbs) -> None:
@@ -190,7 +193,7 @@ def _run(given: argparse.Namespace) -> int:
 def _report(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import report
 
-    return report.show(given.folder, run=given.run, as_json=given.json, strict=given.strict)
+    return report.show(given.folder, run=given.run, as_json=given.json, strict=given.strict, trace=given.trace)
 
 
 def _diff(given: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from rlstep_hooks.ledger import records
 from rlstep_hooks.render.console import plan_table, verdict_block
 from rlstep_hooks.replay import NoRecordError, report_of
 
@@ -14,10 +15,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def show(folder: Path, *, run: str | None, as_json: bool, strict: bool) -> int:
-    """Print the report of a recorded run; the exit status."""
+def show(folder: Path, *, run: str | None, as_json: bool, strict: bool, trace: Path | None = None) -> int:
+    """Print the report of a recorded run; the exit status.
+
+    Args:
+        folder: The folder of records.
+        run: Name of the run; the latest if left out.
+        as_json: Whether to print JSON.
+        strict: Whether warnings fail too.
+        trace: A file to write the run to as a Chrome trace.
+    """
     try:
         report = report_of(folder, run)
+        if trace is not None:
+            from rlstep_hooks.render.trace import write_trace
+
+            write_trace(records(folder)[report.run], report, trace)
     except (NoRecordError, OSError) as error:
         print(f"rlstep: {error}", file=sys.stderr)
         return 2
