@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rlstep_hooks.events import RunEnded
 from tests.frameworks.openrlhf.audited import Audited, alarms, audited, tail
 from tests.frameworks.openrlhf.faults import FAULTS, asking
 from tests.frameworks.openrlhf.launch import Assets, reinforce
@@ -27,6 +28,7 @@ class Launch:
     """Fault -> rollout, counted from 0."""
     rollouts: int
     settings: Mapping[str, Any]
+    on_fail: str = "warn"
 
 
 LAUNCHES = {
@@ -43,11 +45,13 @@ LAUNCHES = {
         rollouts=15,
         settings={},
     ),
-    "critic": Launch(
-        faults={"buffer_not_cleared": 1, "critic_micro_batches_dropped": 4},
+    "stop": Launch(
+        faults={"critic_micro_batches_dropped": 1},
         rollouts=6,
         settings={"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 1},
+        on_fail="stop",
     ),
+    "raise": Launch(faults={"buffer_not_cleared": 1}, rollouts=6, settings={}, on_fail="raise"),
 }
 CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
 
@@ -61,7 +65,8 @@ def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFa
         if name not in done:
             made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
             flags = reinforce(assets, folder, rows=8 * made.rollouts) | {"train.max_epochs": 2} | dict(made.settings)
-            done[name] = audited(flags, folder, extensions=extensions, environment=asking(dict(made.faults)))
+            environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
+            done[name] = audited(flags, folder, extensions=extensions, environment=environment)
         return done[name]
 
     return run
@@ -78,12 +83,32 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
 @pytest.mark.parametrize("launch", LAUNCHES)
 def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
     run, made = run_of(launch), LAUNCHES[launch]
-    assert run.outcome.status == 0, tail(run.outcome)
     assert run.report.verdict == "FAIL"
-    assert run.report.counts.rollouts == made.rollouts
     faulty = {at + offset for name, at in made.faults.items() for offset in (0, FAULTS[name].shows_after)}
     elsewhere = [str(f) for f in alarms(run.report) if f.where.rollout is not None and f.where.rollout not in faulty]
     assert not elsewhere
+
+
+def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("policy")
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.report.counts.rollouts == 15
+
+
+def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("stop")
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.report.counts.rollouts == 2, "the one with the fault is the last"
+    (ended,) = [event for event in run.record("controller") if isinstance(event, RunEnded)]
+    assert (ended.status, ended.stopped) == ("completed", True)
+    assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
+
+
+def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("raise")
+    assert run.outcome.status == 1
+    assert "StepAuditError" in run.outcome.output
+    assert run.report.counts.rollouts == 3, "the fault shows in the rollout after it"
 
 
 def test_every_fault_is_made_and_described() -> None:
