@@ -92,9 +92,12 @@ def openrlhf(session: nox.Session) -> None:
     # Built from source with this environment's torch; its operations are compiled when they are first used.
     build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
     session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.6", env=build)
-    session.install("-e", ".", TESTS[0])
+    session.install("-e", ".", TESTS[0], "pytest-xdist==3.8.0")
     kept = {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute())}
-    session.run("pytest", "tests/frameworks/openrlhf", *session.posargs, env=OFFLINE | kept)
+    # A launch imports torch in one process after another, so two at a time take hardly longer than one.
+    session.run(
+        "pytest", "-n", "2", "--dist", "loadfile", "tests/frameworks/openrlhf", *session.posargs, env=OFFLINE | kept
+    )
 
 
 @nox.session

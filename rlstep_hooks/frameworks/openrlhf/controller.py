@@ -332,7 +332,8 @@ class OpenRlhfController:
             )
             recorder.ledger.close()
             ConsoleListener().finished(self.report)
-        self._patches.restore()
+        if not self._stopped:  # later episodes must find no rows either
+            self._patches.restore()
 
 
 def _open(run: str) -> tuple[Ledger, str]:
