@@ -1,8 +1,8 @@
 """The events that observers emit, and their wire form: one JSON object a line.
 
 An event states what happened at the moment it happened and holds only integers, names and times. Numbers that a device has
-to compute (log ratios, whether weights changed) come one rollout later in a `Measured` event, so that recording never waits
-for the device.
+to compute (log ratios, whether weights changed) come later in a `Measured` event, with a rollout or a second later, so that recording
+never waits for the device.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PROVOKED_ELSEWHERE = {
     "RLS102": "an information about the plan",
     "RLS506": "an information about the plan",
+    "RLS211": "TRL's GRPO and RLOO have no critic; in verl's faults (tests/frameworks/verl)",
+    "RLS405": "pushes of weights are no part of TRL's plan; in verl's faults (tests/frameworks/verl)",
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
     "RLS701": "needs a checkpoint",
     "RLS901": "needs several processes",
