@@ -89,13 +89,19 @@ class TrainerRecord:
 
     # Old log-probs
 
-    def refreshed(self, samples: RefreshedSamples, positions: int) -> None:
-        """Old log-probs were computed."""
+    def refreshed(self, samples: RefreshedSamples, positions: int, *, number: int | None = None) -> None:
+        """Old log-probs were computed.
+
+        Args:
+            samples: The samples that could be identified.
+            positions: Token positions covered.
+            number: Samples covered, where not all could be identified.
+        """
         self.writer.emit(
             Refresh(
                 at=self.writer.now(),
                 rollout=samples.number,
-                samples=samples.size,
+                samples=samples.size if number is None else number,
                 positions=positions,
                 policy_version=samples.version,
             )
@@ -108,7 +114,9 @@ class TrainerRecord:
 
     # Micro-batches
 
-    def open_microbatch(self, samples: int, role: Role, found: Recognised) -> None:
+    def open_microbatch(
+        self, samples: int, role: Role, found: Recognised, *, old_source: Literal["recompute", "engine"] = "recompute"
+    ) -> None:
         """A forward of training begins."""
         index = self._microbatches
         self._microbatches += 1
@@ -121,7 +129,7 @@ class TrainerRecord:
             policy_version=self.version,
             trained=found.trained,
             old_version=found.old_version,
-            old_source="recompute",
+            old_source=old_source,
         )
         if found.old_intact is not None:
             self._intact[index] = found.old_intact

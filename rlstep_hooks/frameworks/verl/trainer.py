@@ -10,49 +10,24 @@ import math
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
-from rlstep_hooks.controlled.writer import EventWriter
-from rlstep_hooks.events import (
-    Attached,
-    FactsRead,
-    Measured,
-    MicroBatch,
-    MicroBatchValues,
-    Phase,
-    PhaseName,
-    Refresh,
-    RolloutValues,
-    Update,
-    UpdateValues,
-    WeightSync,
-)
-from rlstep_hooks.frameworks.contained import Contained
-from rlstep_hooks.frameworks.deferred import DeferredValues
+from rlstep_hooks.controlled.identity import Recognised, RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.controlled.trainer_record import TrainerRecord
+from rlstep_hooks.events import Attached, FactsRead, RolloutValues
 from rlstep_hooks.frameworks.shards import local_shards
 from rlstep_hooks.frameworks.verl.attach import folder, run_name, versions
-from rlstep_hooks.frameworks.verl.samples import (
-    RefreshedSamples,
-    checksum_of,
-    completion_rows,
-    keys_of,
-    recognise,
-    rows_of,
-)
-from rlstep_hooks.frameworks.weight_probe import WeightProbe
+from rlstep_hooks.frameworks.verl.samples import completion_rows, keys_of, rows_of
 from rlstep_hooks.ledger import FolderLedger, rank_process
 from rlstep_hooks.rules.order import NOT_FINITE
 
 if TYPE_CHECKING:
+    from rlstep_hooks.controlled.trainer_record import Role
+    from rlstep_hooks.events import PhaseName
     from rlstep_hooks.patching import Patches
-
-Role = Literal["policy", "critic"]
-
-REFRESHES = 2
-"""Refreshes whose samples are remembered: those of this rollout, and those before it, to recognise samples trained too late."""
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
@@ -199,48 +174,34 @@ class VerlTrainer:
     """One trainer process: what it did, in the order in which it did it."""
 
     def __init__(self, engine: Any) -> None:
-        rank = engine.get_data_parallel_rank()
-        run, process = run_name(), rank_process(rank)
-        self._writer = EventWriter(FolderLedger(folder(), run, process))
-        self._contained = Contained(self._writer, ("order",))
-        self._values_contained = Contained(self._writer, ("log_ratio", "weights"))
-        self._samples_contained = Contained(self._writer, ("samples", "refresh"))
-        self._writer.emit(
-            Attached(
-                run=run,
-                process=process,
-                world_size=engine.get_data_parallel_size(),
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
-                versions=versions(),
-            )
+        process = rank_process(engine.get_data_parallel_rank())
+        attached = Attached(
+            run=run_name(),
+            process=process,
+            world_size=engine.get_data_parallel_size(),
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            started=time.time(),
+            versions=versions(),
         )
-        self.version = 0
-        """Policy updates applied in this run."""
+        self._record = TrainerRecord(FolderLedger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
-        self._calls: dict[PhaseName, int] = {}
-        self._refreshes: list[RefreshedSamples] = []
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
-        self._microbatches = 0
-        self._window: dict[Role, int] = {"policy": 0, "critic": 0}
-        self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
         self._optimizers: dict[int, Role] = {}
-        self._probes: dict[Role, WeightProbe] = {}
         self._in_step = False
         self._stepped = False
-        self._open: MicroBatch | None = None
-        self._log_ratios: DeferredValues[int] = DeferredValues()
-        self._changes: DeferredValues[tuple[Role, tuple[int, ...]]] = DeferredValues()
-        self._rollout_values: list[RolloutValues] = []
-        self._advantage: float | None = None
-        self._intact: dict[int, bool] = {}
+        self._rollout_values = RolloutValues(index=NO_REFRESH)
+
+    @property
+    def version(self) -> int:
+        """Policy updates applied in this run."""
+        return self._record.version
 
     def built(self, engine: Any) -> None:
         """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
         role = role_of(engine)
-        with self._contained:
+        with self._record.order:
             optimizer = engine.optimizer
             if optimizer is None or id(optimizer) in self._optimizers:
                 return
@@ -248,16 +209,14 @@ class VerlTrainer:
             optimizer.register_step_pre_hook(self._before_optimizer)
             optimizer.register_step_post_hook(self._after_optimizer)
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            self._probes[role] = WeightProbe(local_shards(parameters))
+            self._record.probe(role, local_shards(parameters))
             if role == "policy":
-                self._writer.emit(FactsRead(at=self._writer.now(), facts=_facts(engine)))
+                self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=_facts(engine)))
 
     def begin(self, name: PhaseName) -> None:
         """A call of the controller begins."""
-        with self._contained:
-            number = self._calls.get(name, 0)
-            self._calls[name] = number + 1
-            self._writer.emit(Phase(at=self._writer.now(), name=name, number=number))
+        with self._record.order:
+            self._record.begin(name)
             if name == "sync":
                 self._fresh = False
 
@@ -265,85 +224,58 @@ class VerlTrainer:
 
     def refreshed(self, data: Any, result: Any, version: int) -> None:
         """Old log-probs were computed; remember whose they are, and how far the engine's are from them."""
-        with self._samples_contained:
-            number = self._calls["refresh"] - 1
-            samples = int(data.shape[0])
-            tokens = rows_of(data, "responses")
-            self._writer.emit(
-                Refresh(
-                    at=self._writer.now(),
-                    rollout=number,
-                    samples=samples,
-                    positions=sum(len(row) for row in tokens) if tokens is not None else 0,
-                    policy_version=version,
-                )
-            )
+        with self._record.samples:
             self._fresh = True
-            keys = keys_of(data)
+            self._measured()
+            refresh = RefreshedSamples(self._record.calls("refresh") - 1, version)
+            tokens, keys = rows_of(data, "responses"), keys_of(data)
+            own = None
+            if tokens is not None and result is not None:
+                own = completion_rows(result["log_probs"], [len(row) for row in tokens])
+            for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
+                refresh.add(key, None if row is None else checksum_of(row))
+            positions = sum(len(row) for row in tokens) if tokens is not None else 0
+            self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
-                self._writer.cannot("samples", "the data do not say which samples they hold")
+                self._record.writer.cannot("samples", "the data do not say which samples they hold")
                 return
-            own = completion_rows(result["log_probs"], [len(row) for row in tokens]) if result is not None else None
-            checksums = [checksum_of(row) for row in own] if own is not None else [None] * len(keys)
-            self._refreshes = [RefreshedSamples(number, version, keys, checksums), *self._refreshes][:REFRESHES]
-            self._rollout_values.append(_sampler_gap(number, own, rows_of(data, "rollout_log_probs"), data))
+            self._rollout_values = _sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
 
     # Micro-batches
 
     def sees_advantages(self, data: Any) -> None:
         """The policy is about to train these samples."""
-        with self._samples_contained:
+        with self._record.samples:
             if "advantages" in data.keys() and data["advantages"].device.type == "cpu":  # noqa: SIM118
                 advantages = data["advantages"]
                 values = advantages.values() if advantages.is_nested else advantages
-                self._advantage = float(values.abs().max()) if values.numel() else 0.0
+                largest = float(values.abs().max()) if values.numel() else 0.0
+                self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
 
     def before_microbatch(self, data: Any, role: Role) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
-        self._open = None
-        with self._samples_contained:
+        self._record.abandon_microbatch()
+        with self._record.samples:
             samples = int(data.shape[0])
-            index = self._microbatches
-            self._microbatches += 1
-            if role == "critic":
-                self._open = MicroBatch(index=index, samples=samples, role="critic", policy_version=self.version)
-                return
-            old = rows_of(data, "old_log_probs")
-            found = recognise(
-                keys_of(data),
-                [checksum_of(row) for row in old] if old is not None else [None] * samples,
-                self._refreshes if self._fresh else [],
-            )
-            self._open = MicroBatch(
-                index=index,
-                samples=samples,
-                policy_version=self.version,
-                trained=found.trained,
-                old_version=found.old_version,
-                old_source="recompute" if self._fresh else "engine",
-            )
-            if found.old_intact is not None:
-                self._intact[index] = found.old_intact
+            found = Recognised()
+            if role == "policy":
+                old = rows_of(data, "old_log_probs")
+                found = recognise(
+                    keys_of(data),
+                    [checksum_of(row) for row in old] if old is not None else [None] * samples,
+                    self._record.refreshes if self._fresh else [],
+                )
+            self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
-        with self._values_contained:
-            if self._open is None or self._open.role == "critic":
-                return
-            with torch.no_grad():
-                mask = arguments["response_mask"].bool()
-                distance = (arguments["log_prob"].detach().float() - arguments["old_log_prob"].float()).abs()
-                distance = torch.where(mask, distance, 0.0)
-                vector = torch.stack([mask.sum().float(), distance.max(), distance.sum()])
-            self._log_ratios.add(self._open.index, vector)
+        with self._record.values:
+            self._record.see_log_probs(arguments["log_prob"], arguments["old_log_prob"], arguments["response_mask"])
 
     def after_microbatch(self) -> None:
         """The forward is done and its loss known; the backward follows."""
-        with self._contained:
-            event, self._open = self._open, None
-            if event is not None:
-                self._window[event.role] += 1
-                self._writer.emit(_at(event, self._writer.now()))
+        with self._record.order:
+            self._record.close_microbatch()
 
     # Updates
 
@@ -354,139 +286,58 @@ class VerlTrainer:
     def after_update(self, engine: Any, norm: Any) -> None:
         """verl is done with an optimizer step, made or left out."""
         self._in_step = False
-        with self._contained:
+        with self._record.order:
             finite = not isinstance(norm, float) or math.isfinite(norm)
-            self._update(role_of(engine), engine, "" if finite else NOT_FINITE)
-
-    def _update(self, role: Role, engine: Any, reason: str) -> None:
-        if not self._stepped and getattr(engine, "scaler", None) is not None:
-            reason = "gradient scaler"
-        self._emit_update(
-            role,
-            applied=self._stepped,
-            rate=float(engine.optimizer.param_groups[0]["lr"]),
-            tick=getattr(engine.lr_scheduler, "last_epoch", None),
-            reason="" if self._stepped else reason,
-        )
-
-    def _emit_update(
-        self,
-        role: Role,
-        *,
-        applied: bool,
-        rate: float,
-        by_loop: bool = True,
-        tick: int | None = None,
-        reason: str = "",
-    ) -> None:
-        self.version += applied and role == "policy"
-        window, self._window[role] = self._window[role], 0
-        self._writer.emit(
-            Update(
-                at=self._writer.now(),
-                index=self._updates[role],
-                role=role,
-                applied=applied,
-                by_loop=by_loop,
-                version=self.version,
-                microbatches=window,
-                learning_rate=rate,
-                lr_tick=tick,
-                skip_reason=reason,
+            scaler = getattr(engine, "scaler", None) is not None
+            self._record.updated(
+                role_of(engine),
+                applied=self._stepped,
+                rate=float(engine.optimizer.param_groups[0]["lr"]),
+                tick=getattr(engine.lr_scheduler, "last_epoch", None),
+                reason="gradient scaler" if scaler else "" if finite else NOT_FINITE,
             )
-        )
-        self._updates[role] += 1
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: gradients are clipped, and the step comes next."""
-        with self._values_contained:
-            self._probes[self._optimizers[id(optimizer)]].before_step()
+        with self._record.values:
+            self._record.before_step(self._optimizers[id(optimizer)])
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""
         self._stepped = True
         role = self._optimizers[id(optimizer)]
         rate = optimizer.param_groups[0]["lr"]
-        with self._values_contained:
-            self._probes[role].after_step(self._updates[role], rate)
+        with self._record.values:
+            self._record.after_step(role, rate)
         if self._in_step:
             return
-        with self._contained:  # a step that verl's engine did not ask for
-            self._emit_update(role, applied=True, by_loop=False, rate=float(rate))
+        with self._record.order:  # a step that verl's engine did not ask for
+            self._record.updated(role, applied=True, by_loop=False, rate=float(rate))
 
     # Numbers, and pushes of weights
 
     def send_numbers(self) -> None:
         """Start fetching what the device has: verl synchronises with it during the push that follows."""
-        with self._values_contained:
-            for role, probe in self._probes.items():
-                worked = probe.work_up()
-                if worked is not None:
-                    updates, values = worked
-                    self._changes.add((role, updates), values)
-            self._log_ratios.send()
-            self._changes.send()
+        with self._record.values:
+            self._record.send_numbers()
 
     def pushed(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
-        with self._contained:
-            self._writer.emit(WeightSync(at=self._writer.now(), policy_version=self.version, label=label))
-        with self._values_contained:
-            self._write_numbers()
+        with self._record.order:
+            self._record.pushed(label)
+        with self._record.values:
+            self._measured()
+            self._record.write_numbers()
 
-    def _write_numbers(self) -> None:
-        microbatches = tuple(
-            MicroBatchValues(
-                index=index,
-                tokens=int(tokens),
-                # Padding alone has no ratio.
-                max_abs_log_ratio=maximum if tokens else None,
-                mean_abs_log_ratio=total / tokens if tokens else None,
-                old_intact=self._intact.pop(index, None),
-            )
-            for index, (tokens, maximum, total) in self._log_ratios.ready()
-        )
-        updates = [values for key, numbers in self._changes.ready() for values in self._update_values(*key, numbers)]
-        rollouts, self._rollout_values = self._with_advantages(), []
-        if microbatches or updates or rollouts:
-            self._writer.emit(
-                Measured(at=self._writer.now(), rollouts=rollouts, microbatches=microbatches, updates=tuple(updates))
-            )
-
-    def _with_advantages(self) -> tuple[RolloutValues, ...]:
-        """The rollout's numbers; without a refresh of its own it has no number here, and the controller's record says which."""
-        advantage, self._advantage = self._advantage, None
-        if advantage is None:
-            return tuple(self._rollout_values)
-        if not self._rollout_values:
-            return (RolloutValues(index=NO_REFRESH, max_abs_advantage=advantage),)
-        *others, last = self._rollout_values
-        return (*others, msgspec.structs.replace(last, max_abs_advantage=advantage))
-
-    def _update_values(self, role: Role, updates: tuple[int, ...], numbers: list[float]) -> list[UpdateValues]:
-        count = len(updates)
-        columns = [numbers[start : start + count] for start in range(0, 5 * count, count)]
-        return [
-            UpdateValues(
-                index=update,
-                role=role,
-                probed=self._probes[role].size,
-                changed=int(changed),
-                with_gradient=int(with_gradient),
-                visible=int(visible),
-                moved_before=int(moved),
-                max_change=largest,
-            )
-            for update, changed, with_gradient, visible, moved, largest in zip(updates, *columns, strict=True)
-        ]
+    def _measured(self) -> None:
+        """The numbers of a rollout are complete; without a refresh of its own the controller's record says which it is."""
+        values, self._rollout_values = self._rollout_values, RolloutValues(index=NO_REFRESH)
+        if values != self._rollout_values:
+            self._record.measured(values)
 
 
 NO_REFRESH = -1
 """Number of a refresh that was not made (bypass mode)."""
-
-
-def _at(event: MicroBatch, now: float) -> MicroBatch:
-    return msgspec.structs.replace(event, at=now)
 
 
 def _facts(engine: Any) -> dict[str, Any]:
