@@ -17,8 +17,8 @@ from rlstep_hooks.events import EpochEnd, Generated, Judged, Phase, PhaseName, P
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.verl.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.frameworks.verl.plan import plan_config
-from rlstep_hooks.frameworks.verl.settings import unsupported
 from rlstep_hooks.frameworks.verl.releases import SUPPORTED, installed_release
+from rlstep_hooks.frameworks.verl.settings import unsupported
 from rlstep_hooks.ledger import CONTROLLER, FolderLedger, MemoryLedger
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.recorder import Recorder, describe

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCRIPT = """
+from pathlib import Path
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 trainer = tiny_trainer(Path("out"), max_steps=4, num_iterations=2)
 {change}
