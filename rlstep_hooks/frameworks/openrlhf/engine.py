@@ -42,10 +42,16 @@ def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    last = kwargs["empty_cache"] if "empty_cache" in kwargs else len(args) > 3 and args[3]
-    if _engine is not None and last:
-        _engine.received()
+    engine = _engine
+    if engine is None:
+        return wrapped(*args, **kwargs)
+    engine.in_push = True
+    try:
+        result = wrapped(*args, **kwargs)
+    finally:
+        engine.in_push = False
+    if kwargs["empty_cache"] if "empty_cache" in kwargs else len(args) > 3 and args[3]:
+        engine.received()
     return result
 
 
@@ -62,11 +68,15 @@ class EngineRecord:
         self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
         self._contained = Contained(self._writer, ("sampler",))
         self._fingerprint = Fingerprint()
+        self.in_push = False
+        """Whether what is loaded now comes from the trainer."""
         self._load = model.load_weights
         model.load_weights = self._load_weights
         self._writer.emit(introduce(process))
 
     def _load_weights(self, weights: Any) -> Any:
+        if not self.in_push:
+            return self._load(weights)
         weights = list(weights)
         with self._contained:
             for _, tensor in weights:

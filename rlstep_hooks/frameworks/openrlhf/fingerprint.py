@@ -21,9 +21,12 @@ class Fingerprint:
 
     def add(self, tensor: Any) -> None:
         """Look at one tensor of the push."""
+        import torch
+
         flat = tensor.detach().reshape(-1)
         start = flat.numel() // 2
-        self._parts.append(flat[start : start + NUMBERS].float())
+        # A copy: the tensor itself may be gone, or be another one, at the end of the push.
+        self._parts.append(flat[start : start + NUMBERS].to(torch.float32, copy=True))
 
     def take(self) -> int | None:
         """The push's number; None if it had no tensor. The next push starts anew."""

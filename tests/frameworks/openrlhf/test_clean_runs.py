@@ -94,7 +94,7 @@ def test_critic_freezing_and_carried_gradients_by_rlstep_run(assets: Assets, ext
         "critic.freezing_steps": 1,
         "train.batch_size": 12,
     }
-    rlstep = [str(Path(sys.executable).parent / "rlstep"), "run", "--log-dir", str(tmp_path / "log"), "--"]
+    rlstep = [str(Path(sys.executable).parent / "rlstep"), "run", "--dir", str(tmp_path / "log"), "--"]
     run = audited(flags, tmp_path, extensions=extensions, prefix=rlstep)
     # The critic trains 4 micro-batches on each of 8 rollouts, 3 to an update: 10 and 2 that are left. The policy waits for two
     # rollouts, then trains the samples of three at once: 12 micro-batches, then 4 on each of 5.
