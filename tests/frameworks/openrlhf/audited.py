@@ -61,7 +61,7 @@ def audited(
     extensions: Path,
     prefix: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    limit: float = 240.0,
+    limit: float = 400.0,
 ) -> Audited:
     """Train with the audit asked for by the two documented variables, or by a prefix (`rlstep run`).
 

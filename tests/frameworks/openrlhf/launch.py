@@ -128,7 +128,7 @@ def launch(
     prefix: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     extensions: Path,
-    limit: float = 240.0,
+    limit: float = 400.0,
 ) -> Outcome:
     """Train, and leave no process behind.
 
