@@ -45,14 +45,16 @@ def bare(overrides: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     return logged_metrics
 
 
-def test_training_is_the_same_with_the_audit(overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_training_is_the_same(overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path) -> None:
     run = audited(overrides, tmp_path)
     Expected(rollouts=3, updates=12, critic_updates=12, lags=(0, 1, 2, 3)).check(run)
     assert run.report.counts.evaluation_rollouts == 4
     assert metrics(run.outcome) == bare
 
 
-def test_training_is_the_same_with_an_audit_whose_hooks_raise(overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_training_is_the_same_when_hooks_raise(
+    overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.txt"
     run = audited(
         overrides, tmp_path / "run", modules=[broken_hooks.MODULE], environment={broken_hooks.VARIABLE: str(broken)}
