@@ -26,6 +26,12 @@ SKYRL = (
 )
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are folded at the width of the terminal; here none is."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def rlstep(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit status, output and messages of one call."""
     with pytest.raises(SystemExit) as ended:
