@@ -31,16 +31,17 @@ def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | N
 
     Args:
         config_or_trainer: A GRPOConfig, RLOOConfig, GRPOTrainer or RLOOTrainer of TRL 0.16 to 1.16, or the configuration (as a
-            DictConfig or a nested dict) or the trainer of verl 0.6.1 to 0.9.
+            DictConfig or a nested dict) or the trainer of verl 0.6.1 to 0.9, or the parsed arguments of OpenRLHF 0.5 to 0.11.
         rows: Rows of the training set; read from a trainer. Left out for a configuration, totals are not evaluated.
-        world_size: Data-parallel processes; read from the trainer, the launcher's environment or the configuration. A verl
-            configuration says it itself.
+        world_size: Data-parallel processes; read from the trainer, the launcher's environment or the configuration. Those of verl and
+            OpenRLHF say it themselves.
 
     Raises:
         TypeError: No reader knows the object.
         LookupError: The framework is not installed, or its release is not supported.
         PlanError: The framework refuses this configuration, or fails on it.
     """
+    from rlstep_hooks.frameworks.openrlhf import plan as openrlhf
     from rlstep_hooks.frameworks.trl import plan as trl
     from rlstep_hooks.frameworks.verl.settings import is_config
 
@@ -50,8 +51,11 @@ def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | N
     )
     if is_config(config):
         return _plan_verl(config, trl.rows_of(trainer.train_dataset) if trainer is not None and rows is None else rows)
+    if trainer is None and openrlhf.is_config(config):
+        return openrlhf.plan_config(config, rows=rows)
     if not trl.is_config(config):
-        raise TypeError(f"no reader knows {type(config_or_trainer).__name__}; GRPO and RLOO of TRL and verl are known")
+        known = "GRPO and RLOO of TRL, verl and OpenRLHF are known"
+        raise TypeError(f"no reader knows {type(config_or_trainer).__name__}; {known}")
     return _plan_trl(config, trainer, rows, world_size)
 
 

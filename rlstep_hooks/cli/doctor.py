@@ -8,10 +8,23 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from rlstep_hooks.frameworks.openrlhf import releases as openrlhf
 from rlstep_hooks.frameworks.trl import releases as trl
 from rlstep_hooks.frameworks.verl import releases as verl
 
-PACKAGES = ("rlstep-hooks", "torch", "transformers", "accelerate", "trl", "peft", "verl", "ray", "vllm", "deepspeed")
+PACKAGES = (
+    "rlstep-hooks",
+    "torch",
+    "transformers",
+    "accelerate",
+    "trl",
+    "peft",
+    "verl",
+    "openrlhf",
+    "ray",
+    "vllm",
+    "deepspeed",
+)
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -27,7 +40,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 def diagnose() -> list[Diagnosis]:
     """All frameworks that can be observed, installed or not."""
-    of_trl, of_verl = trl.installed_release(), verl.installed_release()
+    of_trl, of_verl, of_openrlhf = trl.installed_release(), verl.installed_release(), openrlhf.installed_release()
     return [
         Diagnosis(
             f"TRL {of_trl.trl} with transformers {of_trl.transformers}" if of_trl is not None else "TRL",
@@ -44,6 +57,14 @@ def diagnose() -> list[Diagnosis]:
             "main_ppo with FSDP, V1 sync and colocate_async and the legacy RayPPOTrainer, from 0.9 on (earlier: the plan): rollouts "
             "with their weight versions, old log-probs, micro-batches, updates of policy and critic, weight syncs, validation",
             "separate_async, the trainers of verl.experimental, Megatron and other engines",
+        ),
+        Diagnosis(
+            f"OpenRLHF {of_openrlhf.openrlhf}" if of_openrlhf is not None else "OpenRLHF",
+            of_openrlhf.supported if of_openrlhf is not None else None,
+            openrlhf.SUPPORTED,
+            "train_ppo_ray, synchronous and asynchronous, from 0.11 on (earlier: the plan): rollouts with the weights that sampled "
+            "them, old log-probs, micro-batches, updates of policy and critic, weight syncs on both sides",
+            "weights that colocated engines take through CUDA IPC; the processes of reference and reward models",
         ),
     ]
 
