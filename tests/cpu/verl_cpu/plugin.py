@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from verl_cpu import offload, platform, process_group, rollout_registry, value_head
+from verl_cpu import offload, platform, process_group, rollout_registry, value_head, vllm_weights
 
 platform.install()
 process_group.install()
 offload.install()
 value_head.install()
 rollout_registry.install()
+vllm_weights.install()
