@@ -10,12 +10,12 @@ if [ "$NVLINK_COUNT" -gt 0 ]; then HAS_NVLINK=1; else HAS_NVLINK=0; fi
 SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"
 source "${SCRIPT_DIR}/models/qwen3-4B.sh"
 CKPT_ARGS=(
-   --hf-checkpoint /root/Qwen3-4B
-   # --ref-load /root/other
+   --hf-checkpoint /data/Qwen3-4B
+   # --ref-load /data/other
    --save-interval 20
 )
 ROLLOUT_ARGS=(
-   --prompt-data /root/dapo-math-17k.jsonl
+   --prompt-data /data/dapo-math-17k.jsonl
    --input-key prompt --rollout-shuffle
    --num-rollout 3000
    --rollout-batch-size 32
