@@ -6,6 +6,7 @@ the settings, defaults and formulas of one system. It never imports that system.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -115,7 +116,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return processes.count
 
 
-class Reader:
+class Reader(ABC):
     """One system. Subclasses set the class variables and write `read`."""
 
     name: ClassVar[str]
@@ -129,14 +130,15 @@ class Reader:
     config_settings: ClassVar[tuple[str, ...]] = ("config",)
     """Settings that name a YAML or TOML file with further settings."""
 
+    @abstractmethod
     def defaults(self, version: str) -> Mapping[str, Any]:
         """What the framework does without a setting, by the setting's name (dots between parts, underscores within).
 
         Raises:
             LaunchError: This release is not known.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, request: Request) -> Reading:
         """The Schedule that a launch means.
 
@@ -145,7 +147,6 @@ class Reader:
             UnknownValueError: A setting that the plan needs cannot be known.
             PlanError: The framework itself would end the run with an error (`rlstep_hooks.planning`).
         """
-        raise NotImplementedError
 
     def write(self, schedule: Schedule) -> Conversion:
         """A launch of this framework with the same schedule.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,7 +26,7 @@ SHARED: tuple[tuple[type[Rule], str], ...] = (
 """Rules of running training that a plan already decides, each with the report that taught it."""
 
 
-class PlanRule:
+class PlanRule(ABC):
     """One thing that a plan shows. Its docstring is its documentation page."""
 
     code: ClassVar[str]
@@ -34,9 +35,9 @@ class PlanRule:
     report: ClassVar[str]
     """The report that taught it."""
 
+    @abstractmethod
     def check(self, reading: Reading) -> Finding | None:
         """The finding, or None where all is well or the plan does not say."""
-        raise NotImplementedError
 
     def found(self, *, expected: str, observed: str, why: str, fix: str, severity: Severity | None = None) -> Finding:
         """A finding of this rule."""
