@@ -7,12 +7,13 @@ nox -s unit            the fast path
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2024.3.2"
-nox.options.sessions = ["lint", "unit", "trl", "verl"]
+nox.options.sessions = ["lint", "unit", "trl", "verl", "openrlhf"]
 nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
@@ -134,6 +135,28 @@ def verl_vllm(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     install_trl(session, NEWEST)
     session.run("rlstep", "demo", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def detect(session: nox.Session) -> None:
+    """The fault corpora of all frameworks and their clean runs, in one table: found or not, by which rule, how much later."""
+    session.install("-e", ".")
+    outcomes = Path(session.create_tmp(), "outcomes.jsonl").absolute()
+    outcomes.unlink(missing_ok=True)
+    for name in (f"trl(release='{NEWEST}')", "verl", "openrlhf"):
+        tests = ("-k", "fault_is_found or test_clean_runs")
+        session.run(
+            sys.executable,
+            "-m",
+            "nox",
+            "-s",
+            name,
+            "--",
+            *tests,
+            env={"RLSTEP_DETECTIONS": str(outcomes)},
+            external=True,
+        )
+    session.run("python", "-m", "tests.detection.table", str(outcomes))
 
 
 @nox.session

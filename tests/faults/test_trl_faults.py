@@ -11,14 +11,18 @@ import pytest
 pytest.importorskip("trl")
 
 from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.judge import Judge
 from rlstep_hooks.report import Finding, Report, Where
 from rlstep_hooks.rules import BY_CODE
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
+from tests.detection.outcomes import Clean, Detected, delay_of, note
 from tests.faults.trl_faults import EXPRESSIBLE, FAULTS, RELEASE, WHOLE_RUN, Apply, Fault, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from rlstep_hooks.events import AnyEvent
 
 PROVOKED_ELSEWHERE = {
     "RLS102": "an information about the plan",
@@ -33,13 +37,24 @@ PROVOKED_ELSEWHERE = {
 """Rules without a fault here, and why."""
 
 
-def train(folder: Path, settings: dict[str, Any], prepare: Apply, apply: Apply) -> Report:
-    audit = StepAuditCallback(log_dir=None, listeners=())
+class Recorded:
+    """Keeps the events of a run."""
+
+    def __init__(self) -> None:
+        self.events: list[AnyEvent] = []
+
+    def heard(self, event: AnyEvent, judge: Any) -> None:
+        self.events.append(event)
+
+
+def train(folder: Path, settings: dict[str, Any], prepare: Apply, apply: Apply) -> tuple[Report, list[AnyEvent]]:
+    recorded = Recorded()
+    audit = StepAuditCallback(log_dir=None, listeners=(recorded,))
     trainer = tiny_trainer(folder, callbacks=[audit], **settings)
     prepare(trainer)
     apply(trainer)
     trainer.train()
-    return audit.report
+    return audit.report, recorded.events
 
 
 def alarms(report: Report) -> list[Finding]:
@@ -54,6 +69,12 @@ def frozen_imports() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def numbers_with_each_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a run whose rollouts take longer than the interval, which is a second; these take milliseconds."""
+    monkeypatch.setattr("rlstep_hooks.frameworks.trl.callback.INTERVAL", 0.0)
+
+
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Reports of runs without a fault, one for each setting."""
@@ -61,7 +82,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @cache
     def trained(settings: tuple[tuple[str, Any], ...], prepare: Apply) -> Report:
-        return train(folder, dict(settings), prepare, unchanged)
+        report, _ = train(folder, dict(settings), prepare, unchanged)
+        note(Clean(framework="TRL", alarms=tuple(finding.code for finding in alarms(report))))
+        return report
 
     return lambda fault: trained(tuple(sorted(fault.settings.items())), fault.prepare)
 
@@ -83,13 +106,23 @@ def comes_before(found: Where, fault: Where) -> bool:
 def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, clean: Any) -> None:
     without = clean(fault)
     assert (without.verdict, alarms(without)) == ("PASS", [])
-    report = train(tmp_path, dict(fault.settings), fault.prepare, fault.apply)
+    report, events = train(tmp_path, dict(fault.settings), fault.prepare, fault.apply)
     named = [finding for finding in alarms(report) if finding.code == fault.code]
-    assert named, f"not found by {fault.code}; found: {[str(finding) for finding in alarms(report)]}"
     assert RELEASE is not None
     place = fault.place(RELEASE)
-    assert is_at(named[0].where, place), f"at {named[0].where} instead of {place}"
     early = [str(finding) for finding in alarms(report) if comes_before(finding.where, place)]
+    note(
+        Detected(
+            framework="TRL",
+            fault=fault.name,
+            report=fault.report,
+            code=fault.code,
+            delay=delay_of(events, Judge(), fault.code, place),
+            early=len(early),
+        )
+    )
+    assert named, f"not found by {fault.code}; found: {[str(finding) for finding in alarms(report)]}"
+    assert is_at(named[0].where, place), f"at {named[0].where} instead of {place}"
     assert not early, "found before the fault began"
 
 

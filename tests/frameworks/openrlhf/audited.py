@@ -12,6 +12,8 @@ from rlstep_hooks.events import AnyEvent, Judged
 from rlstep_hooks.frameworks.openrlhf.launch import HOOK
 from rlstep_hooks.ledger import CONTROLLER, Record, records
 from rlstep_hooks.replay import report_of
+from rlstep_hooks.report import Where
+from tests.detection.outcomes import Delay, delay_of
 from tests.frameworks.openrlhf.launch import Outcome, launch
 
 if TYPE_CHECKING:
@@ -46,8 +48,15 @@ class Audited:
 
     def findings(self) -> list[Finding]:
         """Every finding when it first came up, in the order of the run."""
-        judge = ControlledRun(lambda rank: recorded_phases(self.folder, self.report.run, rank))
+        judge = self._judge()
         return [finding for event in self.record(CONTROLLER) for finding in judge.observe(event)]
+
+    def delay(self, code: str, rollout: int | None) -> Delay | None:
+        """How long after the first event of a rollout a rule named it; None if it never did."""
+        return delay_of(self.record(CONTROLLER), self._judge(), code, Where(rollout=rollout))
+
+    def _judge(self) -> ControlledRun:
+        return ControlledRun(lambda rank: recorded_phases(self.folder, self.report.run, rank))
 
     def _records(self) -> list[Record]:
         (run,) = records(self.folder).values()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlstep_hooks.events import Generated, Measured, RolloutValues, Update, WeightSync
+from tests.detection.outcomes import Clean, note
 from tests.frameworks.openrlhf.audited import Audited, alarms, audited, tail
 from tests.frameworks.openrlhf.launch import Assets, reinforce
 
@@ -21,8 +22,10 @@ ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advanta
 
 def check(run: Audited, **counts: int) -> None:
     """A clean run: what was counted, and nothing found but what the plan itself shows (RLS601, a horizon of other updates)."""
+    found = [finding for finding in alarms(run.report) if finding.code != "RLS601"]
+    note(Clean(framework="OpenRLHF", alarms=tuple(finding.code for finding in found)))
     assert run.outcome.status == 0, tail(run.outcome)
-    assert [str(f) for f in alarms(run.report) if f.code != "RLS601"] == []
+    assert [str(finding) for finding in found] == []
     assert run.live is not None
     assert run.live.verdict == run.report.verdict == "PASS", "judged while it ran as it is from its records"
     assert {name: getattr(run.report.counts, name) for name in counts} == counts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks.events import RunEnded
+from tests.detection.outcomes import Detected, note
 from tests.frameworks.openrlhf.audited import Audited, alarms, audited, tail
 from tests.frameworks.openrlhf.faults import FAULTS, asking
 from tests.frameworks.openrlhf.launch import Assets, reinforce
@@ -77,6 +78,8 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     run, fault = run_of(launch), FAULTS[name]
     at = LAUNCHES[launch].faults[name] + fault.shows_after
     found = [finding.where.rollout for finding in alarms(run.report) if finding.code == fault.code]
+    delay = run.delay(fault.code, at)
+    note(Detected(framework="OpenRLHF", fault=name, report=fault.report, code=fault.code, delay=delay, early=0))
     assert at in found, [str(finding) for finding in alarms(run.report)]
 
 

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.controlled.live import recorded_phases
+from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.events import AnyEvent, Judged
 from rlstep_hooks.ledger import CONTROLLER, Record, records
 from rlstep_hooks.replay import report_of
+from rlstep_hooks.report import Where
+from tests.detection.outcomes import Clean, Delay, delay_of, note
 from tests.frameworks.verl.launch import Outcome, launch
 
 if TYPE_CHECKING:
@@ -42,6 +46,11 @@ class Audited:
     def record(self, process: str) -> list[AnyEvent]:
         """The events of one process of the run."""
         return next((list(found.events()) for found in self._records() if found.process == process), [])
+
+    def delay(self, code: str, rollout: int | None) -> Delay | None:
+        """How long after the first event of a rollout a rule named it; None if it never did."""
+        judge = ControlledRun(lambda rank: recorded_phases(self.folder, self.report.run, rank))
+        return delay_of(self.record(CONTROLLER), judge, code, Where(rollout=rollout))
 
     def _records(self) -> list[Record]:
         (run,) = records(self.folder).values()
@@ -127,6 +136,7 @@ class Expected:
 
     def check(self, run: Audited) -> None:
         """A clean run: what was counted, and nothing found."""
+        note(Clean(framework="verl", alarms=tuple(finding.code for finding in alarms(run.report))))
         assert run.outcome.status == 0, tail(run.outcome)
         assert problems(run.report) == []
         assert run.report.verdict == "PASS"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks.events import RunEnded
+from tests.detection.outcomes import Detected, note
 from tests.frameworks.verl.audited import Audited, alarms, audited, tail
 from tests.frameworks.verl.faults import FAULTS, MODULE, Fault, asking
 from tests.frameworks.verl.launch import Assets, critic, grpo
@@ -96,6 +97,8 @@ def named(run: Audited, fault: Fault) -> list[int | None]:
 def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
     run, fault = run_of(launch), FAULTS[name]
     at = LAUNCHES[launch].faults[name] + fault.shows_after
+    delay = run.delay(fault.code, None if fault.whole_run else at)
+    note(Detected(framework="verl", fault=name, report=fault.report, code=fault.code, delay=delay, early=0))
     assert (None if fault.whole_run else at) in named(run, fault), [str(finding) for finding in alarms(run.report)]
 
 

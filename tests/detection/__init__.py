@@ -1,0 +1,1 @@
+"""What the fault corpora of all frameworks found, in one table: `nox -s detect`."""

@@ -1,0 +1,70 @@
+"""Prints what the fault tests noted: `python -m tests.detection.table FILE`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.detection.classes import CLASS_OF, CLASSES
+from tests.detection.outcomes import Clean, Detected, read
+
+OF_THE_WHOLE_RUN = {
+    "RLS505": "one good sample anywhere would clear it",
+    "RLS603": "a rate that comes back would clear it",
+}
+"""Rules that can only speak at the end of a run, and why."""
+
+
+def show(outcomes: list[Detected | Clean]) -> bool:
+    """Print the table and the sums; whether every fault was found within one rollout, and no clean run has an alarm."""
+    detected = sorted(
+        (outcome for outcome in outcomes if isinstance(outcome, Detected)),
+        key=lambda outcome: (CLASS_OF[outcome.report], outcome.report, outcome.framework),
+    )
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in ("class", "report", "framework", "fault", "found by"):
+        table.add_column(name, no_wrap=name != "fault")
+    table.add_column("events after", justify="right")
+    table.add_column("rollouts after", justify="right")
+    for one in detected:
+        table.add_row(CLASS_OF[one.report], one.report, one.framework, one.fault.replace("_", " "), *_found(one))
+    console = Console(width=150)
+    console.print(table)
+    clean = [outcome for outcome in outcomes if isinstance(outcome, Clean)]
+    found = [one for one in detected if one.delay is not None]
+    soon = [one for one in found if one.delay is not None and one.delay.rollouts <= 1]
+    at_end = [one for one in found if one not in soon and one.code in OF_THE_WHOLE_RUN]
+    alarmed = [outcome for outcome in clean if outcome.alarms]
+    early = [one for one in detected if one.early]
+    classes = Counter(CLASS_OF[one.report] for one in detected)
+    named = ", ".join(f"{letter} {CLASSES[letter]} ({classes[letter]})" for letter in sorted(classes))
+    console.print(
+        f"\n{len(detected)} faults in real runs: {len(found)} found, {len(soon)} of them within one rollout, "
+        f"{len(at_end)} at the end of the run, which their rules are about; {len(early)} with an alarm before the fault.",
+        f"{len(clean)} clean runs: {len(alarmed)} with an alarm.",
+        f"classes: {named}",
+        sep="\n",
+        highlight=False,
+    )
+    return len(soon) + len(at_end) == len(detected) and not alarmed and not early
+
+
+def _found(one: Detected) -> tuple[str, str, str]:
+    if one.delay is None:
+        return "NOT FOUND", "", ""
+    if one.code in OF_THE_WHOLE_RUN:
+        return one.code, "at the end", "at the end"
+    return one.code, str(one.delay.events), str(one.delay.rollouts)
+
+
+def main() -> None:
+    """Print the table of a file; exit status 1 if a fault was missed or a clean run has an alarm."""
+    sys.exit(0 if show(read(Path(sys.argv[1]))) else 1)
+
+
+if __name__ == "__main__":
+    main()
