@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-OldLogProbSource = Literal["recompute", "at_rollout", "engine", "detach"]
-"""Where the denominator of the ratio comes from; `detach` is the current forward itself, so the ratio is 1 by construction."""
+OldLogProbSource = Literal["recompute", "at_rollout", "engine", "detach", "none"]
+"""Where the denominator of the ratio comes from; `detach` is the current forward itself, so the ratio is 1 by construction; with
+`none` the loss has no ratio (A2C)."""
 
 ReferenceSource = Literal["none", "at_rollout", "in_loss"]
 """Where the log-probs of the reference model are computed."""
@@ -44,6 +45,50 @@ Clock = Literal["update", "rollout", "pass", "microbatch", "sample"]
 
 Syncs = Literal["unseen", "after_updates", "first_and_after_updates"]
 """When weights go to the rollout engine: where nothing is known, after the updates of each rollout, or also before the first."""
+
+CriticOrder = Literal["before", "after", "free"]
+"""When a critic with updates of its own is trained on a rollout: before the policy, after it, or in any order with it."""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Completions for the logs that a trainer samples from its evaluation set between rollouts.
+
+    The loop over the evaluation loader ends with `break`, so accelerate takes that loader for the one in use, until the loader
+    of prompts begins anew: it stands on its last batch if it has one batch only, and never otherwise.
+    """
+
+    every: int
+    """Rollouts between two samplings; the first rollout is followed by one."""
+    batches: int
+    """Batches of the evaluation loader on one process; at least 1."""
+
+
+class Flush(msgspec.Struct, frozen=True, kw_only=True):
+    """Rollouts in which every micro-batch is an update: those whose loader of prompts stands on its last batch.
+
+    accelerate ends a window at each micro-batch while the loader in use is at its end (accelerator.py `_do_sync`, 1.10 to 1.15).
+    """
+
+    rollouts_per_epoch: int
+    """Rollouts of one pass of the loader."""
+    sampling: Sampling | None = None
+    """Completions sampled between rollouts, which put another loader in use; None where there are none."""
+
+    def rollouts_before(self, start: int) -> int:
+        """Rollouts of the pass that begins at rollout `start` (counted from 0) before each micro-batch becomes an update; all of
+        them where that never happens."""
+        last = self.rollouts_per_epoch - 1
+        if self.sampling is None:
+            return last
+        sampled = -start % self.sampling.every
+        if sampled >= last:
+            return last
+        return sampled + 1 if self.sampling.batches == 1 else self.rollouts_per_epoch
+
+    def covers(self, rollout: int) -> bool:
+        """Whether every micro-batch of this rollout (counted from 0) is an update."""
+        place = rollout % self.rollouts_per_epoch
+        return place >= self.rollouts_before(rollout - place)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +138,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Of a critic: the same while the policy waits (`frozen_rollouts`), where padding then differs; empty where it does not."""
     remainder: Remainder = "error"
     """What becomes of samples that do not fill a mini-batch."""
+    flush: Flush | None = None
+    """Rollouts in which every micro-batch is an update; None where no rollout is so."""
     samples_added_per_rollout: int = 0
     """Padding samples that a rollout gets so that it divides."""
     samples_dropped_per_rollout: int = 0
@@ -151,7 +198,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     step_means: str
     """The same in words, for example "1 step = 1 rollout = 4 updates"."""
     critic: Schedule | None = None
-    """The critic's own schedule, where there is a critic."""
+    """The critic's own schedule, where it has updates of its own."""
+    critic_order: CriticOrder = "before"
+    """When the critic is trained on a rollout."""
 
     settings: dict[str, Any] = {}
     """What the user wrote: the framework's own names and values behind these numbers."""
@@ -159,6 +208,59 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """For each formula used: where it is documented or which source line computes it."""
     not_evaluated: dict[str, str] = {}
     """Quantities that cannot be known, with the reason."""
+
+    @classmethod
+    def ppo(
+        cls,
+        *,
+        actors: int,
+        steps: int,
+        epochs: int = 1,
+        minibatches: int | tuple[int, ...] = 1,
+        rollouts: int | None = None,
+        microbatches: int = 1,
+        early_stop: bool = False,
+        old_logprobs: OldLogProbSource = "at_rollout",
+        critic: Schedule | None = None,
+        critic_order: CriticOrder = "free",
+        algorithm: str = "PPO",
+    ) -> Schedule:
+        """The plan of a PPO loop of one's own: `actors * steps` samples a rollout, `epochs` passes over them in mini-batches.
+
+        `Schedule.ppo(actors=8, steps=128, epochs=3, minibatches=4)` is the PPO paper's Atari experiment: 1 024 samples a rollout,
+        12 updates of 256 samples each.
+
+        Args:
+            actors: Environments that one process steps (for language models: prompts).
+            steps: Timesteps of each in one rollout (completions of each prompt).
+            epochs: Passes over the samples of a rollout.
+            minibatches: Updates of one pass: how many of equal size, or the sizes one by one.
+            rollouts: Rollouts of the run; None where it may end after any of them.
+            microbatches: Forwards and backwards that accumulate before an update, of equal size.
+            early_stop: Whether the updates on a rollout may end before the plan's last one (a limit on the KL divergence).
+            old_logprobs: Where the denominator of the ratio comes from.
+            critic: The plan of a critic with an optimizer of its own; None where one optimizer trains both.
+            critic_order: When it is trained on a rollout.
+            algorithm: Its name in reports.
+
+        Raises:
+            ValueError: A size is below 1, or the samples do not divide.
+        """
+        from rlstep_hooks.frameworks.classic.ppo import ppo_schedule
+
+        return ppo_schedule(
+            actors=actors,
+            steps=steps,
+            epochs=epochs,
+            minibatches=minibatches,
+            rollouts=rollouts,
+            microbatches=microbatches,
+            early_stop=early_stop,
+            old_logprobs=old_logprobs,
+            critic=critic,
+            critic_order=critic_order,
+            algorithm=algorithm,
+        )
 
     @property
     def samples_trained_per_rollout(self) -> int:

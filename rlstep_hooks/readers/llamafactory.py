@@ -17,6 +17,7 @@ from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers import processes
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request
 from rlstep_hooks.readers.phases import Passes, schedule_in_phases
+from rlstep_hooks.schedule import Flush
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,6 +101,7 @@ class LLaMAFactory(Reader):
             reuse_epochs=accumulation.passes,
             samples_per_microbatch=micro * world_size,
             remainder="flush" if accumulation.window > 1 else "error",
+            flush=Flush(rollouts_per_epoch=passes.per_epoch) if accumulation.window > 1 and passes.per_epoch else None,
             old_logprob_source="at_rollout",
             reference_source="at_rollout",
             lags=accumulation.flushed_lags if accumulation.window > 1 and passes.rollouts != 0 else accumulation.lags,
@@ -167,7 +169,7 @@ def _updates(accumulation: Accumulation, passes: Passes) -> tuple[int | None, di
     if not passes.per_epoch:
         return 0, {}
     try:
-        return updates_of_run(accumulation, rollouts=passes.rollouts, rollouts_per_epoch=passes.per_epoch), {}
+        return updates_of_run(accumulation, Flush(rollouts_per_epoch=passes.per_epoch), rollouts=passes.rollouts), {}
     except OverflowError as error:
         return None, {"updates": str(error)}
 

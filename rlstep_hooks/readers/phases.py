@@ -11,7 +11,18 @@ from typing import Any
 
 import msgspec
 
-from rlstep_hooks.schedule import Bound, Clock, OldLogProbSource, ReferenceSource, Remainder, Schedule, StepUnit, Syncs
+from rlstep_hooks.schedule import (
+    Bound,
+    Clock,
+    CriticOrder,
+    Flush,
+    OldLogProbSource,
+    ReferenceSource,
+    Remainder,
+    Schedule,
+    StepUnit,
+    Syncs,
+)
 
 STEP_WORDS: dict[StepUnit, str] = {
     "rollout": "rollout",
@@ -131,6 +142,7 @@ def schedule_in_phases(
     updates_bound: Bound = "exact",
     updates: int | None = None,
     remainder: Remainder = "error",
+    flush: Flush | None = None,
     samples_added: int = 0,
     samples_dropped: int = 0,
     frozen_rollouts: int = 0,
@@ -147,6 +159,7 @@ def schedule_in_phases(
     step_unit: StepUnit = "rollout",
     step_means: str = "",
     critic: Schedule | None = None,
+    critic_order: CriticOrder = "before",
     settings: dict[str, Any] | None = None,
     formulas: tuple[Any, ...] = (),
     not_evaluated: dict[str, str] | None = None,
@@ -162,7 +175,7 @@ def schedule_in_phases(
         updates: The total, where it is not `(rollouts - frozen_rollouts) * updates_per_rollout`, rounded down.
         lags: Where they are not 0, 1, ..., `updates_per_rollout` - 1.
         ratio_one_updates: Where they do not follow from the source of the old log-probs: all with "detach", the first with
-            "recompute" and "at_rollout", none with "engine".
+            "recompute" and "at_rollout", none with "engine" and "none".
         lr_horizon: None where the schedule has no end (a constant rate) or is built for the run's own ticks.
         step_means: Where it is not one unit with its updates.
         formulas: The reader's formulas, for `sources`.
@@ -183,6 +196,7 @@ def schedule_in_phases(
         ratio_one_updates = {
             "detach": tuple(range(1, made + 1)),
             "engine": (),
+            "none": (),
             "recompute": (1,),
             "at_rollout": (1,),
         }[old_logprob_source]
@@ -211,6 +225,7 @@ def schedule_in_phases(
         updates_bound=updates_bound,
         minibatches=minibatches,
         remainder=remainder,
+        flush=flush,
         samples_added_per_rollout=samples_added,
         samples_dropped_per_rollout=samples_dropped,
         frozen_rollouts=frozen_rollouts,
@@ -236,6 +251,7 @@ def schedule_in_phases(
         step_unit=step_unit,
         step_means=step_means or _step_means(step_unit, per_rollout),
         critic=critic,
+        critic_order=critic_order,
         settings=settings or {},
         sources={formula.quantity: formula.source for formula in formulas},
         not_evaluated=unknown,

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.frameworks.classic.accumulation import Accumulation, Sampling, updates_of_run
+from rlstep_hooks.frameworks.classic.accumulation import Accumulation, updates_of_run
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request, nearest, release_of
 from rlstep_hooks.readers.calls import names_of
 from rlstep_hooks.readers.phases import Passes, schedule_in_phases
+from rlstep_hooks.schedule import Flush, Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,12 +93,11 @@ class TRLPPO(Reader):
         rows = request.rows()
         passes = _passes(settings, release, rows.count, rows.source, samples, samples // group)
         sampling, unknown = _sampling(request, release, passes, sizes.world_size, rloo=rloo)
-        updates = None
+        updates = flush = None
         if not unknown and passes.rollouts is not None and passes.per_epoch:
+            flush = Flush(rollouts_per_epoch=passes.per_epoch, sampling=sampling)
             try:
-                updates = updates_of_run(
-                    accumulation, rollouts=passes.rollouts, rollouts_per_epoch=passes.per_epoch, sampling=sampling
-                )
+                updates = updates_of_run(accumulation, flush, rollouts=passes.rollouts)
             except OverflowError as error:
                 unknown = str(error)
         elif passes.per_epoch is None:
@@ -122,6 +122,7 @@ class TRLPPO(Reader):
             updates_per_rollout=accumulation.updates_per_rollout,
             updates=updates,
             remainder="flush" if flushes and not accumulation.carries else "carry" if accumulation.carries else "error",
+            flush=flush if flushes else None,
             old_logprob_source="at_rollout",
             reference_source="at_rollout",
             lags=accumulation.flushed_lags if _flushes(accumulation, passes, updates) else accumulation.lags,

@@ -14,6 +14,7 @@ from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request, multiples, release_of
 from rlstep_hooks.readers.calls import names_of
 from rlstep_hooks.readers.phases import Passes, schedule_in_phases
+from rlstep_hooks.schedule import Flush
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,8 +80,9 @@ class TRLStep(Reader):
         asked = -(-settings.count("steps") // batch) if known else None
         passes = _passes(rows.count, batch * world_size, asked)
         updates = None
-        if passes.rollouts is not None and passes.per_epoch:
-            updates = updates_of_run(accumulation, rollouts=passes.rollouts, rollouts_per_epoch=passes.per_epoch)
+        flush = Flush(rollouts_per_epoch=passes.per_epoch) if passes.per_epoch else None
+        if flush is not None and passes.rollouts is not None:
+            updates = updates_of_run(accumulation, flush, rollouts=passes.rollouts)
         early = settings.given.flag(*settings.names("early_stopping"))
         sizes = {
             "batch_size": batch,
@@ -102,6 +104,7 @@ class TRLStep(Reader):
             updates=updates,
             updates_bound="upper" if early else "exact",
             remainder="flush" if window > 1 else "error",
+            flush=flush if window > 1 else None,
             old_logprob_source="at_rollout",
             reference_source="at_rollout",
             lags=accumulation.flushed_lags if window > 1 else accumulation.lags,

@@ -44,6 +44,8 @@ class ExpectedMicroBatch(msgspec.Struct, frozen=True, gc=False, tag="microbatch"
     role: Role = "policy"
     at_most: int | None = None
     """Where token counts decide: samples of the mini-batch that are left."""
+    may_end: bool = False
+    """Whether the updates on this rollout may end here instead (an early stop)."""
 
 
 class ExpectedUpdate(msgspec.Struct, frozen=True, gc=False, tag="update"):
@@ -78,6 +80,8 @@ ExpectedEvent = (
     | ExpectedEnd
 )
 
-Outcome = bool | int | None
-"""What a timeline is told of the event that met its expectation: whether an update was applied, or the samples of a micro-batch or
-of a rollout."""
+Ended = Literal["ended"]
+
+Outcome = bool | int | Ended | None
+"""What a timeline is told of its expectation: whether an update was applied, the samples of a micro-batch or of a rollout, or that the
+updates on this rollout ended before it."""

@@ -85,7 +85,10 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
             yield from critic.phase(samples, None, waits or critic.schedule.minibatches)
         if rollout >= schedule.frozen_rollouts:
             lag = 0 if counted else None
-            made, applied = yield from policy.phase(samples + waiting, lag, schedule.minibatches)
+            if schedule.flush is not None:
+                made, applied = yield from policy.windows(lag, flushed=schedule.flush.covers(rollout))
+            else:
+                made, applied = yield from policy.phase(samples + waiting, lag, schedule.minibatches)
             updates, version, waiting = updates + made, version + applied, 0
         elif schedule.frozen_samples_kept:
             waiting += samples
@@ -166,6 +169,28 @@ class _Updates:
             count += 1
         return count
 
+    def windows(self, lag: int | None, *, flushed: bool) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+        """The updates on one rollout whose windows go on over passes and rollouts, as accelerate counts them.
+
+        Args:
+            lag: Lag of the first of them; None where there is no ratio.
+            flushed: Whether every micro-batch is an update.
+
+        Returns:
+            Updates made, and how many of them were applied.
+        """
+        size = self.schedule.samples_per_microbatch
+        each = None if size is None else size // self.schedule.world_size
+        made = applied = 0
+        for _ in range(self.schedule.microbatches_per_rollout or 0):
+            yield ExpectedMicroBatch(each, None if lag is None else lag + applied, self._role)
+            self._window += 1
+            if flushed or self._window == self.schedule.window:
+                applied += (yield ExpectedUpdate(self._window, self._role)) is not False
+                made += 1
+                self._window = 0
+        return made, applied
+
     def _carried_pass(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
         """A pass whose accumulation goes on from the one before; samples that fill no micro-batch are dropped."""
         each = (self.schedule.samples_per_microbatch or samples) // self.schedule.world_size
@@ -236,4 +261,6 @@ class PhaseCursor:
 
 def _carried(microbatches: int, schedule: Schedule | None) -> int:
     """Micro-batches since the last update whose gradients the next rollout goes on with."""
-    return microbatches % schedule.window if schedule is not None and schedule.remainder == "carry" else 0
+    if schedule is None or (schedule.remainder != "carry" and schedule.flush is None):
+        return 0
+    return microbatches % schedule.window

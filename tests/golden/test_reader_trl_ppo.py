@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.frameworks.classic.accumulation import Accumulation, Sampling, updates_of_run
+from rlstep_hooks.frameworks.classic.accumulation import Accumulation, updates_of_run
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
+from rlstep_hooks.schedule import Flush, Sampling
+from rlstep_hooks.timeline import ExpectedRollout, ExpectedUpdate, expected_events
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rlstep_hooks.schedule import Schedule
 
 PPO = "python my_ppo.py --num_ppo_epochs 4 --num_mini_batches 4 --per_device_train_batch_size 4 --num_sample_generations 0 "
 
@@ -109,26 +113,27 @@ def test_sampled_completions_move_the_flush(
 ) -> None:
     """Executed with evaluation sets of 0, 100 and 10 rows in batches of 8 (all but the last two)."""
     accumulation = Accumulation(microbatches=(4,) * 8, passes=4, window=8)
-    assert updates_of_run(accumulation, rollouts=rollouts, rollouts_per_epoch=per_epoch, sampling=sampling) == updates
+    flush = Flush(rollouts_per_epoch=per_epoch, sampling=sampling)
+    assert updates_of_run(accumulation, flush, rollouts=rollouts) == updates
 
 
 def test_carried_windows_end_with_a_pass() -> None:
     """Executed: 1, 1, 1, 9, 1, 1, 1, 9, 1 with 9 micro-batches a rollout and GA=8."""
     accumulation = Accumulation(microbatches=(3, 3, 2) * 3, passes=1, window=8)
-    assert updates_of_run(accumulation, rollouts=9, rollouts_per_epoch=4) == 25
+    assert updates_of_run(accumulation, Flush(rollouts_per_epoch=4), rollouts=9) == 25
 
 
 def test_carried_windows_within_a_pass() -> None:
     """Executed: 2, 2, 3, 2, 3, ... with 12 micro-batches a rollout and GA=5."""
     accumulation = Accumulation(microbatches=(3, 2) * 3, passes=2, window=5)
-    assert updates_of_run(accumulation, rollouts=24, rollouts_per_epoch=30) == 57
+    assert updates_of_run(accumulation, Flush(rollouts_per_epoch=30), rollouts=24) == 57
     assert accumulation.lags == (0, 1, 2, 3)
 
 
 def test_absurdly_many_passes_are_refused() -> None:
     accumulation = Accumulation(microbatches=(1,), passes=1, window=2)
     with pytest.raises(OverflowError):
-        updates_of_run(accumulation, rollouts=10**9, rollouts_per_epoch=1)
+        updates_of_run(accumulation, Flush(rollouts_per_epoch=1), rollouts=10**9)
 
 
 def test_the_example_script_samples_from_100_rows() -> None:
@@ -266,3 +271,36 @@ def test_python_file(tmp_path: Path) -> None:
         "PPOTrainer(args=args).train()\n"
     )
     assert read(file, rows=96).schedule.updates == 80
+
+
+def _windows(schedule: Schedule) -> list[list[int]]:
+    """Micro-batches of each planned update, rollout by rollout."""
+    made: list[list[int]] = []
+    for event in expected_events(schedule):
+        if isinstance(event, ExpectedRollout):
+            made.append([])
+        elif isinstance(event, ExpectedUpdate):
+            made[-1].append(event.microbatches or 0)
+    return made
+
+
+def test_in_the_last_rollout_of_a_pass_each_microbatch_is_an_update() -> None:
+    """TRL's PPOTrainer with GA=8, M=4, E=4 on 96 rows, executed: 4, 4, 32, 4, 4, 32 updates."""
+    schedule = read(PPO + "--gradient_accumulation_steps 8 --total_episodes 192", rows=96).schedule
+    made = _windows(schedule)
+    assert [len(updates) for updates in made] == [4, 4, 32, 4, 4, 32]
+    assert made[1] == [8] * 4
+    assert made[2] == [1] * 32
+    assert sum(len(updates) for updates in made) == schedule.updates
+
+
+def test_windows_go_on_over_rollouts_in_the_timeline() -> None:
+    """Executed: 1, 1, 2, 1, 1, 2, ... with GA=3, M=4, E=1; the end of a pass takes what was carried."""
+    launch = (
+        "python ppo.py --num_ppo_epochs 1 --num_mini_batches 4 --per_device_train_batch_size 4 "
+        "--gradient_accumulation_steps 3 --num_sample_generations 0 --total_episodes 60"
+    )
+    schedule = read(launch, rows=60).schedule
+    made = _windows(schedule)
+    assert made == [[3], [3], [3, 3], [3], [2, 1, 1, 1]]
+    assert schedule.updates == 9

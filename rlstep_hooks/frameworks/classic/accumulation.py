@@ -1,16 +1,20 @@
 """PPO loops that count micro-batches with `accelerator.accumulate` (TRL's PPO and RLOO, its old `step()`, LLaMA-Factory).
 
 accelerate makes an update after every `window` micro-batches, and after every single one while the loader of prompts stands on
-its last batch (accelerator.py `_do_sync`, accelerate 1.10 to 1.15). A PPO loop holds its loader on one batch for a whole
-rollout, so in the last rollout of a pass over the rows each micro-batch is an update.
+its last batch (`rlstep_hooks.schedule.Flush`). A PPO loop holds its loader on one batch for a whole rollout, so in the last rollout
+of a pass over the rows each micro-batch is an update.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from rlstep_hooks.schedule import Flush
 
 MOST_PASSES = 1_000_000
 """Passes over the rows up to which the updates of a run are counted one pass at a time."""
@@ -70,53 +74,27 @@ class Accumulation(msgspec.Struct, frozen=True, kw_only=True):
         return self.microbatches[0] if len(set(self.microbatches)) == 1 else None
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Completions for the logs that a trainer samples from its evaluation set between rollouts.
-
-    The loop over the evaluation loader ends with `break`, so accelerate takes that loader for the one in use, until the loader
-    of prompts begins anew: it stands on its last batch if it has one batch only, and never otherwise.
-    """
-
-    every: int
-    """Rollouts between two samplings; the first rollout is followed by one."""
-    batches: int
-    """Batches of the evaluation loader on one process; at least 1."""
-
-
-def updates_of_run(
-    accumulation: Accumulation, *, rollouts: int, rollouts_per_epoch: int, sampling: Sampling | None = None
-) -> int:
+def updates_of_run(accumulation: Accumulation, flush: Flush, *, rollouts: int) -> int:
     """Updates of a whole run.
 
     Args:
         accumulation: Micro-batches and windows.
+        flush: Rollouts in which every micro-batch is an update.
         rollouts: Rollouts of the run.
-        rollouts_per_epoch: Rollouts of one pass over the rows.
-        sampling: Completions sampled from an evaluation set; None where there are none.
 
     Raises:
         OverflowError: More than `MOST_PASSES` passes.
     """
-    if rollouts > rollouts_per_epoch * MOST_PASSES:
+    per_epoch = flush.rollouts_per_epoch
+    if rollouts > per_epoch * MOST_PASSES:
         raise OverflowError(f"more than {MOST_PASSES} passes over the rows")
     updates = waiting = 0
-    for start in range(0, rollouts, rollouts_per_epoch):
-        made = min(rollouts_per_epoch, rollouts - start)
-        plain = min(_first_flushed(start, rollouts_per_epoch, sampling), made)
+    for start in range(0, rollouts, per_epoch):
+        made = min(per_epoch, rollouts - start)
+        plain = min(flush.rollouts_before(start), made)
         filled, waiting = divmod(waiting + plain * accumulation.per_rollout, accumulation.window)
         updates += filled
         if plain < made:
             updates += (made - plain) * accumulation.per_rollout
             waiting = 0
     return updates
-
-
-def _first_flushed(start: int, rollouts_per_epoch: int, sampling: Sampling | None) -> int:
-    """Rollouts of a pass before each micro-batch becomes an update; all of them where that never happens."""
-    last = rollouts_per_epoch - 1
-    if sampling is None:
-        return last
-    sampled = -start % sampling.every
-    if sampled >= last:
-        return last
-    return sampled + 1 if sampling.batches == 1 else rollouts_per_epoch
