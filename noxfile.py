@@ -71,7 +71,7 @@ def install_trl(session: nox.Session, release: str, *more: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    session.install("ruff==0.17.5", "mypy==2.4.1", "-e", ".")
+    session.install("ruff==0.17.5", "mypy==2.4.1", TESTS[0], "-e", ".")  # pytest: its types, for the plugin
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")

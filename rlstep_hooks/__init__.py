@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlstep_hooks.assertions import assert_schedule
     from rlstep_hooks.frameworks.trl.callback import StepAuditCallback
     from rlstep_hooks.planning import plan
     from rlstep_hooks.report import Finding, Report, StepAuditError
@@ -22,10 +23,11 @@ _HOMES = {
     "Schedule": "rlstep_hooks.schedule",
     "StepAuditCallback": "rlstep_hooks.frameworks.trl.callback",
     "StepAuditError": "rlstep_hooks.report",
+    "assert_schedule": "rlstep_hooks.assertions",
     "plan": "rlstep_hooks.planning",
 }
 
-__all__ = ["Finding", "Report", "Schedule", "StepAuditCallback", "StepAuditError", "plan"]
+__all__ = ["Finding", "Report", "Schedule", "StepAuditCallback", "StepAuditError", "assert_schedule", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -78,14 +78,18 @@ def _compare(a: Plan, b: Plan, one: Schedule, other: Schedule, prefix: str) -> l
 
 def _side(plan: Plan, quantity: str, value: Any) -> Side:
     assert plan.schedule is not None
-    by_quantity = {formula.quantity: formula for formula in plan.formulas}
-    formula = by_quantity.get(quantity)
-    names = _settings_behind(quantity, by_quantity, plan.schedule, set())
+    formula = next((formula for formula in plan.formulas if formula.quantity == quantity), None)
+    names = settings_behind(plan, quantity)
     return Side(value, formula.text if formula else "", {name: plan.schedule.settings[name] for name in names})
 
 
+def settings_behind(plan: Plan, quantity: str) -> list[str]:
+    """Settings that a quantity's formula names, itself or through other quantities; none where there is no formula."""
+    assert plan.schedule is not None
+    return _settings_behind(quantity, {formula.quantity: formula for formula in plan.formulas}, plan.schedule, set())
+
+
 def _settings_behind(quantity: str, formulas: dict[str, Formula], schedule: Schedule, seen: set[str]) -> list[str]:
-    """Settings that a quantity's formula names, itself or through other quantities."""
     if quantity in seen or quantity not in formulas:
         return []
     seen.add(quantity)

@@ -1,0 +1,238 @@
+"""`assert_schedule`: what a repository's own tests say about its configurations, without training."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.names import unknown_name
+from rlstep_hooks.planning import PlanError, plan
+from rlstep_hooks.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlstep_hooks.readers.launch_plan import Options, Plan
+
+_GIVEN = ("framework", "version", "world_size", "rows")
+"""Quantities that a caller hands in, so that there is nothing to compare."""
+QUANTITIES = tuple(
+    name
+    for name in Schedule.__struct_fields__
+    if name not in (*_GIVEN, "settings", "sources", "not_evaluated", "step_means")
+)
+"""Fields of Schedule that can be asserted."""
+
+
+class Deviation(msgspec.Struct, frozen=True):
+    """One quantity that is not planned as expected."""
+
+    quantity: str
+    expected: Any
+    planned: Any
+    because: tuple[str, ...]
+    """What the planned value comes from: the formula, the settings behind it, its source; or why it is not known."""
+
+
+def assert_schedule(
+    config: Any,
+    *,
+    rows: int | None = None,
+    world_size: int | None = None,
+    framework: str | None = None,
+    version: str | None = None,
+    line: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    **quantities: Any,
+) -> Schedule:
+    """Assert what a configuration means: `assert_schedule("train.sh", rows=8532, updates_per_rollout=4)`.
+
+    A text or a path is read as `rlstep plan` reads it; nothing is run and no framework is imported. A finding of the plan that is
+    an error fails too, also without any quantity.
+
+    Args:
+        config: A launch command (a text, or a list of its words), the path of a script, of a YAML or TOML file or of a Python file;
+            or a live configuration or trainer, as `rlstep_hooks.plan` takes it.
+        rows: Rows of the training set, if the configuration does not say.
+        world_size: Data-parallel processes, if the configuration does not say.
+        framework: Of a launch: the framework, if the command does not show it.
+        version: Of a launch: the framework's release.
+        line: Of a script with several commands: the line of the one that is meant.
+        variables: Of a script: variables that it takes from elsewhere.
+        quantities: Fields of `Schedule` with their values: numbers, texts, tuples; a fraction as `Fraction` or as text ("1/2").
+            `critic` takes a dict of the critic's own quantities, or None.
+
+    Returns:
+        The plan, for whatever else is to be said about it.
+
+    Raises:
+        AssertionError: A quantity is planned otherwise, or cannot be known before the run; or the plan has an error.
+        TypeError: There is no such quantity, or a value can be none of it; or no reader knows the configuration.
+        LaunchError: The launch cannot be read; the message says where and why (`rlstep_hooks.launch.text`).
+        OSError: A file cannot be read.
+    """
+    __tracebackhide__ = True  # pytest then shows the line of the test
+    _check_names(quantities)
+    made = _planned(config, rows, world_size, framework, version, line, variables)
+    errors = [str(finding) for finding in made.findings if finding.severity == "error"]
+    if made.schedule is None:
+        raise AssertionError("\n".join(errors))
+    found = deviations(made, quantities)
+    if found or errors:
+        raise AssertionError("\n\n".join([*([_table(made, found)] if found else []), *errors]))
+    return made.schedule
+
+
+def deviations(made: Plan, quantities: Mapping[str, Any]) -> list[Deviation]:
+    """The quantities that a plan does not have as expected.
+
+    Raises:
+        TypeError: A value that can be none of its quantity.
+    """
+    assert made.schedule is not None
+    return _deviations(made, made.schedule, quantities, "")
+
+
+def _deviations(made: Plan, schedule: Schedule, quantities: Mapping[str, Any], prefix: str) -> list[Deviation]:
+    found = []
+    for name, value in quantities.items():
+        if name == "critic":
+            found += _critic_deviations(made, schedule.critic, value)
+            continue
+        planned = getattr(schedule, name)
+        expected = _comparable(name, value)
+        if planned == expected:
+            continue
+        because = _because(made, schedule, name, prefix)
+        if planned is None:
+            because = (schedule.not_evaluated.get(name, "it cannot be known before the run"),)
+        found.append(Deviation(prefix + name, expected, planned, because))
+    return found
+
+
+def _critic_deviations(made: Plan, critic: Schedule | None, expected: Any) -> list[Deviation]:
+    if expected is None or critic is None:
+        same = expected is None and critic is None
+        return [] if same else [Deviation("critic", expected, "a critic" if critic is not None else None, ())]
+    return _deviations(made, critic, expected, "critic.")
+
+
+def _because(made: Plan, schedule: Schedule, quantity: str, prefix: str) -> tuple[str, ...]:
+    """What a planned value comes from: its formula and the settings in it, where the reader gives one; else all settings."""
+    from rlstep_hooks.comparison import settings_behind
+
+    formula = next((formula for formula in made.formulas if formula.quantity == prefix + quantity), None)
+    names = settings_behind(made, prefix + quantity) if formula is not None else list(schedule.settings)
+    settings = ", ".join(f"{name} = {schedule.settings[name]}" for name in names if name in schedule.settings)
+    source = formula.source if formula is not None else schedule.sources.get(quantity, "")
+    return tuple(part for part in (formula.text if formula is not None else "", settings, source) if part)
+
+
+def _check_names(quantities: Mapping[str, Any]) -> None:
+    for name, value in quantities.items():
+        if name not in QUANTITIES:
+            raise TypeError(unknown_name("there is no quantity", name, QUANTITIES))
+        if name == "critic" and value is not None:
+            if not isinstance(value, dict):
+                raise TypeError(f"critic is a dict of quantities or None, not {value!r}")
+            _check_names(value)
+        elif isinstance(value, float):
+            raise TypeError(f'{name}: whole numbers and fractions are compared exactly; write "1/2" or Fraction(1, 2)')
+
+
+_FRACTIONS = ("prompts_per_rollout", "updates_per_rollout", "data_epochs", "loader_epochs")
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """An expected value in the form that Schedule has."""
+    if name in _FRACTIONS and isinstance(value, str):
+        try:
+            return Fraction(value)
+        except (ValueError, ZeroDivisionError):
+            raise TypeError(f"{name} is a number or a fraction such as '1/2', not {value!r}") from None
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _planned(
+    config: Any,
+    rows: int | None,
+    world_size: int | None,
+    framework: str | None,
+    version: str | None,
+    line: int | None,
+    variables: Mapping[str, str] | None,
+) -> Plan:
+    from rlstep_hooks.readers.launch_plan import Options, plan_launch
+
+    options = Options(
+        framework=framework,
+        version=version,
+        rows=rows,
+        world_size=world_size,
+        line=line,
+        variables=dict(variables or {}),
+    )
+    words = _words(config)
+    if words is not None:
+        return plan_launch(words, options)
+    if framework or version or line or variables:
+        raise TypeError(
+            "framework, version, line and variables belong to a launch; a live configuration says them itself"
+        )
+    return _plan_of_live(config, options)
+
+
+def _words(config: Any) -> list[str] | None:
+    """A launch as words; None for anything else."""
+    if isinstance(config, str | os.PathLike):
+        return [os.fspath(config)]
+    if isinstance(config, list | tuple) and all(isinstance(word, str) for word in config):
+        return list(config)
+    return None
+
+
+def _plan_of_live(config: Any, options: Options) -> Plan:
+    """A live configuration with the findings that a launch would have."""
+    from rlstep_hooks.readers.base import Reading
+    from rlstep_hooks.readers.launch_plan import Plan
+    from rlstep_hooks.rules.plan_checks import check_plan, refused
+
+    source = "the live configuration"
+    try:
+        schedule = plan(config, rows=options.rows, world_size=options.world_size)
+    except PlanError as refusal:
+        name = type(config).__name__
+        return Plan(
+            framework="", title=name, version="", source=source, schedule=None, findings=(refused(refusal, name),)
+        )
+    return Plan(
+        framework=schedule.framework.lower(),
+        title=schedule.framework,
+        version=schedule.version,
+        source=source,
+        schedule=schedule,
+        findings=tuple(check_plan(Reading(schedule=schedule))),
+    )
+
+
+def _table(made: Plan, found: Sequence[Deviation]) -> str:
+    """Expected against planned, each quantity with what it comes from below it."""
+    rows = [("", "expected", "planned"), *((d.quantity, _text(d.expected), _text(d.planned)) for d in found)]
+    first, second, third = (max(len(row[column]) for row in rows) for column in range(3))
+    assert made.schedule is not None
+    lines = [f"{made.schedule.framework} {made.schedule.version}, from {made.source}, is not planned as expected", ""]
+    because = [(), *(d.because for d in found)]
+    for (name, expected, planned), reasons in zip(rows, because, strict=True):
+        lines.append(f"  {name:<{first}}  {expected:>{second}}  {planned:>{third}}")
+        lines += [f"      {reason}" for reason in reasons]
+    return "\n".join(lines)
+
+
+def _text(value: Any) -> str:
+    """A value as it could be written in the call."""
+    if value is None:
+        return "not known"
+    return str(value) if isinstance(value, Fraction | int) else repr(value)
