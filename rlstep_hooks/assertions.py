@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ from rlstep_hooks.planning import PlanError, plan
 from rlstep_hooks.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rlstep_hooks.readers.launch_plan import Options, Plan
+
+WIDTH = 100
+"""Columns of the table in an AssertionError."""
 
 _GIVEN = ("framework", "version", "world_size", "rows")
 """Quantities that a caller hands in, so that there is nothing to compare."""
@@ -31,10 +35,10 @@ class Deviation(msgspec.Struct, frozen=True):
     """One quantity that is not planned as expected."""
 
     quantity: str
-    expected: Any
-    planned: Any
-    because: tuple[str, ...]
-    """What the planned value comes from: the formula, the settings behind it, its source; or why it is not known."""
+    expected: str
+    planned: str
+    because: tuple[str, ...] = ()
+    """What the planned value comes from: the formula, the settings in it, its source; or why it is not known."""
 
 
 def assert_schedule(
@@ -104,31 +108,32 @@ def _deviations(made: Plan, schedule: Schedule, quantities: Mapping[str, Any], p
             continue
         planned = getattr(schedule, name)
         expected = _comparable(name, value)
-        if planned == expected:
-            continue
-        because = _because(made, schedule, name, prefix)
-        if planned is None:
-            because = (schedule.not_evaluated.get(name, "it cannot be known before the run"),)
-        found.append(Deviation(prefix + name, expected, planned, because))
+        if planned != expected:
+            reasons = _because(made, schedule, name, prefix)
+            found.append(Deviation(prefix + name, _text(expected), _text(planned), reasons))
     return found
 
 
 def _critic_deviations(made: Plan, critic: Schedule | None, expected: Any) -> list[Deviation]:
-    if expected is None or critic is None:
-        same = expected is None and critic is None
-        return [] if same else [Deviation("critic", expected, "a critic" if critic is not None else None, ())]
-    return _deviations(made, critic, expected, "critic.")
+    if expected is not None and critic is not None:
+        return _deviations(made, critic, expected, "critic.")
+    if expected is None and critic is None:
+        return []
+    one, none = "a critic", "no critic"
+    return [Deviation("critic", none if expected is None else one, none if critic is None else one)]
 
 
 def _because(made: Plan, schedule: Schedule, quantity: str, prefix: str) -> tuple[str, ...]:
-    """What a planned value comes from: its formula and the settings in it, where the reader gives one; else all settings."""
+    """What a planned value comes from, as far as the plan says it; of an unknown value, why it is unknown."""
     from rlstep_hooks.comparison import settings_behind
 
+    if getattr(schedule, quantity) is None:
+        return (schedule.not_evaluated.get(quantity, "it cannot be known before the run"),)
     formula = next((formula for formula in made.formulas if formula.quantity == prefix + quantity), None)
-    names = settings_behind(made, prefix + quantity) if formula is not None else list(schedule.settings)
-    settings = ", ".join(f"{name} = {schedule.settings[name]}" for name in names if name in schedule.settings)
-    source = formula.source if formula is not None else schedule.sources.get(quantity, "")
-    return tuple(part for part in (formula.text if formula is not None else "", settings, source) if part)
+    if formula is None:
+        return tuple(filter(None, [schedule.sources.get(quantity, "")]))
+    settings = _settings_text(schedule, settings_behind(made, prefix + quantity))
+    return tuple(filter(None, [formula.text, settings, formula.source]))
 
 
 def _check_names(quantities: Mapping[str, Any]) -> None:
@@ -204,10 +209,8 @@ def _plan_of_live(config: Any, options: Options) -> Plan:
     try:
         schedule = plan(config, rows=options.rows, world_size=options.world_size)
     except PlanError as refusal:
-        name = type(config).__name__
-        return Plan(
-            framework="", title=name, version="", source=source, schedule=None, findings=(refused(refusal, name),)
-        )
+        finding = refused(refusal, "the framework")
+        return Plan(framework="", title="", version="", source=source, schedule=None, findings=(finding,))
     return Plan(
         framework=schedule.framework.lower(),
         title=schedule.framework,
@@ -219,16 +222,27 @@ def _plan_of_live(config: Any, options: Options) -> Plan:
 
 
 def _table(made: Plan, found: Sequence[Deviation]) -> str:
-    """Expected against planned, each quantity with what it comes from below it."""
-    rows = [("", "expected", "planned"), *((d.quantity, _text(d.expected), _text(d.planned)) for d in found)]
-    first, second, third = (max(len(row[column]) for row in rows) for column in range(3))
+    """Expected against planned, each quantity with what it comes from below it; at the end the settings, where formulas name none."""
     assert made.schedule is not None
-    lines = [f"{made.schedule.framework} {made.schedule.version}, from {made.source}, is not planned as expected", ""]
-    because = [(), *(d.because for d in found)]
-    for (name, expected, planned), reasons in zip(rows, because, strict=True):
-        lines.append(f"  {name:<{first}}  {expected:>{second}}  {planned:>{third}}")
-        lines += [f"      {reason}" for reason in reasons]
+    head = f"{made.schedule.framework} {made.schedule.version}, from {made.source}, is not planned as expected"
+    rows = [Deviation("", "expected", "planned"), *found]
+    first, second, third = (
+        max(len(text) for text in texts)
+        for texts in zip(*((row.quantity, row.expected, row.planned) for row in rows), strict=True)
+    )
+    lines = [head, ""]
+    for row in rows:
+        lines.append(f"  {row.quantity:<{first}}  {row.expected:>{second}}  {row.planned:>{third}}")
+        for reason in row.because:
+            lines += textwrap.wrap(reason, WIDTH, initial_indent="      ", subsequent_indent="        ")
+    if not made.formulas:
+        settings = "settings: " + _settings_text(made.schedule, made.schedule.settings)
+        lines += ["", *textwrap.wrap(settings, WIDTH, initial_indent="  ", subsequent_indent="    ")]
     return "\n".join(lines)
+
+
+def _settings_text(schedule: Schedule, names: Iterable[str]) -> str:
+    return ", ".join(f"{name} = {schedule.settings[name]}" for name in names)
 
 
 def _text(value: Any) -> str:
