@@ -88,6 +88,27 @@ class FolderLedger:
             self._file = -1
 
 
+class Opened(msgspec.Struct, frozen=True):
+    """A place for one process's events, as far as it could be had."""
+
+    ledger: Ledger
+    folder: Path | None
+    """Where it is; None in memory."""
+    trouble: str = ""
+    """Why it is not the folder that was asked for."""
+
+
+def open_ledger(wanted: str | os.PathLike[str] | None, run: str, process: str) -> Opened:
+    """One process's file in a folder; memory where none is wanted, or where it cannot be written."""
+    if wanted is None:
+        return Opened(MemoryLedger(), None)
+    folder = Path(wanted)
+    try:
+        return Opened(FolderLedger(folder, run, process), folder)
+    except OSError as error:
+        return Opened(MemoryLedger(), None, f"nothing is recorded in {folder}: {type(error).__name__}: {error}")
+
+
 class Record(msgspec.Struct, frozen=True):
     """One process's file."""
 
@@ -130,8 +151,8 @@ def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
                 yield None, f"{path.name}: line {number} is no event ({error})"
 
 
-def records(folder: Path) -> dict[str, list[Record]]:
-    """The records of a folder, by run, oldest run first, trainers by rank and then the others. Other files are ignored."""
+def record_files(folder: Path) -> dict[str, list[Record]]:
+    """The records of a folder by run, without a look into them: trainers by rank and then the others. Other files are ignored."""
     runs: dict[str, list[Record]] = {}
     for path in folder.glob("*.jsonl"):
         match = _NAME.fullmatch(path.name)
@@ -140,7 +161,12 @@ def records(folder: Path) -> dict[str, list[Record]]:
             runs.setdefault(record.run, []).append(record)
     for found in runs.values():
         found.sort(key=lambda record: (record.rank is None, record.rank or 0, record.process))
-    return dict(sorted(runs.items(), key=lambda item: (_started(item[1]), item[0])))
+    return runs
+
+
+def records(folder: Path) -> dict[str, list[Record]]:
+    """The records of a folder as `record_files` has them, oldest run first."""
+    return dict(sorted(record_files(folder).items(), key=lambda item: (_started(item[1]), item[0])))
 
 
 def _started(found: list[Record]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rlstep_hooks.cli.launches import side
 from rlstep_hooks.steps import all_readings, logged_steps
@@ -39,7 +40,7 @@ def show(
 
         print(markdown(plan, steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)))
     else:
-        _print(plan, steps, explain=explain)
+        print(text_for(sys.stdout, plan, steps, explain=explain))
     failing = ("error", "warning") if strict else ("error",)
     return 1 if any(finding.severity in failing for finding in plan.findings) else 0
 
@@ -74,14 +75,14 @@ def _readings(schedule: Schedule | None, steps: int | None) -> list[Any]:
     return list(all_readings(schedule, steps)) if schedule is not None and steps else []
 
 
-def _print(plan: Plan, steps: int | None, *, explain: bool) -> None:
+def text_for(stream: TextIO, plan: Plan, steps: int | None = None, *, explain: bool = False) -> str:
+    """The plan as text for a stream: as wide as the terminal, and coloured where that is one."""
     import os
     import shutil
-    import sys
 
     from rlstep_hooks.render.plan import plan_text
 
     shown = steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)
     width = shutil.get_terminal_size((100, 40)).columns
-    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    print(plan_text(plan, shown, explain=explain, width=width, coloured=coloured))
+    coloured = stream.isatty() and "NO_COLOR" not in os.environ
+    return plan_text(plan, shown, explain=explain, width=width, coloured=coloured)

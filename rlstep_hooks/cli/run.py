@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from rlstep_hooks.cli.ahead import PlanAhead
 from rlstep_hooks.injection import environment
-from rlstep_hooks.ledger import records
-from rlstep_hooks.render.console import verdict_block
-from rlstep_hooks.replay import report_of
+from rlstep_hooks.ledger import record_files, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +24,7 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 
 
 def run(command: Sequence[str], *, folder: Path, strict: bool) -> int:
-    """Run a command and report on what it recorded.
+    """Print a command's plan, run it, say how it goes, and report on what it recorded.
 
     Args:
         command: The command with its arguments; it keeps the streams and the terminal.
@@ -36,9 +34,14 @@ def run(command: Sequence[str], *, folder: Path, strict: bool) -> int:
     Returns:
         The command's own exit status (128 + n after signal n), 1 with `strict` and an error found, 2 if it cannot be started.
     """
-    before = set(records(folder)) if folder.is_dir() else set()
+    plan = PlanAhead(command)
+    before = set(record_files(folder))
+    ahead = plan.wait()
+    if ahead is not None:
+        print(ahead.text, end="\n\n", file=sys.stderr, flush=True)
+    watching = _Watching(folder, before, plan, told=ahead is not None)
     try:
-        status = _run(command, environment(folder, os.environ))
+        status = _run(command, environment(folder, os.environ), watching)
     except OSError as error:
         print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
         return 2
@@ -46,30 +49,104 @@ def run(command: Sequence[str], *, folder: Path, strict: bool) -> int:
     return 1 if strict and failed and status == 0 else status
 
 
-def _run(command: Sequence[str], variables: dict[str, str]) -> int:
-    process = subprocess.Popen(command, env=variables)
+class _Watching:
+    """The thread that says how a command goes. It begins when the command has, and a fault of its own ends only it."""
+
+    def __init__(self, folder: Path, before: set[str], plan: PlanAhead, *, told: bool) -> None:
+        self._folder = folder
+        self._before = before
+        self._plan = plan
+        self._told = told
+        """Whether the plan was printed."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rlstep-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The command ended: look once more, and stop."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - the command goes on, and its report is made from the records
+            print(f"rlstep: the live line stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+    def _watch(self) -> None:
+        from rlstep_hooks.cli.watch import Watch  # while the command starts, not before
+        from rlstep_hooks.following import INTERVAL
+
+        ahead = self._plan.wait(0) if self._told else None
+        watch = Watch(self._folder, self._before, ahead.schedule if ahead is not None else None)
+        ended = False
+        while not ended:
+            ended = self._ended.wait(INTERVAL)
+            watch.look()
+            late = None if self._told else self._plan.wait(0)
+            if late is not None:
+                watch.print_late(late)
+                self._told = True
+
+
+def _run(command: Sequence[str], variables: dict[str, str], watching: _Watching) -> int:
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def forward(number: int, frame: Any) -> None:
-        process.send_signal(number)
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
 
-    # A terminal sends SIGINT to the command too; sent to this process alone it has to be passed on.
-    interrupt = signal.SIG_IGN if sys.stdin is not None and sys.stdin.isatty() else forward
+    def interrupt(number: int, frame: Any) -> None:
+        if not _in_front_of_a_terminal():
+            forward(number, frame)
+
+    # Before the command starts, so that none of them ends this process alone. The command does not inherit them.
     handlers = {signal.SIGINT: interrupt} | {
         getattr(signal, name): forward for name in FORWARDED if hasattr(signal, name)
     }
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
+        process = subprocess.Popen(command, env=variables)
+        for number in early:
+            process.send_signal(number)
+        watching.start()
         status = process.wait()
+        watching.stop()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     return status if status >= 0 else 128 - status
 
 
+def _in_front_of_a_terminal() -> bool:
+    """Whether this process and the command are what a terminal interrupts: Ctrl-C reaches both then, without our help."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
 def _report(folder: Path, before: set[str]) -> bool:
     """Print the report of each new run; whether one has an error."""
+    from rich.console import Console
+
+    from rlstep_hooks.render.console import verdict_block
+    from rlstep_hooks.replay import report_of
+
     console = Console(stderr=True)
-    new = [run for run in records(folder) if run not in before] if folder.is_dir() else []
+    console.print()  # what the command wrote last may be a bar without its end
+    new = [run for run in records(folder) if run not in before]
     if not new:
         console.print(
             "rlstep: NOT EVALUATED: no process recorded anything. Is rlstep-hooks installed where the command runs, and is its "

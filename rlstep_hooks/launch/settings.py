@@ -221,8 +221,18 @@ class Settings:
 
     @property
     def unused(self) -> list[Setting]:
-        """Settings that were given and that nothing asked for, in the order of the command."""
-        return [setting for name, setting in self._given.items() if name not in self._read]
+        """Settings that were given and that nothing asked for, in the order of the command.
+
+        A keyword of a Python call stands here under two names (with its class and without); one of them is enough.
+        """
+        places = {setting.place for setting in self.used if setting.place.line}
+        left = []
+        for name, setting in self._given.items():
+            if name not in self._read and setting.place not in places:
+                left.append(setting)
+                if setting.place.line:
+                    places.add(setting.place)
+        return left
 
     def look_alikes(self) -> Iterable[tuple[Setting, str]]:
         """Unused settings whose name is nearly that of one that the plan reads and that is not given: probably misspelt."""

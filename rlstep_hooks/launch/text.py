@@ -43,10 +43,12 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class LaunchError(Exception):
-    """The text cannot be read as a launch. The message begins with the place."""
+    """The text cannot be read as a launch. The message begins with the place and ends with what to do about it."""
 
-    def __init__(self, message: str, place: Place | None = None) -> None:
-        super().__init__(f"{place}: {message}" if place is not None else message)
+    def __init__(self, message: str, place: Place | None = None, *, remedy: str = "") -> None:
+        self.reason = f"{place}: {message}" if place is not None else message
+        """The message without the remedy."""
+        super().__init__(f"{self.reason}; {remedy}" if remedy else self.reason)
         self.place = place
 
 
@@ -55,9 +57,9 @@ class UnknownValueError(LaunchError):
 
     def __init__(self, setting: str, unknown: Unknown) -> None:
         remedy = (
-            f"; give it with --set {unknown.name}=VALUE" if unknown.name else "; give the setting itself in the command"
+            f"give it with --set {unknown.name}=VALUE" if unknown.name else "give the setting itself in the command"
         )
-        super().__init__(f"{setting} cannot be known: {unknown.why}{remedy}", unknown.place)
+        super().__init__(f"{setting} cannot be known: {unknown.why}", unknown.place, remedy=remedy)
         self.unknown = unknown
 
 

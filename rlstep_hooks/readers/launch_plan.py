@@ -186,11 +186,9 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
         raise LaunchError(
-            (f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it")
-            + "; name it with --framework NAME (one of "
-            + ", ".join(catalogue.names())
-            + ")",
+            f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
             Place(source),
+            remedy=f"name it with --framework NAME (one of {', '.join(catalogue.names())})",
         )
     if len(distinct) > 1:
         lines = ", ".join(f"line {line} ({framework})" for line, framework in distinct)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -10,17 +11,22 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlstep_hooks.events import Measured, MicroBatch, Rollout, RunStarted, Unobserved, Update
+from rlstep_hooks.events import Rollout, RunStarted, Unobserved, Update
 from rlstep_hooks.injection import PARENT
+from rlstep_hooks.render.live import EVERY, live_line
 from rlstep_hooks.render.plan import headline, plan_rows
 from rlstep_hooks.render.words import number
+from rlstep_hooks.standing import Tally
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from rlstep_hooks.controlled.run import ControlledRun
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.judge import Judge
+    from rlstep_hooks.render.plan import Row
     from rlstep_hooks.report import Finding, Report
     from rlstep_hooks.schedule import Schedule
 
@@ -30,13 +36,18 @@ _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 def plan_table(schedule: Schedule) -> RenderableType:
     """The plan on one screen."""
+    return rows_table(plan_rows(schedule), headline(schedule))
+
+
+def rows_table(rows: Sequence[Row], head: str) -> RenderableType:
+    """Rows of a plan below a headline."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     table.add_column()
-    for row in plan_rows(schedule):
+    for row in rows:
         table.add_row(*row)
-    return Group(Text(headline(schedule), style="bold"), Text(), table)
+    return Group(Text(head, style="bold"), Text(), table)
 
 
 def finding_lines(finding: Finding) -> RenderableType:
@@ -122,56 +133,62 @@ def _not_evaluated_lines(report: Report) -> list[RenderableType]:
 
 
 class ConsoleListener:
-    """Prints the plan when training begins, what cannot be evaluated when it turns up, and the verdict at the end."""
+    """Prints the plan when training begins, what cannot be evaluated when it turns up, and the verdict at the end.
+
+    Under `rlstep run` it is silent: that prints all of it, from the records.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
+        self._silent = PARENT in os.environ
 
     def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
         """Print plan and warnings."""
+        if self._silent:
+            return
         if isinstance(event, RunStarted) and event.schedule is not None:
             self._console.print(plan_table(event.schedule))
         elif isinstance(event, Unobserved):
             self._console.print(Text(f"rlstep: not evaluated ({event.what}): {event.why}", style="yellow"))
 
     def finished(self, report: Report) -> None:
-        """Print the verdict, unless `rlstep run` will."""
-        if PARENT not in os.environ:
+        """Print the verdict."""
+        if not self._silent:
             self._console.print(verdict_block(report))
 
 
 class LiveListener:
-    """One line that follows the run: rewritten in place on a terminal, one plain line for each rollout elsewhere."""
+    """One line that follows the run: rewritten in place on a terminal; elsewhere a plain line for each rollout, at most one in
+    some seconds. Under `rlstep run`, which has a line of its own, it is silent."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._lag = 0
-        self._largest = 0.0
-        self._status = console.status("") if console.is_terminal else None
+        self._tally = Tally()
+        self._next = 0.0
+        self._silent = PARENT in os.environ
+        self._status = console.status("") if console.is_terminal and not self._silent else None
 
     def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
         """Update the line."""
+        if self._silent:
+            return
         if isinstance(event, RunStarted) and self._status is not None:
             self._status.start()
-        if isinstance(event, MicroBatch):
-            origin = event.old_version if event.old_version is not None else event.sampled_version
-            self._lag = event.policy_version - origin if origin is not None else 0
-        elif isinstance(event, Measured):
-            self._largest = max([self._largest, *(m.max_abs_log_ratio or 0.0 for m in event.microbatches)])
-        elif isinstance(event, Update) and self._status is not None:
+        if self._status is None and isinstance(event, Rollout) and event.purpose == "training":
+            self._print(judge)
+        self._tally.hear(event)
+        if self._status is not None and isinstance(event, Update):
             self._status.update(self._line(judge))
-        elif isinstance(event, Rollout) and self._status is None and event.purpose == "training":
-            self._console.print(self._line(judge), highlight=False)
+
+    def _print(self, judge: Judge | ControlledRun) -> None:
+        """The rollout before is over."""
+        if self._tally.standing.rollouts and time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY
+            self._console.print(self._line(judge), highlight=False, soft_wrap=True)
 
     def _line(self, judge: Judge | ControlledRun) -> str:
-        counts = judge.counts
-        schedule = judge.run.schedule if judge.run is not None else None
-        rollouts = number(schedule.rollouts) if schedule is not None and schedule.rollouts is not None else "?"
-        updates = number(schedule.updates) if schedule is not None and schedule.updates is not None else "?"
-        return (
-            f"rollout {counts.rollouts} of {rollouts} · update {counts.updates} of {updates} · lag {self._lag} · "
-            f"|log ratio| up to {self._largest:.2g} · {'FAIL' if judge.failed else 'PASS'} so far"
-        )
+        width = self._console.width - 2 if self._status is not None else None
+        return live_line(self._tally.standing, failed=judge.failed, width=width)
 
     def finished(self, report: Report) -> None:
         """Take the line away."""

@@ -1,0 +1,67 @@
+"""The plan of a launch command while it is about to run: read beside it, so that the command never waits for it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIMIT = 0.15
+"""Seconds that a command waits for its plan. What takes longer (rows of a large file) is printed when it is there."""
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    """What can be said of a command before it runs."""
+
+    text: str
+    """The plan, or why there is none; for the terminal."""
+    schedule: Schedule | None = None
+    framework: str = ""
+    """Name of the reader; empty where none knows the command."""
+
+
+class PlanAhead:
+    """Reads the plan of a command on a thread of its own. Nothing is executed, and nothing is refused."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._read: Ahead | None = None
+        self._thread = threading.Thread(target=self._run, name="rlstep-plan", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float = LIMIT) -> Ahead | None:
+        """The plan, or None if it is not there by then."""
+        self._thread.join(seconds)
+        return self._read
+
+    def _run(self) -> None:
+        self._read = read_ahead(self._command)
+
+
+def read_ahead(command: list[str]) -> Ahead:
+    """The plan of a command, or the reason why there is none."""
+    from rlstep_hooks.cli.plan import text_for
+    from rlstep_hooks.launch.text import LaunchError
+    from rlstep_hooks.readers.launch_plan import plan_launch
+
+    try:
+        plan = plan_launch(command)
+        text = text_for(sys.stderr, plan)
+    except LaunchError as error:
+        return Ahead(_no_plan(error.reason.removeprefix("the launch command: ")))
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the reading, the command runs
+        return Ahead(_no_plan(f"{type(error).__name__}: {error}"))
+    if plan.schedule is None:
+        text += f"\n\nrlstep: warning: {plan.title} would refuse this configuration. The command runs all the same."
+    return Ahead(text, plan.schedule, plan.framework)
+
+
+def _no_plan(reason: str) -> str:
+    return f"rlstep: no plan from the command: {' '.join(reason.split())}"

@@ -1,0 +1,179 @@
+"""Following a run from outside: its records are read and judged as they grow, without costing its processes anything.
+
+Each look reads only what was added since the last one and keeps nothing of it, so memory stays constant.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.controlled.live import recorded_phases
+from rlstep_hooks.controlled.run import ControlledRun, at_rank
+from rlstep_hooks.controlled.tail import Tail
+from rlstep_hooks.events import Attached, Generated, Rollout, RunEnded, RunStarted, Unobserved
+from rlstep_hooks.judge import Judge
+from rlstep_hooks.ledger import CONTROLLER, record_files
+from rlstep_hooks.report import Finding
+from rlstep_hooks.standing import Standing, Tally
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.events import AnyEvent
+    from rlstep_hooks.ledger import Record
+
+INTERVAL = 0.5
+"""Seconds between two looks."""
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at a run brought."""
+
+    now: Standing
+    rollout_over: Standing | None = None
+    """Where the run stood when its latest rollout was trained; None if none ended since the last look."""
+    started: RunStarted | None = None
+    """The run's first event, once."""
+    errors: tuple[Finding, ...] = ()
+    """Errors that were not known before, the first of each code."""
+    unobserved: tuple[Unobserved, ...] = ()
+
+
+class _Process:
+    """One process's record, judged by itself where it is no trainer of a controller."""
+
+    def __init__(self, record: Record, judge: Judge | ControlledRun) -> None:
+        self.record = record
+        self.tail = Tail(record.path)
+        self.first: RunStarted | Attached | None = None
+        self.judge = judge
+
+    @property
+    def judged_elsewhere(self) -> bool:
+        """Whether a controller's judge reads this record."""
+        return isinstance(self.first, Attached)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process ended: its record says so, or it ran on this machine and is no more."""
+        if self.judge.ended is not None:
+            return True
+        return self.first is not None and self.first.host == os.uname().nodename and not _runs(self.first.pid)
+
+
+class FollowedRun:
+    """A run of a folder, finished or still growing.
+
+    Args:
+        folder: The folder of records.
+        run: The run's name. Its records may appear later.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder = folder
+        self.run = run
+        self.failed = False
+        """Whether an error was found so far, on any process."""
+        self._processes: dict[str, _Process] = {}
+        self._tally = Tally()
+        self._teller: _Process | None = None
+        """The process whose events are counted: the controller, or the first whose record was found."""
+        self._told: set[str] = set()
+        self._news: _Gathered = _Gathered()
+
+    def look(self) -> News:
+        """Read what was added since the last look.
+
+        Raises:
+            OSError: A record cannot be read.
+        """
+        self._news = _Gathered()
+        for record in record_files(self.folder).get(self.run, []):
+            if record.process not in self._processes:
+                self._processes[record.process] = _Process(record, self._judge_of(record))
+        for process in self._processes.values():
+            if not process.judged_elsewhere:
+                self._read(process)
+        return News(
+            now=self._tally.standing,
+            rollout_over=self._news.rollout_over,
+            started=self._news.started,
+            errors=tuple(self._news.errors),
+            unobserved=tuple(self._news.unobserved),
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether every process that is judged has ended: its record says so, or it ran on this machine and is no more.
+
+        A process of another machine cannot be asked; it counts as running until its record ends.
+        """
+        judged = [process for process in self._processes.values() if not process.judged_elsewhere]
+        return bool(judged) and all(process.gone for process in judged)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the process whose events are counted has written its end."""
+        return self._teller is not None and self._teller.judge.ended is not None
+
+    def _judge_of(self, record: Record) -> Judge | ControlledRun:
+        if record.process == CONTROLLER:
+            return ControlledRun(lambda rank: recorded_phases(self.folder, self.run, rank))
+        return Judge()
+
+    def _read(self, process: _Process) -> None:
+        for event in process.tail.read():
+            if process.first is None and isinstance(event, RunStarted | Attached):
+                process.first = event
+                if process.judged_elsewhere:
+                    return
+                self._teller = self._teller or process
+            self._observe(process, event)
+
+    def _observe(self, process: _Process, event: AnyEvent) -> None:
+        telling = process is self._teller
+        if telling and _ends_rollout(event) and self._tally.standing.rollouts:
+            self._news.rollout_over = self._tally.standing
+        findings = process.judge.observe(event)
+        if telling:
+            for heard in process.judge.take_heard(event):
+                self._tally.hear(heard)
+                if isinstance(heard, RunStarted):
+                    self._news.started = heard
+                elif isinstance(heard, Unobserved):
+                    self._news.unobserved.append(heard)
+        self.failed = self.failed or process.judge.failed
+        started = process.judge.run
+        for finding in findings:
+            if finding.severity == "error" and finding.code not in self._told:
+                self._told.add(finding.code)
+                rank, size = (process.record.rank, started.world_size) if started is not None else (None, 1)
+                self._news.errors.append(finding if rank is None else at_rank(finding, rank, size))
+
+
+class _Gathered(msgspec.Struct):
+    """News while a look goes on."""
+
+    rollout_over: Standing | None = None
+    started: RunStarted | None = None
+    errors: list[Finding] = []
+    unobserved: list[Unobserved] = []
+
+
+def _ends_rollout(event: AnyEvent) -> bool:
+    """Whether the rollout before this event is over with it."""
+    return isinstance(event, RunEnded) or (isinstance(event, Rollout | Generated) and event.purpose == "training")
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is a process of this id on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
