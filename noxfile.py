@@ -17,7 +17,7 @@ nox.options.sessions = ["lint", "unit", "trl", "verl", "openrlhf"]
 nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
-TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0")
+TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorboard==2.21.0")
 # Two workers, as many as the cores that the tests are promised.
 IN_PARALLEL = ("-n", "2")
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.

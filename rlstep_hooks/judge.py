@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from rlstep_hooks.conformance import Conformance, Difference, OrderedEvent, observed_lag
+from rlstep_hooks.conformance import Difference, OrderedEvent, matcher, observed_lag
 from rlstep_hooks.deviations import Deviation, Evidence, explain, known_deviations
 from rlstep_hooks.events import (
     AnyEvent,
     ConfigChanged,
     EpochEnd,
     Evaluated,
+    FactsRead,
     Measured,
     MicroBatch,
     Refresh,
@@ -24,13 +25,15 @@ from rlstep_hooks.events import (
     Update,
     WeightSync,
 )
-from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Verdict, Where
+from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Summary, Verdict, Where
 from rlstep_hooks.rules import RANK_RULES, RULES
 from rlstep_hooks.rules.base import HANDLERS, Progress, Rule, disabled
 from rlstep_hooks.timeline import position_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rlstep_hooks.conformance import Conformance, ConformanceOfRoles
 
 OPEN_EVENTS = 65_536
 """Events of one kind that may wait for their numbers; more than any rollout has."""
@@ -69,14 +72,17 @@ class Judge:
         self._rules: list[Rule] = []
         self._handlers: dict[str, list[tuple[Rule, Callable[..., Finding | None]]]] = {}
         self._deviations: tuple[Deviation, ...] = ()
-        self._conformance: Conformance | None = None
+        self._conformance: Conformance | ConformanceOfRoles | None = None
         self._progress: Progress | None = None
         self._unobserved: dict[str, str] = {}
         self._counts: dict[str, int] = defaultdict(int)
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
         self._ended: RunEnded | None = None
+        self._problems = 0
         self.failed = False
         """Whether an error was found so far."""
+        self.age: int | None = None
+        """Updates that the sampler's weights were behind the policy at the latest rollout; None where it cannot be seen."""
 
     @property
     def run(self) -> RunStarted | None:
@@ -123,6 +129,9 @@ class Judge:
         if self._progress is None:
             return []
         self._progress.events += 1
+        if isinstance(event, FactsRead):
+            self._progress.add_facts(event.facts)
+            return []
         if isinstance(event, Measured):
             return self._measured(event)
         findings: list[Finding] = []
@@ -135,6 +144,8 @@ class Judge:
             findings += self._call(handler, None, event)
         elif isinstance(event, Update):
             findings += self._call("critic_update", None, event)
+        elif isinstance(event, MicroBatch):
+            findings += self._call("critic_microbatch", None, event)
         if isinstance(event, RunEnded):
             findings += self._call("ended", None, event)
         self._advance(event)
@@ -149,7 +160,7 @@ class Judge:
         self._deviations = known_deviations(schedule.framework, schedule.version)
         stated = event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
         start = position_of(schedule, stated)
-        self._conformance = Conformance(schedule, start)
+        self._conformance = matcher(schedule, start)
         self._progress.epoch = self._conformance.where().epoch or 0
         self._progress.rollouts = self._conformance.rollouts
         self._rules = [rule(self._progress) for rule in RULES]
@@ -207,6 +218,7 @@ class Judge:
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         explained = self._explained(rule, finding, difference)
         self.failed = self.failed or explained.severity == "error"
+        self._problems += explained.severity != "info"
         return explained
 
     def _explained(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
@@ -286,6 +298,7 @@ class Judge:
             if event.purpose == "training":
                 counts["rollouts"] += 1
                 counts["samples"] += event.samples
+                self.age = _age(event)
             else:
                 counts["evaluation_rollouts"] += 1
         elif isinstance(event, MicroBatch):
@@ -317,31 +330,48 @@ class Judge:
         not_evaluated |= {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
         return Report(
             run=self._run.run if self._run else "",
-            verdict=self._verdict(findings),
+            verdict=self.verdict,
             findings=findings,
             counts=self.counts,
             schedule=schedule,
             rules=outcomes,
-            lags=[
-                LagValues(
-                    lag=lag,
-                    microbatches=totals.microbatches,
-                    max_abs_log_ratio=totals.maximum,
-                    mean_abs_log_ratio=totals.sum_of_means / totals.microbatches,
-                    clipped=totals.clipped / totals.clipped_seen if totals.clipped_seen else None,
-                )
-                for lag, totals in sorted(self._lags.items())
-            ],
+            lags=self._lag_values(),
             not_evaluated=not_evaluated,
             complete=self._ended is not None and self._ended.status == "completed",
         )
 
-    def _verdict(self, findings: list[Finding]) -> Verdict:
-        if any(finding.severity == "error" for finding in findings):
+    def summary(self) -> Summary:
+        """What a report would say of the run so far, in short: some microseconds instead of a walk through all rules."""
+        return Summary(
+            verdict=self.verdict, problems=self._problems, counts=self.counts, lags=self._lag_values(), age=self.age
+        )
+
+    def _lag_values(self) -> list[LagValues]:
+        return [
+            LagValues(
+                lag=lag,
+                microbatches=totals.microbatches,
+                max_abs_log_ratio=totals.maximum,
+                mean_abs_log_ratio=totals.sum_of_means / totals.microbatches,
+                clipped=totals.clipped / totals.clipped_seen if totals.clipped_seen else None,
+            )
+            for lag, totals in sorted(self._lags.items())
+        ]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict so far."""
+        if self.failed:
             return "FAIL"
         if self._conformance is None or self.cannot_observe("order") or not self._conformance.checks:
             return "NOT_EVALUATED"
         return "PASS"
+
+
+def _age(rollout: Rollout) -> int | None:
+    """Updates between the weights that sampled a rollout and the policy; None where the sampler's version cannot be seen."""
+    sampler = rollout.sampler_version
+    return None if sampler is None or sampler < 0 else rollout.policy_version - sampler
 
 
 def _keep(waiting: dict[_Key, _Item], index: _Key, item: _Item) -> None:

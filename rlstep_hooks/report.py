@@ -131,6 +131,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
 
 
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A report in short: what can be said at any moment and costs nothing to say."""
+
+    verdict: Verdict
+    problems: int = 0
+    """Errors and warnings, each counted once however often it came."""
+    counts: Counts = Counts()
+    lags: list[LagValues] = []
+    age: int | None = None
+    """Updates between the weights that sampled the latest rollout (its oldest sample) and the policy that trains on it; None
+    where it cannot be seen."""
+
+    @classmethod
+    def of(cls, report: Report, *, age: int | None) -> Summary:
+        """That part of a report."""
+        problems = sum(finding.severity != "info" for finding in report.findings)
+        return cls(verdict=report.verdict, problems=problems, counts=report.counts, lags=report.lags, age=age)
+
+
 class StepAuditError(RuntimeError):
     """Raised out of training with `on_fail="raise"`; its text is the finding."""
 

@@ -11,7 +11,7 @@ from rlstep_hooks.controlled.compose import TrainerPhases, TrainerStream
 from rlstep_hooks.events import TOPICS, AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
 from rlstep_hooks.judge import Judge, merge_findings
 from rlstep_hooks.ranks import listed, shape
-from rlstep_hooks.report import Counts, Finding, Report, RuleOutcome, Where
+from rlstep_hooks.report import Counts, Finding, Report, RuleOutcome, Summary, Where
 from rlstep_hooks.rules.observation import ProcessMissing, RanksDisagree
 
 if TYPE_CHECKING:
@@ -100,6 +100,15 @@ class ControlledRun:
     def counts(self) -> Counts:
         """What the first trainer counted so far."""
         return self._trainers[0].judge.counts if self._trainers else Counts()
+
+    @property
+    def age(self) -> int | None:
+        """Updates that the engine's oldest weights were behind the policy at the latest rollout; None where it is not known."""
+        return self._trainers[0].judge.age if self._trainers else None
+
+    def summary(self) -> Summary:
+        """What a report says of the run so far, in short."""
+        return Summary.of(self.report(), age=self.age)
 
     def observe(self, event: AnyEvent) -> list[Finding]:
         """Take one event of the controller.

@@ -1,4 +1,4 @@
-"""StepAuditCallback: attaches the audit to a GRPOTrainer or RLOOTrainer through transformers' own callback interface."""
+"""StepAuditCallback: attaches the audit to a GRPOTrainer, RLOOTrainer or PPOTrainer through transformers' own callback interface."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import wrapt
 from transformers import Trainer, TrainerCallback
 
 from rlstep_hooks.events import ConfigChanged, Judged, RunEnded, RunStarted
-from rlstep_hooks.frameworks.trl.facts import live_facts, package_versions
+from rlstep_hooks.frameworks.trl.facts import package_versions
 from rlstep_hooks.frameworks.trl.numbers import INTERVAL
-from rlstep_hooks.frameworks.trl.observe import TrlObserver
-from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
 from rlstep_hooks.frameworks.trl.releases import Release, installed_release
-from rlstep_hooks.frameworks.trl.resume import resume_position
+from rlstep_hooks.frameworks.trl.subject import Observer, Subject, subject_of
+from rlstep_hooks.frameworks.trl.trackers import TrackerLogs
 from rlstep_hooks.ledger import FolderLedger, Ledger, MemoryLedger, rank_process
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.recorder import Listener, Recorder, describe
+from rlstep_hooks.render import scalars
 from rlstep_hooks.render.console import ConsoleListener
-from rlstep_hooks.report import Report, StepAuditError
+from rlstep_hooks.report import Report, StepAuditError, Summary
 
 if TYPE_CHECKING:
     from rlstep_hooks.report import Finding
@@ -75,7 +75,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         self._first_settings: dict[str, Any] = {}
         self._train_patch = Patches()
         self._recorder: Recorder | None = None
-        self._observer: TrlObserver | None = None
+        self._observer: Observer | None = None
+        self._trackers: TrackerLogs | None = None
         self._stop: StopAgreement | None = None
         self._report: Report | None = None
         self._refused = ""
@@ -102,7 +103,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         trainer = _calling_trainer(self)
         if trainer is None or not self._adopt(trainer):
             return
-        self._first_settings = {name: getattr(args, name, None) for name in CYCLE_SETTINGS}
+        settings = subject_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
+        self._first_settings = {name: getattr(args, name, None) for name in settings}
         # `train` on the instance: the only way to see that training raised, and to take everything off then. In all releases.
         self._train_patch.wrap(trainer, "train", self._around_train)
 
@@ -152,7 +154,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training ended without an exception."""
         if self._recorder is not None and self._observer is not None:
-            self._end("completed", state.global_step, stopped=self._asked_to_stop)
+            self._completed()
             self._act(control, state)
 
     # Life of one audit
@@ -183,28 +185,20 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
 
     def _begin(self, trainer: Any, optimizer: Any) -> None:
         if self._observer is not None:  # transformers begins again within one call (auto_find_batch_size)
-            self._end("raised", int(trainer.state.global_step), error="training began again")
+            self._end("raised", error="training began again")
             self._detach()
         self._report, self._raised, self._asked_to_stop = None, None, False
         accelerator = trainer.accelerator
         rank, world_size = accelerator.process_index, accelerator.num_processes
         run, agreed = agree_on_run(rank, world_size)
-        release = cast("Release", installed_release())
-        schedule = plan_trainer(trainer)
-        per_epoch = _updates_per_epoch(trainer, schedule.window)
-        updates = int(trainer.state.global_step)
-        position = resume_position(
-            schedule,
-            updates=updates,
-            updates_per_epoch=per_epoch,
-            skips_data=not trainer.args.ignore_data_skip,
-        )
+        release, subject = cast("Release", installed_release()), cast("Subject", subject_of(trainer))
+        start = subject.start(trainer, release)
         ledger, trouble = self._open_ledger(trainer, run, rank)
         listeners = self._listeners
         if listeners is None:
             listeners = (ConsoleListener(),) if rank == 0 else ()
         recorder = self._recorder = Recorder(ledger, listeners)
-        facts = live_facts(trainer) | {"position": _as_dict(position), "trained_before": self._training_calls > 0}
+        facts = start.facts | {"trained_before": self._training_calls > 0}
         self._training_calls += 1
         recorder.emit(
             RunStarted(
@@ -215,8 +209,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
                 host=os.uname().nodename,
                 pid=os.getpid(),
                 started=_unix_time(),
-                schedule=schedule,
-                start_updates=updates,
+                schedule=start.schedule,
+                start_updates=start.updates,
                 facts=facts,
                 versions=package_versions(),
             )
@@ -227,18 +221,27 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         if not agreed:
             recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
         self._compare_settings(trainer, recorder)
-        self._stop = StopAgreement(run, world_size) if self.on_fail == "stop" else None
+        self._stop = StopAgreement(run, world_size) if self.on_fail == "stop" and subject.stops else None
+        if self.on_fail == "stop" and not subject.stops:
+            _warn(f"{type(trainer).__name__} does not stop when a callback asks it to; findings are only reported.")
         # Who acts on findings gets numbers as early as they are there.
         interval = INTERVAL if self.on_fail == "warn" else 0.0
-        self._observer = TrlObserver(trainer, schedule, release, recorder, epochs=position.epoch, interval=interval)
+        self._observer = subject.observer(trainer, start, release, recorder, interval=interval)
         self._observer.attach(optimizer)
+        if scalars.asked():
+            self._trackers = TrackerLogs(
+                trainer,
+                recorder,
+                summary=self._summary,
+                training_over=self._completed,
+                adds=trainer.is_world_process_zero(),
+            )
         if not isinstance(vars(trainer).get("train"), wrapt.FunctionWrapper):
             self._observer.on_raise = self._raised_in_step
 
     def _raised_in_step(self, error: BaseException) -> None:
         """A training step raised, and `train` is not wrapped (the callback was added late, or trains again)."""
-        trainer = self._trainer() if self._trainer is not None else None
-        self._end("raised", int(trainer.state.global_step) if trainer is not None else 0, error=describe(error))
+        self._end("raised", error=describe(error))
         self._detach()
 
     def _open_ledger(self, trainer: Any, run: str, rank: int) -> tuple[Ledger, str]:
@@ -284,15 +287,22 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         try:
             return wrapped(*args, **kwargs)
         except BaseException as error:
-            self._end("raised", int(instance.state.global_step), error=describe(error))
+            self._end("raised", error=describe(error))
             raise
         finally:
             self._detach()
             self._train_patch.restore()
 
-    def _end(
-        self, status: Literal["completed", "raised"], updates: int, *, error: str = "", stopped: bool = False
-    ) -> None:
+    def _summary(self) -> Summary:
+        """The judgement so far, in short; with that of the other ranks once training is over."""
+        assert self._recorder is not None  # set before the hook that asks
+        judge = self._recorder.judge
+        return judge.summary() if self._report is None else Summary.of(self._report, age=judge.age)
+
+    def _completed(self) -> None:
+        self._end("completed", stopped=self._asked_to_stop)
+
+    def _end(self, status: Literal["completed", "raised"], *, error: str = "", stopped: bool = False) -> None:
         recorder, observer = self._recorder, self._observer
         if recorder is None or observer is None or self._report is not None:
             return
@@ -303,7 +313,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             RunEnded(
                 at=recorder.now(),
                 status=status,
-                updates=updates,
+                updates=observer.updates_made,
                 error=error,
                 stopped=stopped,
                 counts=_as_dict(counts),
@@ -328,6 +338,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         if self._observer is not None:
             self._observer.detach()
         self._observer = None
+        if self._trackers is not None:
+            self._trackers.remove()
+        self._trackers = None
 
     def _act(self, control: Any, state: Any) -> None:
         """Carry out `on_fail` for errors found since the last time."""
@@ -366,23 +379,10 @@ def _unsupported(trainer: Any) -> str:
     release = installed_release()
     if release is None:
         return "TRL is not installed"
-    if not is_config(trainer.args) or not hasattr(trainer, "_generate_and_score_completions"):
-        return f"{name} is not supported (GRPOTrainer and RLOOTrainer are)"
-    if not release.supported:
-        return f"TRL {release.trl} is not supported (0.16 to 1.16 are)"
-    return ""
-
-
-def _updates_per_epoch(trainer: Any, accumulation: int) -> int:
-    """Updates of one pass as transformers counts them, from the live loader's length; the whole run for a stream."""
-    loader = trainer.callback_handler.train_dataloader
-    try:
-        length = len(loader)
-    except TypeError:
-        return max(int(trainer.state.max_steps), 1)
-    release = installed_release()
-    down = release is not None and release.updates_rounded_down
-    return max(length // accumulation if down else -(-length // accumulation), 1)
+    subject = subject_of(trainer)
+    if subject is None:
+        return f"{name} is not supported (GRPOTrainer, RLOOTrainer and PPOTrainer are)"
+    return subject.refusal(release)
 
 
 def _as_dict(struct: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from packaging.version import Version
 
 from rlstep_hooks.replay import report_of
+from tests.frameworks.tensorboard import points, split
 from tests.frameworks.trl.conftest import RELEASE
 
 SCRIPT = Path(__file__).with_name("train_two_ranks.py")
@@ -60,6 +61,11 @@ def test_ranks_that_disagree_are_a_finding(tmp_path: Path) -> None:
     assert ["RLS902", 1, rollout] in results[0]["findings"]
     assert ["RLS210", 1, rollout] in results[0]["findings"], "what rank 1 found is in rank 0's report"
     assert results[0]["updates"] == 6
+    shown, _ = split(points(tmp_path / "out"), "train/rlstep/")  # written by rank 0 alone
+    assert [value for _, value in shown["verdict"]] == [1] * 6 + [0], (
+        "what rank 1 did is compared when training is over"
+    )
+    assert shown["findings"][-1][1] == 2
 
 
 def test_all_ranks_stop_together(tmp_path: Path) -> None:

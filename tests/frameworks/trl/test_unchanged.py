@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
@@ -34,10 +35,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
 _TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "runtime", "per_second")
 
 
-def _logs(trainer: Any) -> list[dict[str, Any]]:
+_ADDED = "rlstep/"
+"""Begins the names of what the audit adds to logs on their way to trackers."""
+
+
+class Seen(TrainerCallback):  # type: ignore[misc]
+    """Keeps what callbacks are given: the logs, and the metrics of an evaluation."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
+        self.given: list[dict[str, Any]] = []
+        """The dictionaries themselves, as they are when training is over."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.logs.append(dict(logs))
+        self.given.append(logs)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        self.given.append(metrics)
+
+
+def _without_times(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {name: value for name, value in entry.items() if not any(part in name for part in _TIMES)}
-        for entry in trainer.state.log_history
+        {name: value for name, value in entry.items() if not any(part in name for part in _TIMES)} for entry in logs
     ]
 
 
@@ -49,15 +69,16 @@ def _state(trainer: Any) -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "numpy": numpy.random.get_state()[1],
         "python": random.getstate(),
-        "logs": _logs(trainer),
+        "logs": _without_times(trainer.state.log_history),
     }
 
 
 def _run(folder: Path, name: str, callbacks: list[Any]) -> dict[str, Any]:
     model = tiny_model(tiny_tokenizer(), dropout=0.1) if name == "dropout" else None
-    trainer = tiny_trainer(folder, callbacks=callbacks, model=model, **SETTINGS[name])
+    seen = Seen()
+    trainer = tiny_trainer(folder, callbacks=[*callbacks, seen], model=model, **SETTINGS[name])
     trainer.train()
-    return _state(trainer)
+    return _state(trainer) | {"shown": _without_times(seen.logs), "given": _without_times(seen.given)}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -74,6 +95,10 @@ def test_training_is_bit_for_bit_the_same(tmp_path: Path, name: str) -> None:
     assert (bare["numpy"] == audited["numpy"]).all()
     assert bare["python"] == audited["python"]
     assert bare["logs"] == audited["logs"]
+    assert bare["given"] == audited["given"], "nothing is left in the dictionaries of the trainer"
+    own = [{name: value for name, value in entry.items() if not name.startswith(_ADDED)} for entry in audited["shown"]]
+    assert own == bare["shown"]
+    assert all(f"{_ADDED}verdict" in entry for entry in audited["shown"])
 
 
 def _attributes(trainer: Any) -> dict[str, Any]:
@@ -96,6 +121,7 @@ def test_everything_patched_is_given_back(build: Callable[..., Any]) -> None:
     assert trainer.compute_loss is own
     for name in ("training_step", "prediction_step", "_generate_and_score_completions", "_compute_loss"):
         assert name not in vars(trainer)
+    assert "on_log" not in vars(trainer.callback_handler)
     inner = trainer.optimizer.optimizer
     assert not inner._optimizer_step_pre_hooks
     assert not inner._optimizer_step_post_hooks
@@ -108,8 +134,6 @@ class UserError(Exception):
 
 @pytest.mark.parametrize("place", ["reward", "callback"])
 def test_an_exception_of_the_user_passes_unchanged(build: Callable[..., Any], place: str) -> None:
-    from transformers import TrainerCallback
-
     raised = UserError("mine")
 
     def reward(completions: Any, **kwargs: Any) -> list[float]:
@@ -141,6 +165,7 @@ HOOKS = (
     "updates.UpdateObserver._emit_update",
     "numbers.NumberCollector._work_up",
     "numbers.NumberCollector._emit",
+    "trackers.scalars",
 )
 
 

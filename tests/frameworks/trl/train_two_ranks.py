@@ -42,6 +42,7 @@ def main(folder: Path, case: str) -> None:
         num_iterations=2,
         num_train_epochs=1,
         ddp_backend="gloo",
+        report_to="tensorboard",
     )
     if case in ("skip", "stop") and rank == 1:
         trainer.add_callback(SkipOneUpdate())
