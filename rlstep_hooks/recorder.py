@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from rlstep_hooks.conformance import observed_lag
-from rlstep_hooks.events import AnyEvent, MicroBatch, Refresh, Rollout, RunEnded, Unobserved, Update
+from rlstep_hooks.events import AnyEvent, Judged, MicroBatch, Refresh, Rollout, RunEnded, Unobserved, Update
 from rlstep_hooks.judge import Judge
 
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.controlled.run import ControlledRun
     from rlstep_hooks.ledger import Ledger
-    from rlstep_hooks.report import Finding
+    from rlstep_hooks.report import Finding, Report
 
 
 BATCH = 256
 """Events that wait for their judgement at most."""
+JUDGED_FINDINGS = 50
+"""Findings that a process hands to the reporting one."""
 
 
 class Listener(Protocol):
@@ -44,7 +46,9 @@ class Recorder:
         self._judge = judge or Judge()
         self._waiting: list[AnyEvent] = []
         self.ledger = ledger
-        self.digest = 0
+        self._digest = 0
+        self._unsealed: list[AnyEvent] = []
+        """Events that are not in the checksum yet."""
         self._new_findings: list[Finding] = []
         self._listeners = list(listeners)
         self._began = time.perf_counter()
@@ -57,13 +61,22 @@ class Recorder:
         self.settle()
         return self._judge
 
+    @property
+    def digest(self) -> int:
+        """Checksum of the structure of everything recorded so far; the same on all data-parallel ranks of a healthy run."""
+        self._add_to_digest()
+        return self._digest
+
     def now(self) -> float:
         """Seconds since recording began, to the microsecond."""
         return round(time.perf_counter() - self._began, 6)
 
     def emit(self, *events: AnyEvent) -> None:
         """Record events of one moment, in one write; they are judged with the next batch."""
-        recorded = [self._sealed(event) for event in events]
+        recorded: list[AnyEvent] = []
+        for event in events:
+            self._unsealed.append(event)
+            recorded.append(self._sealed(event) if type(event) in _CARRY_DIGEST else event)
         if self._writing:
             try:
                 self.ledger.write(*recorded)
@@ -75,16 +88,18 @@ class Recorder:
             self.settle()
 
     def _sealed(self, event: AnyEvent) -> AnyEvent:
-        """Go on with the running checksum, and put it into the events that carry it."""
-        structure = _STRUCTURE.get(type(event))
-        if structure is not None:
-            self.digest = zlib.crc32(structure(event), self.digest)
-        if type(event) in _CARRY_DIGEST:
-            return msgspec.structs.replace(event, digest=self.digest)
-        return event
+        """The event with the checksum of the run so far, itself included."""
+        return msgspec.structs.replace(event, digest=self.digest)
+
+    def _add_to_digest(self) -> None:
+        known = ((_STRUCTURE.get(type(event)), event) for event in self._unsealed)
+        parts = [structure(event) for structure, event in known if structure is not None]
+        self._digest = zlib.crc32(b"".join(parts), self._digest)
+        self._unsealed.clear()
 
     def settle(self) -> None:
         """Judge what waits, and tell the listeners."""
+        self._add_to_digest()
         while self._waiting:
             events, self._waiting = self._waiting, []
             for event in events:
@@ -110,6 +125,20 @@ class Recorder:
             return
         self._told.add(what)
         self.emit(Unobserved(at=self.now(), what=what, why=why))
+
+    def finish(self, ended: RunEnded) -> Report:
+        """The run is over: write its last events with the judgement, and close the record.
+
+        Args:
+            ended: The run's end; time and counts are filled in here.
+        """
+        counts = msgspec.structs.asdict(self.judge.counts)
+        self.emit(msgspec.structs.replace(ended, at=self.now(), counts=counts))
+        report = self.judge.report()
+        findings = tuple(report.findings[:JUDGED_FINDINGS])
+        self.emit(Judged(at=self.now(), verdict=report.verdict, findings=findings))
+        self.ledger.close()
+        return report
 
     def take_findings(self) -> list[Finding]:
         """Findings since the last call."""

@@ -8,6 +8,7 @@ ends. Each names why this method, which event it gives, and the releases in whic
 from __future__ import annotations
 
 import functools
+import operator
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from rlstep_hooks.frameworks.trl.loss import COVERED, LossTerms, read_loss_setti
 from rlstep_hooks.frameworks.trl.measure import ROWS, MicroBatchMeter, version_of
 from rlstep_hooks.frameworks.trl.numbers import INTERVAL, NumberCollector
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
+from rlstep_hooks.frameworks.trl.subject import Observer
 from rlstep_hooks.frameworks.trl.updates import UpdateObserver
 from rlstep_hooks.patching import Patches
 
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.recorder import Recorder
     from rlstep_hooks.schedule import Schedule
 
-_ROLLOUT_SHIFT = 32
+_PLACES = 1 << 32
+"""A sample's identity is its rollout times this, plus its place in the rollout."""
 _REMEMBERED_ROLLOUTS = 4096
 _REMEMBERED_SLICES = 256
 _COMPARED_CYCLES = 8
@@ -96,7 +99,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 _UNKNOWN = Trained(rows=None, written=-1, samples=None, rollout=-1, sampled=None, refreshed=None)
 
 
-class TrlObserver:
+class TrlObserver(Observer):
     """Turns one trainer's method calls into events."""
 
     def __init__(
@@ -109,13 +112,12 @@ class TrlObserver:
         epochs: int,
         interval: float = INTERVAL,
     ) -> None:
+        super().__init__()
         self.trainer = trainer
         self.schedule = schedule
         self.release = release
         self.recorder = recorder
         self.active = False
-        self.on_raise: Callable[[BaseException], None] | None = None
-        """Told of an exception out of a training step, where nobody else sees it."""
         self.updates = UpdateObserver(trainer, recorder)
         self._patches = Patches()
         # Each keeps this package's own errors away from training; what they cost the observation is recorded.
@@ -132,20 +134,26 @@ class TrlObserver:
         self._forwards: ForwardWatch | None = None
         self._rollouts = 0
         self._microbatches = 0
-        self.microbatches_in_epoch = 0
         self._sampled: OrderedDict[int, int] = OrderedDict()
         self._refreshed: OrderedDict[int, int] = OrderedDict()
         self._identified: dict[int, Trained] = {}
         self._sampler_version: int | None = None
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
-        self._settings = {name: getattr(trainer.args, name, None) for name in CYCLE_SETTINGS}
+        names = tuple(name for name in CYCLE_SETTINGS if hasattr(trainer.args, name))
+        self._read_settings = operator.attrgetter(*names)
+        self._settings = dict(zip(names, self._read_settings(trainer.args), strict=True))
         covered = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release) if covered else None
         self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
         self._meter = MicroBatchMeter(self._loss_settings)
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._epochs = epochs
+
+    @property
+    def updates_made(self) -> int:
+        """Windows closed in the whole run."""
+        return int(self.trainer.state.global_step)
 
     # Attaching
 
@@ -295,7 +303,7 @@ class TrlObserver:
         with torch.no_grad():
             old = output.get("old_per_token_logps")
             old = output.get("old_logps") if old is None else old
-            first = index << _ROLLOUT_SHIFT
+            first = index * _PLACES
             self._meter.mark(output, torch.arange(first, first + samples), old)
             self._numbers.add_rollout(index, output)
         if old is not None and purpose == "training":
@@ -356,8 +364,10 @@ class TrlObserver:
 
     def _check_settings(self) -> None:
         """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
-        for name, before in self._settings.items():
-            after = getattr(self.trainer.args, name, None)
+        live = self._read_settings(self.trainer.args)
+        if live == tuple(self._settings.values()):
+            return
+        for (name, before), after in zip(list(self._settings.items()), live, strict=True):
             if after != before:
                 self._settings[name] = after
                 self.recorder.emit(
@@ -525,11 +535,15 @@ class TrlObserver:
             return known
         by_rollout: dict[int, list[int]] = {}
         for identity in rows.tolist():
-            by_rollout.setdefault(identity >> _ROLLOUT_SHIFT, []).append(identity & ((1 << _ROLLOUT_SHIFT) - 1))
+            rollout, place = divmod(identity, _PLACES)
+            if rollout in by_rollout:
+                by_rollout[rollout].append(place)
+            else:
+                by_rollout[rollout] = [place]
         found = Trained(
             rows=rows,
             written=written,
-            samples=tuple(SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()),
+            samples=tuple([SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()]),
             rollout=next(iter(by_rollout), -1),
             sampled=_oldest(self._sampled, by_rollout),
             refreshed=_oldest(self._refreshed, by_rollout),
@@ -554,7 +568,7 @@ class TrlObserver:
 
 def _oldest(table: OrderedDict[int, int], rollouts: Iterable[int]) -> int | None:
     """The lowest version among these rollouts."""
-    return min((table[rollout] for rollout in rollouts if rollout in table), default=None)
+    return min([table[rollout] for rollout in rollouts if rollout in table], default=None)
 
 
 def _remember(table: OrderedDict[int, int], rollout: int, version: int) -> None:
