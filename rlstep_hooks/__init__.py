@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlstep_hooks.assertions import assert_schedule
+    from rlstep_hooks.frameworks.classic.loop import audit
     from rlstep_hooks.frameworks.trl.callback import StepAuditCallback
     from rlstep_hooks.planning import plan
     from rlstep_hooks.report import Finding, Report, StepAuditError
@@ -24,10 +25,11 @@ _HOMES = {
     "StepAuditCallback": "rlstep_hooks.frameworks.trl.callback",
     "StepAuditError": "rlstep_hooks.report",
     "assert_schedule": "rlstep_hooks.assertions",
+    "audit": "rlstep_hooks.frameworks.classic.loop",
     "plan": "rlstep_hooks.planning",
 }
 
-__all__ = ["Finding", "Report", "Schedule", "StepAuditCallback", "StepAuditError", "assert_schedule", "plan"]
+__all__ = ["Finding", "Report", "Schedule", "StepAuditCallback", "StepAuditError", "assert_schedule", "audit", "plan"]
 
 
 def __getattr__(name: str) -> Any:

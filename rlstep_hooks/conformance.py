@@ -6,7 +6,7 @@ on from there with the state that was observed, so that one difference is report
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -22,13 +22,17 @@ from rlstep_hooks.timeline import (
     ExpectedSync,
     ExpectedUpdate,
     Outcome,
+    PhasePosition,
     Position,
+    critic_events,
     cursor_at,
     expected_events,
 )
 from rlstep_hooks.timeline.phases import places_epoch_ends
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from rlstep_hooks.schedule import Schedule
 
 OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
@@ -54,20 +58,34 @@ class Difference(msgspec.Struct, frozen=True):
     where: Where
 
 
-class Conformance:
-    """Matches one process's events against its expected timeline."""
+class Timeline(Protocol):
+    """What gives the expected events of a plan, from a position on."""
 
-    def __init__(self, schedule: Schedule, start: Position) -> None:
+    def __call__(self, schedule: Schedule, start: Any, /) -> Generator[ExpectedEvent, Outcome, None]:
+        """Every expected event, in order."""
+
+
+class Conformance:
+    """Matches one process's events against its expected timeline.
+
+    Args:
+        schedule: The plan.
+        start: Where the run begins.
+        timeline: Gives the expected events, from a position of the kind of `start`.
+    """
+
+    def __init__(self, schedule: Schedule, start: Position, timeline: Timeline = expected_events) -> None:
         self.schedule = schedule
         self.checks = 0
         self.matched_since_difference = 0
+        self._timeline = timeline
         self._cursor = cursor_at(schedule, start)
         self._lost = False
         self._held: Difference | None = None
         self._restart(start)
 
     def _restart(self, position: Position) -> None:
-        self._expected = expected_events(self.schedule, position)
+        self._expected = self._timeline(self.schedule, position)
         self._next: ExpectedEvent | None = next(self._expected)
         self._lost = False
 
@@ -126,6 +144,8 @@ class Conformance:
             if not isinstance(event, Rollout):
                 return []
             self._restart(self._cursor.at_rollout(event))
+        if _ends_updates(self._next, event):
+            self._advance("ended")
         if self._next is None or (isinstance(event, RunEnded) and self._may_end()):
             return []
         differences: list[Difference] = []
@@ -190,6 +210,64 @@ class Conformance:
     ) -> Difference:
         self.checks += 1
         return Difference(self._next or ExpectedEnd(self._cursor.updates), event, aspect, self.where(event))
+
+
+class ConformanceOfRoles:
+    """Matches a run whose plan leaves the order of policy and critic free: each role with a timeline of its own.
+
+    Args:
+        schedule: The plan, with that of its critic.
+        start: Where the run begins.
+    """
+
+    def __init__(self, schedule: Schedule, start: PhasePosition) -> None:
+        self.schedule = schedule
+        self._policy = Conformance(schedule, start)
+        self._critic = Conformance(schedule, start, critic_events)
+
+    @property
+    def checks(self) -> int:
+        """Comparisons made."""
+        return self._policy.checks + self._critic.checks
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts made; of a run that was resumed, with those before."""
+        return self._policy.rollouts
+
+    def where(self, event: OrderedEvent | None = None) -> Where:
+        """The place in the run of the event being looked at, in updates of the policy."""
+        return self._policy.where(event)
+
+    def observe(self, event: OrderedEvent) -> list[Difference]:
+        """Match one event; see `Conformance.observe`."""
+        where = self.where(event)
+        if isinstance(event, MicroBatch | Update) and event.role == "critic":
+            return [msgspec.structs.replace(found, where=where) for found in self._critic.observe(event)]
+        differences = self._policy.observe(event)
+        if isinstance(event, Rollout | RunEnded):
+            # What is wrong with the event itself was said of the policy; here only updates of the critic can be missing.
+            missing = [
+                found for found in self._critic.observe(event) if getattr(found.expected, "role", "") == "critic"
+            ]
+            differences += [msgspec.structs.replace(found, where=where) for found in missing]
+        return differences
+
+
+def matcher(schedule: Schedule, start: Position) -> Conformance | ConformanceOfRoles:
+    """What matches the events of a run with its plan."""
+    if schedule.critic is not None and schedule.critic_order == "free" and isinstance(start, PhasePosition):
+        return ConformanceOfRoles(schedule, start)
+    return Conformance(schedule, start)
+
+
+def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
+    """Whether the updates on a rollout, which may end early, did end before this event."""
+    if not isinstance(expected, ExpectedMicroBatch) or not expected.may_end:
+        return False
+    if isinstance(event, MicroBatch | Update):
+        return event.role != expected.role
+    return not isinstance(event, Refresh)
 
 
 def _is_met(expected: ExpectedEvent, event: OrderedEvent) -> bool:

@@ -148,6 +148,10 @@ class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: tuple[int, ...]
 
 
+Constant = Literal["old_logprobs", "advantages", "targets"]
+"""What a loss takes as given: the denominator of the ratio, the advantages, and what the critic's values are drawn to."""
+
+
 class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     """One forward and backward of training."""
 
@@ -162,7 +166,11 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     """Oldest policy version among the rollouts of these samples."""
     old_version: int | None = None
     """Version that computed the old log-probs used; None with `old_source` "detach" or where it cannot be seen."""
-    old_source: Literal["at_rollout", "recompute", "engine", "detach", "unknown"] = "at_rollout"
+    old_source: Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"] = "at_rollout"
+    constants: tuple[Constant, ...] = ()
+    """What of the loss's constants the observer saw."""
+    with_gradient: tuple[Constant, ...] = ()
+    """Those of them that a gradient flows into."""
 
 
 class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):

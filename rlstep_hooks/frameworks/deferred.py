@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -64,3 +65,9 @@ class DeferredValues(Generic[Key]):
                 arrived.append((key, numbers[start : start + size]))
                 start += size
         return arrived
+
+
+def finite(number: float) -> float | None:
+    """The number to six digits (float32 has seven), or None where it is not finite: JSON has no such numbers, and a report
+    reads the same from a record."""
+    return float(f"{number:.6g}") if math.isfinite(number) else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from torch import Tensor
+
+from rlstep_hooks.events import UpdateValues
+from rlstep_hooks.frameworks.deferred import finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,6 +17,33 @@ if TYPE_CHECKING:
 
 PROBED_TENSORS = 4
 PROBED_PER_TENSOR = 256
+
+
+class UpdateSource(msgspec.Struct, frozen=True):
+    """What a vector of `WeightProbe` means."""
+
+    indices: tuple[int, ...]
+    probed: int
+    role: Literal["policy", "critic"] = "policy"
+
+    def values(self, numbers: list[float]) -> list[UpdateValues]:
+        """The vector's numbers, update by update."""
+        count = len(self.indices)
+        return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
+
+    def _values(
+        self, index: int, changed: float, with_gradient: float, visible: float, moved: float, largest: float
+    ) -> UpdateValues:
+        return UpdateValues(
+            index=index,
+            role=self.role,
+            probed=self.probed,
+            changed=int(changed),
+            with_gradient=int(with_gradient),
+            visible=int(visible),
+            max_change=finite(largest),
+            moved_before=int(moved),
+        )
 
 
 class WeightProbe:

@@ -36,7 +36,7 @@ _UNITS = {
 
 def headline(schedule: Schedule, *, whence: str = "") -> str:
     """Framework, release, algorithm, processes, and where it was read."""
-    parts = [f"{schedule.framework} {schedule.version}", schedule.algorithm]
+    parts = [f"{schedule.framework} {schedule.version}".rstrip(), schedule.algorithm]
     if schedule.world_size > 1:
         parts.append(f"{schedule.world_size} processes")
     return " · ".join([*parts, *([whence] if whence else [])])
@@ -150,6 +150,7 @@ def _source_words(schedule: Schedule) -> str:
         "recompute": "recomputed before update 1",
         "engine": "taken from the engine",
         "detach": "the current forward itself",
+        "none": "the loss has no ratio",
     }[schedule.old_logprob_source]
 
 
@@ -157,6 +158,8 @@ def _lag_words(schedule: Schedule) -> str:
     lags = " ".join(str(lag) for lag in schedule.lags[:12]) + (" …" if len(schedule.lags) > 12 else "")
     if schedule.old_logprob_source == "engine":
         return f"lag {lags} · the ratio is never exactly 1"
+    if schedule.old_logprob_source == "none":
+        return f"lag {lags}"
     if schedule.lags == (0,):
         return "lag 0 · ratio is 1 by construction"
     if schedule.ratio_one_updates:

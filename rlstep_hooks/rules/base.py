@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -51,6 +51,10 @@ class Progress:
         self.update_values: dict[int, UpdateValues] = {}
         self._recent: deque[int] = deque()
         self._numbers: OrderedDict[int, int] = OrderedDict()
+
+    def add_facts(self, facts: dict[str, Any]) -> None:
+        """What the observer read from the run after it began."""
+        self.started = msgspec.structs.replace(self.started, facts=self.started.facts | facts)
 
     @property
     def resumed(self) -> bool:
@@ -196,6 +200,9 @@ class Rule:
     def critic_update(self, event: Update) -> Finding | None:
         """An optimizer step of the critic was made or skipped."""
 
+    def critic_microbatch(self, event: MicroBatch) -> Finding | None:
+        """A micro-batch of the critic was trained."""
+
     def weight_sync(self, event: WeightSync) -> Finding | None:
         """Weights went to the rollout engine."""
 
@@ -231,6 +238,7 @@ HANDLERS = (
     "microbatch",
     "update",
     "critic_update",
+    "critic_microbatch",
     "weight_sync",
     "evaluated",
     "config_changed",

@@ -21,6 +21,7 @@ RULES: tuple[type[Rule], ...] = (
     order.NoUpdate,
     order.SkippedUpdate,
     order.RoleOutOfTurn,
+    order.UpdatesSaved,
     ratio.RatioAtLagZero,
     ratio.RatioStuckAtOne,
     ratio.RefreshNotAsPlanned,
@@ -46,6 +47,7 @@ RULES: tuple[type[Rule], ...] = (
     learning_rate.WarmupLength,
     resume.ResumeFailed,
     loss.LossScale,
+    loss.ConstantWithGradient,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )

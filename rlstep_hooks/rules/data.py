@@ -102,7 +102,7 @@ class SamplesConserved(Rule):
             if not trained:
                 continue
             self.checks += 1
-            passes = self.schedule.reuse_epochs
+            passes = self._passes(rollout, size)
             missing = sum(max(passes - trained[row], 0) for row in range(size))
             if missing > passes * self._left_out(rollout, size):
                 short = sum(1 for row in range(size) if trained[row] < passes)
@@ -112,6 +112,13 @@ class SamplesConserved(Rule):
         self._sizes.clear()
         self._trained.clear()
         return finding
+
+    def _passes(self, rollout: int, size: int) -> int:
+        """How often each sample of a rollout must have been trained: where the updates on it may end early, once less than the
+        sample that was trained most, because every pass trains each sample once."""
+        if self.schedule.updates_bound != "upper":
+            return self.schedule.reuse_epochs
+        return max(max(self._trained[rollout][row] for row in range(size)) - 1, 0)
 
     def _left_out(self, rollout: int, size: int) -> int:
         """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""

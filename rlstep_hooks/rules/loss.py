@@ -8,7 +8,7 @@ from rlstep_hooks.rules.base import Rule
 from rlstep_hooks.rules.ratio import precision_class
 
 if TYPE_CHECKING:
-    from rlstep_hooks.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.events import Constant, MicroBatch, MicroBatchValues
     from rlstep_hooks.report import Finding, Where
 
 RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
@@ -54,4 +54,61 @@ class LossScale(Rule):
             where=where,
             why="every gradient of this run is scaled by this factor",
             fix="compare the loss normaliser with the accumulation window",
+        )
+
+
+_CONSTANTS: dict[Constant, tuple[str, str]] = {
+    "old_logprobs": ("old log-probs", "the gradient of the ratio is not that of the policy alone"),
+    "advantages": ("advantages", "the policy's loss also trains whatever computed them, usually the critic"),
+    "targets": (
+        "targets of the critic",
+        "the critic's values are moved towards their targets and the targets towards the values",
+    ),
+}
+
+
+class ConstantWithGradient(Rule):
+    """A constant of the loss carries a gradient.
+
+    What it checks:
+        Old log-probs, advantages and targets of the critic, as they were handed to the audit: none of them requires a gradient.
+        Exact, and read from torch itself.
+
+    Why it matters:
+        PPO's loss takes all three as given. A critic whose target is not detached follows its own target's gradient (residual
+        instead of temporal-difference learning); old log-probs that are not detached cancel the gradient of the ratio. Nothing
+        fails: the loss falls, and the return rises late or not at all.
+
+    What to do:
+        Compute them under `torch.no_grad()`, or `detach()` them before the loss. Hand the audit the very tensors that the loss
+        gets.
+    """
+
+    code = "RLS802"
+    title = "Gradient through a constant of the loss"
+    topics = ("loss",)
+    nothing_seen = "no micro-batch showed its old log-probs, advantages or targets"
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look at the constants of the policy's loss."""
+        return self._look(event)
+
+    def critic_microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look at those of the critic's."""
+        return self._look(event)
+
+    def _look(self, event: MicroBatch) -> Finding | None:
+        self.checks += len(event.constants)
+        found = [self._report(event, constant) for constant in event.with_gradient]
+        return next((finding for finding in found if finding is not None), None)
+
+    def _report(self, event: MicroBatch, constant: Constant) -> Finding | None:
+        name, why = _CONSTANTS[constant]
+        return self.fail(
+            expected=f"{name} without a gradient",
+            observed=f"{name} that require a gradient",
+            where=self.progress.where(microbatch=event.index),
+            why=why,
+            fix=f"compute the {name} under torch.no_grad(), or detach() them before the loss",
+            variant=constant,
         )

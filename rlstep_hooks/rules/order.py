@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
+from rlstep_hooks.report import Where
 from rlstep_hooks.rules.base import Rule
 from rlstep_hooks.timeline import (
     ExpectedEnd,
@@ -18,7 +19,7 @@ from rlstep_hooks.timeline import (
 
 if TYPE_CHECKING:
     from rlstep_hooks.conformance import Difference
-    from rlstep_hooks.report import Finding, Where
+    from rlstep_hooks.report import Finding
 
 _NAMES = {
     "rollout": "a rollout",
@@ -500,3 +501,65 @@ class SkippedUpdate(Rule):
             severity="info" if scaler else "warning" if not_finite else "error",
             variant=of + event.skip_reason,
         )
+
+
+class UpdatesSaved(Rule):
+    """The updates on some rollouts ended before the plan's last one.
+
+    What it checks:
+        Where the plan lets the updates on a rollout end early (a limit on the KL divergence): how many of the planned updates
+        were not made.
+
+    Why it matters:
+        It is what the limit is for, so this is information. A limit that ends nearly every rollout after its first pass means
+        that the configured epochs are never trained, and that counts in papers and logs do not hold for this run.
+
+    What to do:
+        Nothing, if some updates are saved. If most are, lower the learning rate or the number of epochs.
+    """
+
+    code = "RLS212"
+    title = "Updates saved by an early stop"
+    severity = "info"
+    topics = ("order",)
+    nothing_seen = "the plan has no early stop"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._on_rollout = 0
+        self._saved = 0
+        self._rollouts = 0
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Settle the rollout before this one."""
+        if event.purpose == "training":
+            self._settle()
+        return None
+
+    def update(self, event: Update) -> Finding | None:
+        """Count the updates on this rollout."""
+        self._on_rollout += 1
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Report the sum."""
+        self._settle()
+        if not self._saved:
+            return None
+        rate = self.schedule.updates_per_rollout
+        return self.fail(
+            expected=f"at most {rate} updates on each rollout",
+            observed=f"{self._saved} updates not made, on {self._rollouts} of {self.progress.rollouts} rollouts",
+            where=Where(),
+            why="the loop ended its passes over these rollouts early, as the plan allows",
+            fix="nothing, unless most updates are saved; then lower the learning rate or the epochs",
+        )
+
+    def _settle(self) -> None:
+        made, self._on_rollout = self._on_rollout, 0
+        if self.schedule.updates_bound != "upper" or not made:
+            return
+        self.checks += 1
+        saved = max(int(self.schedule.updates_per_rollout) - made, 0)
+        self._saved += saved
+        self._rollouts += saved > 0

@@ -73,7 +73,7 @@ class ClipNeverActs(Rule):
     def started(self, event: RunStarted) -> Finding | None:
         """Look at the lags of the plan."""
         self.checks += 1
-        if self.schedule.lags != (0,) or self.schedule.old_logprob_source == "engine":
+        if self.schedule.lags != (0,) or self.schedule.old_logprob_source in ("engine", "none"):
             return None
         return self.fail(
             expected="nothing else: every micro-batch trains on samples of the current weights",

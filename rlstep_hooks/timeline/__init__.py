@@ -22,7 +22,7 @@ from rlstep_hooks.timeline.expected import (
     Outcome,
 )
 from rlstep_hooks.timeline.loader import LoaderCursor, LoaderPosition, loader_events
-from rlstep_hooks.timeline.phases import PhaseCursor, PhasePosition, phase_events
+from rlstep_hooks.timeline.phases import PhaseCursor, PhasePosition, critic_events, phase_events
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -43,6 +43,7 @@ __all__ = [
     "Outcome",
     "PhasePosition",
     "Position",
+    "critic_events",
     "cursor_at",
     "expected_events",
     "position_of",

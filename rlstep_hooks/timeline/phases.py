@@ -50,8 +50,9 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
     """Every event that one process should show, in order.
 
     After an `ExpectedUpdate` send whether it was applied (the policy version stays if not); after an `ExpectedMicroBatch` of
-    unknown size, its samples: the mini-batch then goes on until its samples are used up; after an `ExpectedRollout` of unknown
-    size, its samples. A run without a known length yields for ever.
+    unknown size, its samples: the mini-batch then goes on until its samples are used up; after one that may be the end of the
+    updates on its rollout, "ended" if it was; after an `ExpectedRollout` of unknown size, its samples. A run without a known
+    length yields for ever. A critic that is trained in any order with the policy is left out: see `critic_events`.
 
     Args:
         schedule: The plan.
@@ -60,7 +61,7 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
     position = start or PhasePosition()
     updates, version, waiting = position.updates, position.version, position.waiting_samples
     policy, critic = _Updates(schedule, "policy", position.window), None
-    if schedule.critic is not None:
+    if schedule.critic is not None and schedule.critic_order != "free":
         critic = _Updates(schedule.critic, "critic", position.critic_window)
     per_epoch = schedule.rollouts_per_epoch if places_epoch_ends(schedule) else None
     reference = schedule.reference_source == "at_rollout"
@@ -75,14 +76,14 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
             yield ExpectedEpochEnd(rollout // per_epoch)
         samples = samples_of_rollout(schedule, rollout)
         if schedule.rows_bound == "data_dependent":
-            samples = (yield ExpectedRollout(None, version, reference)) or samples
+            outcome = yield ExpectedRollout(None, version, reference)
+            samples = _size(outcome, samples)
         else:
             yield ExpectedRollout(samples, version, reference)
         if schedule.old_logprob_source in ("at_rollout", "recompute"):
             yield ExpectedRefresh(version)
-        if critic is not None and rollout >= critic.schedule.frozen_rollouts:
-            waits = rollout < schedule.frozen_rollouts and critic.schedule.warmup_minibatches
-            yield from critic.phase(samples, None, waits or critic.schedule.minibatches)
+        if critic is not None and schedule.critic_order == "before":
+            yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
         if rollout >= schedule.frozen_rollouts:
             lag = 0 if counted else None
             if schedule.flush is not None:
@@ -92,8 +93,33 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
             updates, version, waiting = updates + made, version + applied, 0
         elif schedule.frozen_samples_kept:
             waiting += samples
+        if critic is not None and schedule.critic_order == "after":
+            yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
         if schedule.syncs != "unseen":
             yield ExpectedSync(version)
+        rollout += 1
+    yield ExpectedEnd(updates)
+
+
+def critic_events(schedule: Schedule, start: PhasePosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
+    """What a critic that is trained in any order with the policy should show: its updates on each rollout, whatever its size.
+
+    Args:
+        schedule: The plan of the policy, which holds that of the critic.
+        start: Where to begin; the start of training if left out.
+
+    Raises:
+        LookupError: The plan has no critic.
+    """
+    if schedule.critic is None:
+        raise LookupError("the plan has no critic")
+    position = start or PhasePosition()
+    critic = _Updates(schedule.critic, "critic", position.critic_window)
+    updates, rollout = 0, position.rollouts
+    while schedule.rollouts is None or rollout < schedule.rollouts:
+        outcome = yield ExpectedRollout(None, position.version, False)
+        samples = _size(outcome, samples_of_rollout(schedule, rollout))
+        updates += yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
         rollout += 1
     yield ExpectedEnd(updates)
 
@@ -119,6 +145,27 @@ class _Updates:
         self.schedule = schedule
         self._role = role
         self._window = window
+        self._made = 0
+        """Updates on this rollout."""
+        self._ended = False
+        """Whether the updates on this rollout ended early."""
+
+    def of_critic(self, samples: int, rollout: int, *, waits: bool) -> Generator[ExpectedEvent, Outcome, int]:
+        """A critic's updates on one rollout.
+
+        Args:
+            samples: Samples of the rollout.
+            rollout: Its number, from 0.
+            waits: Whether the policy is frozen on it.
+
+        Returns:
+            Updates made.
+        """
+        if rollout < self.schedule.frozen_rollouts:
+            return 0
+        minibatches = (self.schedule.warmup_minibatches if waits else ()) or self.schedule.minibatches
+        made, _ = yield from self.phase(samples, None, minibatches)
+        return made
 
     def phase(
         self, samples: int, lag: int | None, minibatches: tuple[int, ...]
@@ -133,41 +180,55 @@ class _Updates:
         Returns:
             Updates made, and how many of them were applied.
         """
-        made = applied = 0
+        self._made, self._ended = 0, False
+        applied = 0
         for _ in range(self.schedule.reuse_epochs):
             now = None if lag is None else lag + applied
             if self.schedule.remainder == "carry":
-                more = yield from self._carried_pass(samples, now)
+                applied += yield from self._carried_pass(samples, now)
             elif self.schedule.remainder == "drop":
-                more = yield from self._pass(now, _filled(minibatches, samples))
+                applied += yield from self._pass(now, _filled(minibatches, samples))
             else:
-                more = yield from self._pass(now, minibatches)
-            made, applied = made + more[0], applied + more[1]
-        return made, applied
+                applied += yield from self._pass(now, minibatches)
+            if self._ended:
+                break
+        return self._made, applied
 
-    def _pass(
-        self, lag: int | None, minibatches: tuple[int, ...]
-    ) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+    def _may_end(self) -> bool:
+        """Whether the updates on this rollout may end here. The first is always made: before it nothing has moved."""
+        return self.schedule.updates_bound == "upper" and self._made > 0
+
+    def _update(self, microbatches: int | None) -> Generator[ExpectedEvent, Outcome, bool]:
+        """One update; returns whether it was applied."""
+        applied = (yield ExpectedUpdate(microbatches, self._role)) is not False
+        self._made += 1
+        return applied
+
+    def _pass(self, lag: int | None, minibatches: tuple[int, ...]) -> Generator[ExpectedEvent, Outcome, int]:
         applied = 0
         for size in minibatches:
             now = None if lag is None else lag + applied
             microbatches = yield from self._minibatch(size // self.schedule.world_size, now)
-            applied += (yield ExpectedUpdate(microbatches, self._role)) is not False
-        return len(minibatches), applied
+            if self._ended:
+                break
+            applied += yield from self._update(microbatches)
+        return applied
 
     def _minibatch(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int | None]:
-        if self.schedule.samples_per_microbatch is None:
-            while samples > 0:
-                taken = yield ExpectedMicroBatch(None, lag, self._role, at_most=samples)
-                samples -= taken or samples
-            return None
-        each = self.schedule.samples_per_microbatch // self.schedule.world_size
+        """The micro-batches of one mini-batch; returns their number, None where token counts decide it."""
+        may_end = self._may_end()
+        each = self.schedule.samples_per_microbatch
+        own = None if each is None else each // self.schedule.world_size
         count = 0
         while samples > 0:
-            yield ExpectedMicroBatch(min(each, samples), lag, self._role)
-            samples -= each
+            size, at_most = (None, samples) if own is None else (min(own, samples), None)
+            taken = yield ExpectedMicroBatch(size, lag, self._role, at_most=at_most, may_end=may_end and count == 0)
+            if taken == "ended":
+                self._ended = True
+                break
+            samples -= own or taken or samples
             count += 1
-        return count
+        return None if own is None else count
 
     def windows(self, lag: int | None, *, flushed: bool) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
         """The updates on one rollout whose windows go on over passes and rollouts, as accelerate counts them.
@@ -191,18 +252,26 @@ class _Updates:
                 self._window = 0
         return made, applied
 
-    def _carried_pass(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+    def _carried_pass(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int]:
         """A pass whose accumulation goes on from the one before; samples that fill no micro-batch are dropped."""
         each = (self.schedule.samples_per_microbatch or samples) // self.schedule.world_size
-        made = applied = 0
+        applied = 0
         for _ in range(samples // self.schedule.world_size // each):
-            yield ExpectedMicroBatch(each, None if lag is None else lag + applied, self._role)
+            may_end = self._may_end() and self._window == 0
+            now = None if lag is None else lag + applied
+            if (yield ExpectedMicroBatch(each, now, self._role, may_end=may_end)) == "ended":
+                self._ended = True
+                break
             self._window += 1
             if self._window == self.schedule.window:
                 self._window = 0
-                made += 1
-                applied += (yield ExpectedUpdate(self.schedule.window, self._role)) is not False
-        return made, applied
+                applied += yield from self._update(self.schedule.window)
+        return applied
+
+
+def _size(outcome: Outcome, planned: int) -> int:
+    """The samples of a rollout: those that came, else those planned."""
+    return outcome if isinstance(outcome, int) and outcome else planned
 
 
 def _filled(minibatches: tuple[int, ...], samples: int) -> tuple[int, ...]:

@@ -6,13 +6,13 @@ micro-batches of one shape at once. Shapes: N micro-batches, B samples, T comple
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from torch import Tensor
 
 from rlstep_hooks.events import MicroBatchValues
+from rlstep_hooks.frameworks.deferred import finite
 from rlstep_hooks.frameworks.trl.loss import LossTerms, clipped_tokens, compare_losses
 
 if TYPE_CHECKING:
@@ -247,9 +247,3 @@ def token_mask(inputs: dict[str, Any]) -> Tensor:
 def as_column(advantages: Tensor) -> Tensor:
     """Advantages of shape (B,) as (B, 1); those of a subclass may have one for each token and stay (B, T)."""
     return advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
-
-
-def finite(number: float) -> float | None:
-    """The number to six digits (float32 has seven), or None where it is not finite: JSON has no such numbers, and a report
-    reads the same from a record."""
-    return float(f"{number:.6g}") if math.isfinite(number) else None

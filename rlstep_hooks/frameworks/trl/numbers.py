@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from rlstep_hooks.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
 from rlstep_hooks.frameworks.contained import Contained
-from rlstep_hooks.frameworks.deferred import DeferredValues
-from rlstep_hooks.frameworks.trl.measure import MicroBatchMeter, MicroBatchSource, finite, token_mask
+from rlstep_hooks.frameworks.deferred import DeferredValues, finite
+from rlstep_hooks.frameworks.trl.measure import MicroBatchSource, token_mask
+from rlstep_hooks.frameworks.weight_probe import UpdateSource
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlstep_hooks.frameworks.trl.updates import UpdateObserver
     from rlstep_hooks.recorder import Recorder
 
@@ -42,29 +45,11 @@ class RolloutSource(msgspec.Struct, frozen=True):
         ]
 
 
-class UpdateSource(msgspec.Struct, frozen=True):
-    """What a vector of `WeightProbe` means."""
+class Meter(Protocol):
+    """Whatever measures micro-batches."""
 
-    indices: tuple[int, ...]
-    probed: int
-
-    def values(self, numbers: list[float]) -> list[UpdateValues]:
-        """The vector's numbers, update by update."""
-        count = len(self.indices)
-        return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
-
-    def _values(
-        self, index: int, changed: float, with_gradient: float, visible: float, moved: float, largest: float
-    ) -> UpdateValues:
-        return UpdateValues(
-            index=index,
-            probed=self.probed,
-            changed=int(changed),
-            with_gradient=int(with_gradient),
-            visible=int(visible),
-            max_change=finite(largest),
-            moved_before=int(moved),
-        )
+    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+        """The numbers of all micro-batches since the last call, as vectors of float32."""
 
 
 class NumberCollector:
@@ -77,7 +62,7 @@ class NumberCollector:
     """
 
     def __init__(
-        self, recorder: Recorder, meter: MicroBatchMeter, updates: UpdateObserver, *, interval: float = INTERVAL
+        self, recorder: Recorder, meter: Meter, updates: UpdateObserver, *, interval: float = INTERVAL
     ) -> None:
         self._recorder = recorder
         self._meter = meter
