@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.controlled.compose import TrainerStream
 from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.controlled.tail import Tail
@@ -14,8 +15,10 @@ from rlstep_hooks.ledger import CONTROLLER, Record, records
 from rlstep_hooks.ranks import merge_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.report import Report
 
 
@@ -40,6 +43,24 @@ def report_of(folder: Path, run: str | None = None) -> Report:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
     name = run or next(reversed(runs))
     return _report(folder, runs[name])
+
+
+def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
+    """One trainer's events as a judge reads them, in order, without keeping them.
+
+    Args:
+        found: The records of a run.
+        rank: Which trainer; where it has no record and no controller called it, there is nothing.
+    """
+    controller = next((record for record in found if record.process == CONTROLLER), None)
+    if controller is not None:
+        stream = TrainerStream(rank, recorded_phases(controller.path.parent, controller.run, rank))
+        for event in Tail(controller.path).read():
+            yield from stream.feed(event)
+        return
+    for record in found:
+        if record.rank == rank:
+            yield from Tail(record.path).read()
 
 
 def _report(folder: Path, found: list[Record]) -> Report:

@@ -6,6 +6,7 @@ argparse rather than a library: `rlstep plan` answers in 150 ms, and loading a l
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,16 +28,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: The words after `rlstep`; those of this process if left out.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    cut = words.index("--") if "--" in words else len(words)
-    given = parser().parse_args(words[:cut])
-    given.command = words[cut + 1 :]
     try:
-        sys.exit(given.verb(given))
+        try:
+            status = _status(words)
+        finally:
+            sys.stdout.flush()  # here, where a reader that has left is an error that can be caught
+        sys.exit(status)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        sys.stdout = None  # nothing reads on: leave without a second error at exit
+        # Nothing reads on: leave as other tools do, without a word, and without a second error when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _status(words: list[str]) -> int:
+    """Run one verb; its exit status."""
+    cut = words.index("--") if "--" in words else len(words)
+    given = parser().parse_args(words[:cut])
+    given.command = words[cut + 1 :]
+    status: int = given.verb(given)
+    return status
 
 
 def parser() -> argparse.ArgumentParser:
@@ -119,8 +131,15 @@ def _add_report(verbs: _Verbs) -> None:
     report = _add(verbs, "report", _report, "The report of a recorded run, also of one that was killed.")
     report.add_argument("folder", type=Path, metavar="DIR", help="folder of a recorded run")
     report.add_argument("--run", metavar="NAME", help="which run of the folder; the latest if left out")
-    report.add_argument("--json", action="store_true", help="print the report as JSON")
+    report.add_argument("--follow", action="store_true", help="show where a run stands until it is over, then report")
+    printed = report.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_const", dest="form", const="json", help="print JSON")
+    printed.add_argument(
+        "--markdown", action="store_const", dest="form", const="markdown", help="print Markdown, for an issue"
+    )
+    report.set_defaults(form="text")
     report.add_argument("--strict", action="store_true", help="warnings fail too")
+    report.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page that needs no network")
     report.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, which Perfetto opens"
     )
@@ -193,7 +212,13 @@ def _run(given: argparse.Namespace) -> int:
 def _report(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import report
 
-    return report.show(given.folder, run=given.run, as_json=given.json, strict=given.strict, trace=given.trace)
+    if given.follow:
+        from rlstep_hooks.cli.follow import follow
+
+        follow(given.folder, given.run)
+    return report.show(
+        given.folder, run=given.run, form=given.form, strict=given.strict, trace=given.trace, html=given.html
+    )
 
 
 def _diff(given: argparse.Namespace) -> int:

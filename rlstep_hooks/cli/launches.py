@@ -78,6 +78,8 @@ def run(verb: Callable[[], int]) -> int:
     """Run a verb; what cannot be read becomes a message and exit status 2."""
     try:
         return verb()
+    except BrokenPipeError:  # of the output, which `main` knows how to leave
+        raise
     except (LaunchError, OSError) as error:
         print(f"rlstep: {error}", file=sys.stderr)
         return 2

@@ -3,44 +3,73 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Literal
 
 from rlstep_hooks.ledger import records
-from rlstep_hooks.render.console import plan_table, verdict_block
 from rlstep_hooks.replay import NoRecordError, report_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rlstep_hooks.ledger import Record
+    from rlstep_hooks.report import Report
 
-def show(folder: Path, *, run: str | None, as_json: bool, strict: bool, trace: Path | None = None) -> int:
+Form = Literal["text", "json", "markdown"]
+"""How a report is printed."""
+
+
+def show(
+    folder: Path, *, run: str | None, form: Form, strict: bool, trace: Path | None = None, html: Path | None = None
+) -> int:
     """Print the report of a recorded run; the exit status.
 
     Args:
         folder: The folder of records.
         run: Name of the run; the latest if left out.
-        as_json: Whether to print JSON.
+        form: How to print it.
         strict: Whether warnings fail too.
         trace: A file to write the run to as a Chrome trace.
+        html: A file to write the report to as a page.
     """
     try:
         report = report_of(folder, run)
-        if trace is not None:
-            from rlstep_hooks.render.trace import write_trace
-
-            write_trace(records(folder)[report.run], report, trace)
+        if trace is not None or html is not None:
+            _write(report, records(folder)[report.run], trace, html)
     except (NoRecordError, OSError) as error:
         print(f"rlstep: {error}", file=sys.stderr)
         return 2
-    if as_json:
-        print(report.to_json())
-    else:
-        console = Console()
-        if report.schedule is not None:
-            console.print(plan_table(report.schedule), "")
-        console.print(verdict_block(report))
+    _print(report, form)
     if report.fails(strict=strict):
         return 1
     return 2 if report.verdict == "NOT_EVALUATED" else 0
+
+
+def _write(report: Report, found: list[Record], trace: Path | None, html: Path | None) -> None:
+    if trace is not None:
+        from rlstep_hooks.render.trace import write_trace
+
+        write_trace(found, report, trace)
+    if html is not None:
+        from rlstep_hooks.render.page.build import page_of
+        from rlstep_hooks.render.page.writer import write_page
+
+        write_page(page_of(report, found), html)
+
+
+def _print(report: Report, form: Form) -> None:
+    if form == "json":
+        print(report.to_json())
+        return
+    if form == "markdown":
+        from rlstep_hooks.render.markdown import report_markdown
+
+        print(report_markdown(report))
+        return
+    from rich.console import Console
+
+    from rlstep_hooks.render.console import plan_table, verdict_block
+
+    console = Console()
+    if report.schedule is not None:
+        console.print(plan_table(report.schedule), "")
+    console.print(verdict_block(report))

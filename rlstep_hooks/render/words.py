@@ -27,3 +27,10 @@ def approximate(value: Fraction | None) -> str:
     if value.denominator == 1:
         return number(value)
     return f"{float(value):,.1f}".replace(",", " ") if value >= 1 else f"{float(value):.2g}"
+
+
+def printable(text: str) -> str:
+    """Text in which characters that are invisible, that steer a terminal or that turn the direction of what follows are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)

@@ -1,0 +1,147 @@
+"""What the page shows, computed before anything is drawn."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from rlstep_hooks.render.summary import CountRow, NotEvaluated
+from rlstep_hooks.report import Finding, Report
+
+MomentKind = Literal["rollout", "refresh", "microbatch", "update", "weight_sync", "epoch_end", "run_ended"]
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of the timeline, planned or observed, or several equal ones in a row."""
+
+    kind: MomentKind
+    words: str
+    """What it is, for people who cannot see the picture."""
+    label: str = ""
+    """What stands in the picture."""
+    lag: int | None = None
+    critic: bool = False
+    skipped: bool = False
+    """Whether it is an update that was not applied."""
+    times: int = 1
+    expected: str = ""
+    """What was expected in its place; empty where it is as planned or was not compared."""
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A stretch of one rollout: what comes with the rollout, the micro-batches of one update, or what follows the last update."""
+
+    number: int
+    """Counts the stretches of its rollout from 0."""
+    observed: tuple[Moment, ...]
+    planned: tuple[Moment, ...] = ()
+
+
+class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout in detail."""
+
+    number: int | None
+    """Counts training rollouts from 0; None for what came before the first."""
+    windows: tuple[Window, ...]
+    """Of a long rollout only the first, the last, and those around the first difference."""
+    windows_in_all: int
+    differs: bool = False
+    cut_short: bool = False
+    """Whether the plan had more of it when something else came."""
+    policy_version: int = 0
+    sampler_version: int | None = None
+    focus: bool = False
+    """Whether the finding to look at first is here."""
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the plan is shown beside what was observed."""
+        return any(window.planned for window in self.windows)
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Some rollouts in a row, as the overview shows them."""
+
+    first: int
+    last: int
+    updates: float
+    """Updates on each rollout; the mean of them."""
+    differing: int
+    """Rollouts that are not as planned."""
+    policy_version: int
+    """Of the rollout whose sampler was furthest behind."""
+    sampler_version: int | None
+    """Version that the sampler held then; None where it was not seen."""
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """One trainer's run: all of it in cells, a few rollouts in detail."""
+
+    rank: int
+    ranks: int
+    cells: tuple[Cell, ...] = ()
+    rollouts_per_cell: int = 1
+    rows: tuple[RolloutRow, ...] = ()
+    planned_updates: Fraction | None = None
+    """Updates on each rollout, as planned."""
+    compared: bool = False
+    """Whether the order of events was compared with a plan."""
+
+    @property
+    def differing(self) -> int:
+        """Rollouts that are not as planned."""
+        return sum(cell.differing for cell in self.cells)
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that recorded."""
+
+    name: str
+    host: str
+    pid: int
+    started: str
+    """UTC."""
+    size: int
+    """Bytes of its record."""
+    problem: str = ""
+
+
+class RulePage(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule's documentation."""
+
+    code: str
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole page."""
+
+    report: Report
+    headline: str
+    """Framework, release, algorithm."""
+    verdict: str
+    sentence: str
+    problem: Finding | None
+    """The finding to look at first."""
+    plan: tuple[tuple[str, str, str], ...]
+    """Name, explanation and value of everything that the plan says."""
+    counts: tuple[CountRow, ...]
+    timeline: Timeline
+    not_evaluated: NotEvaluated
+    settings: dict[str, str]
+    sources: dict[str, str]
+    """For each formula of the plan, where it was read."""
+    versions: dict[str, str]
+    processes: tuple[Process, ...]
+    processes_in_all: int
+    rule_pages: tuple[RulePage, ...]
+    started: str
+    """When the run began, UTC."""
+
+    @property
+    def documented(self) -> frozenset[str]:
+        """Codes of rules whose documentation the page holds."""
+        return frozenset(rule.code for rule in self.rule_pages)
