@@ -34,7 +34,8 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
 
     now: Standing
     rollout_over: Standing | None = None
-    """Where the run stood when its latest rollout was trained; None if none ended since the last look."""
+    """Where the run stood when its latest rollout was trained, with the largest |log ratio| of all that ended since the last look;
+    None if none did."""
     started: RunStarted | None = None
     """The run's first event, once."""
     errors: tuple[Finding, ...] = ()
@@ -136,7 +137,7 @@ class FollowedRun:
     def _observe(self, process: _Process, event: AnyEvent) -> None:
         telling = process is self._teller
         if telling and _ends_rollout(event) and self._tally.standing.rollouts:
-            self._news.rollout_over = self._tally.standing
+            self._news.rollout_over = self._tally.standing.since(self._news.rollout_over)
         findings = process.judge.observe(event)
         if telling:
             for heard in process.judge.take_heard(event):

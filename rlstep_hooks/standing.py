@@ -26,7 +26,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None = None
     """Lag of the latest micro-batch; None where it cannot be seen."""
     max_abs_log_ratio: float | None = None
-    """The largest |log ratio| of the latest numbers; None where there are none yet."""
+    """The largest |log ratio| of the latest rollout with numbers; None where there is none yet."""
+
+    def since(self, earlier: Standing | None) -> Standing:
+        """This standing, with the largest |log ratio| of this one and an earlier one."""
+        if earlier is None or earlier.max_abs_log_ratio is None:
+            return self
+        largest = max(earlier.max_abs_log_ratio, self.max_abs_log_ratio or 0.0)
+        return msgspec.structs.replace(self, max_abs_log_ratio=largest)
 
 
 class Tally:

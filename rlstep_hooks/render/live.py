@@ -10,6 +10,7 @@ import time
 from math import exp
 from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.text import Text
 
 from rlstep_hooks.render.words import number
@@ -80,24 +81,25 @@ def error_line(finding: Finding) -> str:
 class Lines:
     """Plain lines: one for each rollout, at most one in `EVERY` seconds, and each error at once.
 
+    A line's ratio covers all rollouts since the line before.
+
     A command that runs beside it writes what it wants; so nothing here stays on the screen, and each line is one write.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next = 0.0
-        self._waiting: Text | None = None
+        self._waiting: Standing | None = None
 
     def show(self, news: News, *, failed: bool) -> None:
         """Print what is new."""
         for finding in news.errors:
             self.say(error_line(finding), style="bold red")
         if news.rollout_over is not None:
-            line = live_line(news.rollout_over, failed=failed)
-            self._waiting = Text(line, style="red" if failed else "cyan")
+            self._waiting = news.rollout_over.since(self._waiting)
         if self._waiting is not None and time.monotonic() >= self._next:
             self._next = time.monotonic() + EVERY
-            self._print(self._waiting, soft_wrap=True)
+            self.say(live_line(self._waiting, failed=failed), style="red" if failed else "cyan")
             self._waiting = None
 
     def say(self, text: str, *, style: str = "") -> None:
@@ -105,8 +107,8 @@ class Lines:
         self._print(Text(text, style=style), soft_wrap=True)
 
     def display(self, table: RenderableType) -> None:
-        """Print something that knows its own layout."""
-        self._print(table, soft_wrap=False)
+        """Print something that knows its own layout, and an empty line."""
+        self._print(Group(table, Text()), soft_wrap=False)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool) -> None:
         with self._console.capture() as written:
