@@ -49,21 +49,19 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _HOMES = {
-    "OpenRLHF": "rlstep_hooks.frameworks.openrlhf.deviations",
-    "SimpleRL": "rlstep_hooks.frameworks.simplerl.deviations",
-    "TRL": "rlstep_hooks.frameworks.trl.deviations",
-    "TinyZero": "rlstep_hooks.frameworks.tinyzero.deviations",
-    "verl": "rlstep_hooks.frameworks.verl.deviations",
+    "OpenRLHF": ("openrlhf",),
+    "SimpleRL": ("simplerl",),
+    "TRL": ("trl", "trl_ppo"),
+    "TinyZero": ("tinyzero",),
+    "verl": ("verl",),
 }
+"""For each framework: the folders of `rlstep_hooks.frameworks` with its deviations."""
 
 
 def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
     """The deviations of one release of a framework. Loads data only, never the framework."""
-    home = _HOMES.get(framework)
-    if home is None:
-        return ()
-    deviations: tuple[Deviation, ...] = import_module(home).DEVIATIONS
-    return tuple(deviation for deviation in deviations if deviation.concerns(version))
+    homes = [import_module(f"rlstep_hooks.frameworks.{folder}.deviations") for folder in _HOMES.get(framework, ())]
+    return tuple(deviation for home in homes for deviation in home.DEVIATIONS if deviation.concerns(version))
 
 
 def explain(finding: Finding, deviation: Deviation) -> Finding:

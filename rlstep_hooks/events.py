@@ -271,6 +271,10 @@ class RolloutValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     sampler_gap_mean: float | None = None
     """Mean |trainer log-prob - engine log-prob| of the sampled tokens, where the engine returns them."""
     sampler_gap_max: float | None = None
+    mean_ratio: float | None = None
+    """Mean ratio of all micro-batches trained on it, masked tokens counted as 1, as the framework takes it."""
+    logged_ratio: float | None = None
+    """The mean ratio that the framework logged for it."""
 
 
 class Measured(Event, frozen=True, kw_only=True, gc=False, tag="measured"):

@@ -115,7 +115,7 @@ class LLaMAFactory(Reader):
             schedule=msgspec.structs.replace(schedule, updates=updates),
             formulas=formulas,
             notes=tuple(_notes(accumulation, passes, horizon)),
-            facts=_facts(request, horizon),
+            facts=_facts(request, horizon) | {"nominal_updates_per_rollout": schedule.updates_per_rollout},
         )
 
 

@@ -72,6 +72,20 @@ class TRLPPO(Reader):
 
     def read(self, request: Request) -> Reading:
         """The Schedule; see the module for its sources."""
+        return self.with_evaluation(request, *_evaluation_rows(request))
+
+    def with_evaluation(self, request: Request, evaluation_rows: int | None, why: str = "") -> Reading:
+        """The Schedule, where the rows of the evaluation set are known from elsewhere.
+
+        Args:
+            request: The launch.
+            evaluation_rows: Rows from which completions are sampled; 0 where there is no such set.
+            why: Why they are not known, with None.
+
+        Raises:
+            LaunchError: This release has another trainer.
+            PlanError: The trainer refuses these sizes, or fails on them.
+        """
         settings, release = request.settings, release_of(request.version)
         rloo = _is_rloo(request)
         if rloo and release >= (0, 22):
@@ -92,7 +106,11 @@ class TRLPPO(Reader):
         samples = sizes.per_process * sizes.world_size
         rows = request.rows()
         passes = _passes(settings, release, rows.count, rows.source, samples, samples // group)
-        sampling, unknown = _sampling(request, release, passes, sizes.world_size, rloo=rloo)
+        sampling, unknown = None, ""
+        if passes.rollouts and settings.count(*_names(settings, "num_sample_generations"), least=-(1 << 30)) > 0:
+            unknown = why
+            if evaluation_rows is not None:
+                sampling = _sampling(settings, release, passes.rollouts, evaluation_rows, sizes.world_size, rloo=rloo)
         updates = flush = None
         if not unknown and passes.rollouts is not None and passes.per_epoch:
             flush = Flush(rollouts_per_epoch=passes.per_epoch, sampling=sampling)
@@ -269,20 +287,14 @@ def _passes(
 
 
 def _sampling(
-    request: Request, release: tuple[int, ...], passes: Passes, world_size: int, *, rloo: bool
-) -> tuple[Sampling | None, str]:
-    """Completions sampled between rollouts, and why that is not known.
+    settings: Settings, release: tuple[int, ...], rollouts: int, rows: int, world_size: int, *, rloo: bool
+) -> Sampling | None:
+    """Completions sampled between rollouts from an evaluation set of `rows` rows.
 
     Raises:
         PlanError: There is no evaluation set to sample from.
     """
-    settings = request.settings
-    wanted = settings.count(*_names(settings, "num_sample_generations"), least=-(1 << 30))
-    if wanted <= 0 or not passes.rollouts:
-        return None, ""
-    rows, why = _evaluation_rows(request)
-    if rows is None:
-        return None, why
+    wanted = settings.count(*_names(settings, "num_sample_generations"))
     if rows == 0:
         raise PlanError(
             "TypeError: object of type 'NoneType' has no len(): there is no evaluation set, and num_sample_generations = "
@@ -292,9 +304,7 @@ def _sampling(
             source=f"{_trainer(release, rloo)} generate_completions",
         )
     batches = rows // settings.count(*_names(settings, "per_device_eval_batch_size")) // world_size
-    if batches == 0:
-        return None, ""
-    return Sampling(every=max(1, passes.rollouts // wanted), batches=batches), ""
+    return Sampling(every=max(1, rollouts // wanted), batches=batches) if batches else None
 
 
 def _evaluation_rows(request: Request) -> tuple[int | None, str]:

@@ -118,7 +118,7 @@ class TRLStep(Reader):
             notes=tuple(
                 _notes(accumulation, world_size, early, ignores_steps=not known and settings.is_given("steps"))
             ),
-            facts={"lr_constant": True},
+            facts={"lr_constant": True, "nominal_updates_per_rollout": schedule.updates_per_rollout},
         )
 
 

@@ -10,6 +10,7 @@ from rlstep_hooks.rules.base import Progress, Rule
 RULES: tuple[type[Rule], ...] = (
     plan.ConfigRewritten,
     plan.ClipNeverActs,
+    plan.UpdatesNotAsTheSizesSay,
     order.UnexpectedRollout,
     order.MissingRollout,
     order.EarlyUpdate,
@@ -30,6 +31,7 @@ RULES: tuple[type[Rule], ...] = (
     ratio.TokensAltered,
     ratio.LagNotAsPlanned,
     ratio.ReferenceLogProbs,
+    ratio.LoggedRatio,
     weights.WeightsUnchanged,
     weights.SamplerVersion,
     weights.SamplerGap,

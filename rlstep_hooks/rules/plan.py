@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.report import Where
@@ -82,3 +83,54 @@ class ClipNeverActs(Rule):
             fix="nothing to fix; more reuse epochs or a rollout larger than an update would make clipping act",
             where=Where(),
         )
+
+
+class UpdatesNotAsTheSizesSay(Rule):
+    """The number of updates per rollout is not what the configured sizes say.
+
+    What it checks:
+        Updates per rollout against passes x rollout / mini-batch as configured, and whether the last rollout of a data epoch
+        makes as many as the others. A remainder that makes one smaller update more is left to the note on remainders; here are
+        floor divisions and counters that change the number itself.
+
+    Why it matters:
+        verl up to 0.7 divides the mini-batch by the processes and rounds down: 6 samples on 4 processes become 1, and six
+        times the updates are made. TRL's PPOTrainer from 0.17 makes fewer (trl PR#2531), and with gradient accumulation many
+        more in the last rollout of each data epoch. Learning rate and clipping were tuned for another number.
+
+    What to do:
+        Choose a mini-batch that the processes divide, or the work-around of the note.
+    """
+
+    code = "RLS113"
+    title = "Updates per rollout are not what the sizes say"
+    severity = "warning"
+    nothing_seen = "the configuration names no number of updates that the plan does not keep to"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Compare with the nominal number that the reader gives."""
+        stated = event.facts.get("nominal_updates_per_rollout")
+        if stated is None:
+            return None
+        nominal, made = Fraction(str(stated)), self.schedule.updates_per_rollout
+        if nominal <= 0:
+            return None
+        self.checks += 1
+        last = self._of_last_rollouts()
+        if Fraction(2, 3) < made / nominal < Fraction(3, 2) and last is None:
+            return None
+        return self.fail(
+            expected=f"{nominal} updates for each rollout, as the sizes say",
+            observed=f"{made}" + (f", and {last} in the last rollout of a data epoch" if last is not None else ""),
+            why="the framework divides the sizes among processes or accumulation windows before it counts",
+            fix="sizes that divide evenly at each of these divisions; --explain shows them",
+            where=Where(),
+        )
+
+    def _of_last_rollouts(self) -> int | None:
+        """Updates of a rollout in which every micro-batch is one, where the run has such rollouts."""
+        schedule = self.schedule
+        if schedule.flush is None or schedule.updates is None or schedule.rollouts is None:
+            return None
+        more = schedule.updates > schedule.rollouts * schedule.updates_per_rollout
+        return schedule.microbatches_per_rollout if more else None

@@ -19,6 +19,7 @@ _GITHUB = "https://github.com"
 
 SHARED: tuple[tuple[type[Rule], str], ...] = (
     (plan.ClipNeverActs, f"{_GITHUB}/huggingface/trl/issues/2703"),
+    (plan.UpdatesNotAsTheSizesSay, f"{_GITHUB}/huggingface/trl/pull/2531"),
     (data.RowsDropped, f"{_GITHUB}/huggingface/trl/issues/3477"),
     (learning_rate.ScheduleHorizon, f"{_GITHUB}/alibaba/ROLL/issues/407"),
     (learning_rate.WarmupLength, f"{_GITHUB}/AI-Hypercomputer/maxtext/pull/4225"),
@@ -152,39 +153,6 @@ class MinibatchNotBelowRollout(PlanRule):
             if larger
             else "nothing, if you meant that",
             severity="warning" if larger else "info",
-        )
-
-
-class UpdatesNotAsTheSizesSay(PlanRule):
-    """The number of updates per rollout is not what the configured sizes say.
-
-    What it checks:
-        Updates per rollout against passes x rollout / mini-batch as configured. A remainder that makes one smaller update more
-        is left to the note on remainders; here are floor divisions and counters that change the number itself.
-
-    Why it matters:
-        verl up to 0.7 divides the mini-batch by the processes and rounds down: 6 samples on 4 processes become 1, and six
-        times the updates are made. TRL's PPOTrainer from 0.17 makes fewer (trl PR#2531). Learning rate and clipping were tuned
-        for another number.
-
-    What to do:
-        Choose a mini-batch that the processes divide, or the work-around of the note.
-    """
-
-    code = "RLS113"
-    title = "Updates per rollout are not what the sizes say"
-    report = f"{_GITHUB}/huggingface/trl/pull/2531"
-
-    def check(self, reading: Reading) -> Finding | None:
-        """Compare with the nominal number that the reader gives."""
-        nominal, made = reading.facts.get("nominal_updates_per_rollout"), reading.schedule.updates_per_rollout
-        if nominal is None or nominal <= 0 or Fraction(2, 3) < made / Fraction(nominal) < Fraction(3, 2):
-            return None
-        return self.found(
-            expected=f"{nominal} updates for each rollout, as the sizes say",
-            observed=f"{made}",
-            why="the framework divides the sizes among processes or accumulation windows before it counts",
-            fix="sizes that divide evenly at each of these divisions; --explain shows them",
         )
 
 
@@ -404,7 +372,6 @@ PLAN_RULES: tuple[type[PlanRule], ...] = (
     Refused,
     SeveralRolloutsForOneUpdate,
     MinibatchNotBelowRollout,
-    UpdatesNotAsTheSizesSay,
     IntervalMeetsCycle,
     PromptsForSamples,
     TooFewRows,

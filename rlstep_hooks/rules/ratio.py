@@ -11,7 +11,7 @@ from rlstep_hooks.timeline import ExpectedRefresh
 
 if TYPE_CHECKING:
     from rlstep_hooks.conformance import Difference
-    from rlstep_hooks.events import MicroBatchValues
+    from rlstep_hooks.events import MicroBatchValues, RolloutValues
     from rlstep_hooks.report import Finding, Where
 
 MEAN_TOLERANCE = {"float32": 1e-4, "reduced": 5e-2}
@@ -22,6 +22,9 @@ issue (docs/guides/grpo.md, token_mult_prob_error), that is a mean |log ratio| o
 tokens in batches of another shape differ by some units in the last place of the logits; measured healthy runs stay below 1e-6
 (tests/frameworks/trl), and the bound leaves two orders of magnitude for deeper models and TF32-free GPU kernels.
 """
+
+LOGGED_TOLERANCE = 0.1
+"""Largest relative distance of a logged mean ratio. Means of one process and of all differ by less; known faults halve it."""
 
 VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 """Smallest change of a weight after which a ratio of exactly 1 on every token cannot be rounding."""
@@ -378,4 +381,43 @@ class ReferenceLogProbs(Rule):
             where=difference.where,
             why="the KL term does not follow the configured coefficient",
             fix="compare the KL coefficient of the live configuration with what you set",
+        )
+
+
+class LoggedRatio(Rule):
+    """The ratio in the logs is not the ratio of the updates.
+
+    What it checks:
+        Where the framework logs a mean ratio for each rollout: its distance from the mean over the same micro-batches, at most
+        10 % (each process logs the mean of all, and is compared with its own).
+
+    Why it matters:
+        A mean ratio far from 1 is the usual sign of stale samples or a broken denominator. One that is logged too small hides
+        both, and makes a healthy run look broken; whatever is averaged in the same way (clip fraction, KL, losses) is off by
+        the same factor.
+
+    What to do:
+        Divide the logged numbers by the factor that is named, or take the work-around.
+    """
+
+    code = "RLS309"
+    title = "Logged ratio is not the ratio"
+    severity = "warning"
+    topics = ("log_ratio",)
+    nothing_seen = "the framework logs no mean ratio"
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, where: Where) -> Finding | None:
+        """Compare the two means."""
+        if values.logged_ratio is None or not values.mean_ratio:
+            return None
+        self.checks += 1
+        factor = values.logged_ratio / values.mean_ratio
+        if abs(factor - 1) <= LOGGED_TOLERANCE:
+            return None
+        return self.fail(
+            expected=f"the mean ratio of the updates on this rollout, {values.mean_ratio:.4g}",
+            observed=f"{values.logged_ratio:.4g} in the logs, {factor:.3g} of it",
+            where=where,
+            why="the logs average over more than the micro-batches that were trained, or over others",
+            fix=f"divide this and other averages of the loop by {factor:.3g}",
         )

@@ -135,6 +135,11 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         """A window ended."""
         self._act(control, state)
 
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """The trainer logged."""
+        if self._observer is not None and logs:
+            self._observer.logged(logs)
+
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation ended."""
         if self._observer is not None:

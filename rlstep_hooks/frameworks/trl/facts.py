@@ -9,17 +9,23 @@ from typing import Any
 
 
 def live_facts(trainer: Any) -> dict[str, Any]:
-    """Precision, dropout, scheduler and TRL's own counters."""
+    """Facts of a GRPOTrainer or RLOOTrainer: those of any trainer, and TRL's own counters."""
+    return trainer_facts(trainer) | {
+        "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
+        "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
+        and any(slot is not None for slot in trainer._buffered_inputs),
+        "max_steps": int(trainer.state.max_steps),
+    }
+
+
+def trainer_facts(trainer: Any) -> dict[str, Any]:
+    """Precision, dropout and scheduler."""
     scheduler = trainer.lr_scheduler
     horizon = scheduler_keyword(scheduler, "num_training_steps")
     facts: dict[str, Any] = {
         "trainer": type(trainer).__name__,
         "compute_dtype": compute_dtype(trainer),
         "dropout_modules": active_dropout(trainer.model),
-        "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
-        "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
-        and any(slot is not None for slot in trainer._buffered_inputs),
-        "max_steps": int(trainer.state.max_steps),
         "lr_scheduler": str(getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)),
     }
     if horizon is not None:

@@ -45,6 +45,17 @@ class RolloutSource(msgspec.Struct, frozen=True):
         ]
 
 
+class LoggedRatioSource(msgspec.Struct, frozen=True):
+    """What one number means: the mean ratio of a rollout's micro-batches, beside what the framework logged for it."""
+
+    index: int
+    logged: float
+
+    def values(self, numbers: list[float]) -> list[RolloutValues]:
+        """The number, with its counterpart."""
+        return [RolloutValues(index=self.index, mean_ratio=finite(numbers[0]), logged_ratio=finite(self.logged))]
+
+
 class Meter(Protocol):
     """Whatever measures micro-batches."""
 
@@ -69,7 +80,9 @@ class NumberCollector:
         self._updates = updates
         self._interval = interval
         self._latest = -interval
-        self._fetched: DeferredValues[RolloutSource | MicroBatchSource | UpdateSource] = DeferredValues()
+        self._fetched: DeferredValues[RolloutSource | LoggedRatioSource | MicroBatchSource | UpdateSource] = (
+            DeferredValues()
+        )
         self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
 
     def add_rollout(self, index: int, output: Any) -> None:
@@ -84,6 +97,10 @@ class NumberCollector:
             numbers = torch.stack([gap.sum().float(), gap.max().float(), mask.sum().float()])
             largest = torch.cat([largest, numbers])
         self._fetched.add(RolloutSource(index), largest)
+
+    def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
+        """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
+        self._fetched.add(LoggedRatioSource(index, logged), mean)
 
     def collect(self) -> None:
         """A rollout has come: emit what has arrived, and work up what was held, not too often."""
@@ -119,7 +136,7 @@ class NumberCollector:
         updates: list[UpdateValues] = []
         microbatches: list[MicroBatchValues] = []
         for source, numbers in self._fetched.ready(wait=wait):
-            if isinstance(source, RolloutSource):
+            if isinstance(source, RolloutSource | LoggedRatioSource):
                 rollouts += source.values(numbers)
             elif isinstance(source, UpdateSource):
                 updates += source.values(numbers)

@@ -140,9 +140,11 @@ class TrlObserver(Observer):
         self._sampler_version: int | None = None
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
-        names = tuple(name for name in CYCLE_SETTINGS if hasattr(trainer.args, name))
-        self._read_settings = operator.attrgetter(*names)
-        self._settings = dict(zip(names, self._read_settings(trainer.args), strict=True))
+        # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
+        paths = {name: f"args.{name}" for name in CYCLE_SETTINGS if hasattr(trainer.args, name)}
+        paths["trainer.num_generations"] = "num_generations"
+        self._read_settings = operator.attrgetter(*paths.values())
+        self._settings = dict(zip(paths, self._read_settings(trainer), strict=True))
         covered = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release) if covered else None
         self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
@@ -364,7 +366,7 @@ class TrlObserver(Observer):
 
     def _check_settings(self) -> None:
         """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
-        live = self._read_settings(self.trainer.args)
+        live = self._read_settings(self.trainer)
         if live == tuple(self._settings.values()):
             return
         for (name, before), after in zip(list(self._settings.items()), live, strict=True):
