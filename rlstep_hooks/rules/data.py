@@ -72,6 +72,10 @@ class SamplesConserved(Rule):
         super().__init__(*args)  # type: ignore[arg-type]
         self._trained: dict[int, Counter[int]] = {}
         self._sizes: dict[int, int] = {}
+        self._counted: Counter[int] = Counter()
+        """Samples trained of each rollout, each as often as it was."""
+        self._identified = True
+        """Whether the samples of all micro-batches so far could be identified."""
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Settle the rollouts that this one replaces."""
@@ -84,15 +88,19 @@ class SamplesConserved(Rule):
         return finding
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
-        """Count each sample; one pass too many shows at once."""
+        """Count each sample; one time too many shows at once."""
+        self._identified = self._identified and event.trained is not None
         for part in event.trained or ():
             trained = self._trained.get(part.rollout)
             if trained is None:
                 continue
+            passes = self._passes_begun(part.rollout)
             trained.update(part.rows)
-            most = max(trained[row] for row in part.rows) if part.rows else 0
-            if most > self.schedule.reuse_epochs:
-                return self._report(part.rollout, f"a sample trained {most} times", microbatch=event.index)
+            self._counted[part.rollout] += len(part.rows)
+            most = max((trained[row] for row in part.rows), default=0)
+            if most > passes:
+                observed = f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
+                return self._report(part.rollout, observed, microbatch=event.index)
         return None
 
     def _settle(self) -> Finding | None:
@@ -111,14 +119,24 @@ class SamplesConserved(Rule):
                 finding = finding or self._report(rollout, observed)
         self._sizes.clear()
         self._trained.clear()
+        self._counted.clear()
         return finding
+
+    def _passes_begun(self, rollout: int) -> int:
+        """How often a sample can have been trained by now: as often as passes have begun, where mini-batches never reach from one
+        pass into the next and one process trains all samples; else as often as there are passes."""
+        schedule = self.schedule
+        whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
+        if not whole or not self._identified:
+            return schedule.reuse_epochs
+        return min(self._counted[rollout] // max(self._sizes[rollout], 1) + 1, schedule.reuse_epochs)
 
     def _passes(self, rollout: int, size: int) -> int:
         """How often each sample of a rollout must have been trained: where the updates on it may end early, once less than the
         sample that was trained most, because every pass trains each sample once."""
         if self.schedule.updates_bound != "upper":
             return self.schedule.reuse_epochs
-        return max(max(self._trained[rollout][row] for row in range(size)) - 1, 0)
+        return max(max((self._trained[rollout][row] for row in range(size)), default=0) - 1, 0)
 
     def _left_out(self, rollout: int, size: int) -> int:
         """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""
