@@ -169,6 +169,13 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang."""
+    session.install("-e", ".", *TESTS)
+    session.run("python", "-m", "tests.fuzz", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Overhead of the audit: paired runs with and without it. And how quickly a plan answers."""
     install_trl(session, NEWEST)

@@ -374,9 +374,12 @@ def decode(line: bytes) -> AnyEvent:
     """The inverse of `encode`.
 
     Raises:
-        msgspec.DecodeError: The line is not an event (`msgspec.ValidationError` where it is JSON of another shape).
+        ValueError: The line is not an event.
     """
-    return cast("AnyEvent", _decoder.decode(line))
+    try:
+        return cast("AnyEvent", _decoder.decode(line))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def to_json(value: Any, *, indent: int = 0) -> bytes:

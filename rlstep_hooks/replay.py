@@ -10,9 +10,11 @@ from rlstep_hooks.controlled.compose import TrainerStream
 from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.controlled.tail import Tail
+from rlstep_hooks.events import AnyEvent, Attached, RunStarted, Unobserved
 from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import CONTROLLER, Record, records
+from rlstep_hooks.ledger import CONTROLLER, Record, read_lines, records
 from rlstep_hooks.ranks import merge_ranks
+from rlstep_hooks.recorder import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.report import Report
+
+MOST_NAMED = 20
+"""Damaged files that are named; of a thousand, the first are enough."""
 
 
 class NoRecordError(LookupError):
@@ -65,23 +70,40 @@ def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
 
 def _report(folder: Path, found: list[Record]) -> Report:
     controller = next((record for record in found if record.process == CONTROLLER), None)
-    first = controller or found[0]
+    problems = [] if controller else [problem for record in found if (problem := _without_beginning(record))]
+    first = controller or next((record for record in found if not _without_beginning(record)), found[0])
     judge = ControlledRun(lambda rank: recorded_phases(folder, first.run, rank)) if controller else Judge()
     last = 0.0
     for event in Tail(first.path).read():
-        judge.observe(event)
+        _observe(judge, event)
         last = max(last, event.at)
-    problems = [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
+    problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
     report = judge.report()
-    started = judge.run
-    if started is None:
+    if controller and judge.run is None:
         problems.append(f"{first.path.name} does not say how the run began")
-    elif isinstance(judge, Judge):
-        report = merge_ranks(report, folder, started, wait=0.0)
+    if isinstance(judge, Judge) and judge.run is not None:
+        report = merge_ranks(report, folder, judge.run, wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")
     if problems:
         report = msgspec.structs.replace(
-            report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:20])}
+            report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:MOST_NAMED])}
         )
     return report
+
+
+def _without_beginning(record: Record) -> str:
+    """What is wrong with a record that does not begin as one does, which is then left out; empty for one that does."""
+    event, problem = next(read_lines(record.path), (None, f"{record.path.name} is empty"))
+    if isinstance(event, RunStarted | Attached):
+        return ""
+    return f"{record.path.name} does not say how the run began" + (f" ({problem})" if problem else "")
+
+
+def _observe(judge: Judge | ControlledRun, event: AnyEvent) -> None:
+    """Have one event judged. A damaged record may hold events that no run has: the rest is judged without them."""
+    try:
+        judge.observe(event)
+    except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
+        why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
+        judge.observe(Unobserved(what="order", why=why))

@@ -7,10 +7,13 @@ is integers and fractions; nothing imports torch or a framework. Sizes are globa
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from typing import Any, Literal
 
 import msgspec
+
+from rlstep_hooks.counting import countable
 
 OldLogProbSource = Literal["recompute", "at_rollout", "engine", "detach", "none"]
 """Where the denominator of the ratio comes from; `detach` is the current forward itself, so the ratio is 1 by construction; with
@@ -310,13 +313,19 @@ def lag_pattern(
 
     Returns:
         One list for each update of the period: the lag of each of its micro-batches.
+
+    Raises:
+        TooManyError: The period has more micro-batches than a plan counts.
     """
     cycle = microbatches_per_rollout * rollouts_per_cycle
     slots = cycle // reuse_epochs
+    period = countable(
+        math.lcm(cycle, microbatches_per_update), "micro-batches until rollouts and updates fall together again"
+    )
     refreshed_at = [0] * rollouts_per_cycle
     lags: list[list[int]] = []
     window: list[int] = []
-    for index in range(math.lcm(cycle, microbatches_per_update)):
+    for index in range(period):
         position = index % cycle
         if position < rollouts_per_cycle:
             refreshed_at[position] = len(lags)
@@ -333,6 +342,15 @@ def encode_fraction(value: Fraction) -> int | str:
     return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
 
 
-def decode_fraction(value: int | str) -> Fraction:
-    """The inverse of `encode_fraction`."""
-    return Fraction(value)
+_FRACTION = re.compile(r"-?\d{1,100}/[1-9]\d{0,99}", re.ASCII)
+
+
+def decode_fraction(value: Any) -> Fraction:
+    """The inverse of `encode_fraction`.
+
+    Raises:
+        ValueError: The value is none that `encode_fraction` gives.
+    """
+    if type(value) is int or (isinstance(value, str) and _FRACTION.fullmatch(value)):
+        return Fraction(value)
+    raise ValueError(f"{str(value)[:20]!r} is no fraction")

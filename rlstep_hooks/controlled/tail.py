@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.events import AnyEvent, Unobserved, decode
+from rlstep_hooks.ledger import LONGEST_LINE, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +29,8 @@ class Tail:
             return
         with self.path.open("rb") as file:
             file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
+            for line in lines_of(file):
+                if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
                     return
                 self._offset += len(line)
                 self._line += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.frameworks.classic.plan import cut_by_count_floored, rollouts_of
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
@@ -153,7 +154,7 @@ def _minibatches(args: _Args, script: str, environments: int, steps: int, source
                 fix=f"num_minibatches = {nearest(min(count, environments + 1), lambda m: environments % m == 0)}",
                 source=source,
             )
-        return (samples // count,) * count
+        return (samples // count,) * countable(count)
     if samples < count:
         raise PlanError(
             f"ValueError: range() arg 3 must not be zero (minibatch_size = {samples} // {count} = 0)",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.frameworks.classic.accumulation import Accumulation
 from rlstep_hooks.frameworks.classic.plan import cut_by_size_kept
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request
@@ -76,7 +77,7 @@ class DeepSpeedChat(Reader):
         )
         batches = settings.count("generation_batches")
         accumulation = Accumulation(
-            microbatches=cut_by_size_kept(generated, size) * batches,
+            microbatches=cut_by_size_kept(generated, size) * countable(batches, "generation batches of one rollout"),
             passes=settings.count("ppo_epochs"),
             window=settings.count("gradient_accumulation_steps"),
         )

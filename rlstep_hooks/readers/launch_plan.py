@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.counting import TooManyError
 from rlstep_hooks.launch.arguments import canonical, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.settings import Setting, Settings
@@ -105,7 +106,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     )
     plan = Plan(framework=reader.name, title=reader.title, version=version, source=launch.source, schedule=None)
     try:
-        reading = reader.read(request)
+        reading = _read(reader, request)
     except PlanError as refusal:
         finding = refused(refusal, reader.title)
         return msgspec.structs.replace(plan, findings=(finding,), unused=tuple(settings.unused), notes=launch.notes)
@@ -337,14 +338,15 @@ def _config_launch(path: Path, options: Options) -> Launch:
     )
 
 
-def reading_of(words: list[str], options: Options | None = None) -> Any:
+def reading_of(words: list[str], options: Options | None = None) -> Reading:
     """The bare reading of a launch, without findings: for tests and for `diff`."""
     options = options or Options()
     launch = find_launch(words, options)
     reader = catalogue.reader_of(launch.framework)
     version = options.version or reader.version
     settings = Settings(launch.given, reader.defaults(version))
-    reading: Reading = reader.read(
+    return _read(
+        reader,
         Request(
             settings=settings,
             version=version,
@@ -352,6 +354,13 @@ def reading_of(words: list[str], options: Options | None = None) -> Any:
             folder=launch.folder,
             rows_given=options.rows,
             world_size_given=options.world_size,
-        )
+        ),
     )
-    return reading
+
+
+def _read(reader: Reader, request: Request) -> Reading:
+    """What a reader makes of a launch; a plan too long to list is a `LaunchError` too."""
+    try:
+        return reader.read(request)
+    except TooManyError as error:
+        raise LaunchError(str(error)) from None

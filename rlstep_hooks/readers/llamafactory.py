@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.frameworks.classic.accumulation import Accumulation, updates_of_run
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
@@ -80,7 +81,11 @@ class LLaMAFactory(Reader):
         world_size = _processes(request)
         micro = settings.count("per_device_train_batch_size")
         accumulation = Accumulation(
-            microbatches=(micro,) * (settings.count("gradient_accumulation_steps") * settings.count("ppo_buffer_size")),
+            microbatches=(micro,)
+            * countable(
+                settings.count("gradient_accumulation_steps") * settings.count("ppo_buffer_size"),
+                "micro-batches of one pass",
+            ),
             passes=settings.count("ppo_epochs"),
             window=settings.count("gradient_accumulation_steps"),
         )

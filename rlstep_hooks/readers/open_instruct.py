@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request
@@ -164,7 +165,7 @@ class _OldLogProbs(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, settings: Settings, updates: int, epochs: int) -> _OldLogProbs:
         """A forward of their own before several updates; with one, those of a pack's first visit, kept (`resolve_old_logprob`)."""
-        lags = tuple(range(updates * epochs))
+        lags = tuple(range(countable(updates * epochs)))
         if settings.flag("use_vllm_logprobs"):
             return cls("engine", lags, ())
         if updates == 1 and epochs == 1:

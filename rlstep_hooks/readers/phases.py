@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.schedule import (
     Bound,
     Clock,
@@ -191,7 +192,7 @@ def schedule_in_phases(
     microbatches_per_rollout = None
     if samples_per_microbatch:
         microbatches_per_rollout = reuse_epochs * sum(-(-size // samples_per_microbatch) for size in minibatches)
-    made = math.ceil(per_rollout)
+    made = countable(math.ceil(per_rollout))
     if ratio_one_updates is None:
         ratio_one_updates = {
             "detach": tuple(range(1, made + 1)),
@@ -272,13 +273,13 @@ def lr_ticks(
 
 def equal_minibatches(samples: int, count: int) -> tuple[int, ...]:
     """`count` mini-batches of the same size; what does not fill them is left out."""
-    return (samples // count,) * count
+    return (samples // count,) * countable(count)
 
 
 def minibatches_of(samples: int, size: int, *, keep: bool) -> tuple[int, ...]:
     """Samples cut into mini-batches of `size`; a smaller last one is kept or left out."""
     full, rest = divmod(samples, size)
-    return (size,) * full + ((rest,) if rest and keep else ())
+    return (size,) * countable(full) + ((rest,) if rest and keep else ())
 
 
 def _step_means(unit: StepUnit, per_rollout: Fraction) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.launch.settings import MISSING
 from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning import PlanError
@@ -198,7 +199,7 @@ class _OldLogProbs(msgspec.Struct, frozen=True):
             minibatches: Updates of one pass.
         """
         epochs = settings.count("ppo_epochs")
-        updates = tuple(range(epochs * minibatches))
+        updates = tuple(range(countable(epochs * minibatches)))
         if _recomputes(settings, estimator, share):
             return cls("recompute", updates, (1,))
         first_pass = tuple(range(1, minibatches + 1))

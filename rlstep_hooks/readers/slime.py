@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers.base import Conversion, Formula, Note, Reader, Reading, Request, multiples, nearest
@@ -356,7 +357,7 @@ def _lags(settings: Settings, source: OldLogProbSource, updates: int) -> tuple[i
         return None
     interval = settings.count("update_weights_interval")
     # With an interval of 1 the kept weights are those before the last sync (update_weights in actor.py).
-    return tuple(range((2 if interval == 1 else interval) * updates))
+    return tuple(range(countable((2 if interval == 1 else interval) * updates, "updates between two syncs")))
 
 
 def _horizon(settings: Settings, rollouts: int | None, samples: int, size: int) -> int | None:

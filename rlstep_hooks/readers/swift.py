@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import divisors
 from rlstep_hooks.frameworks.trl.plan import Settings as TrlSettings
 from rlstep_hooks.frameworks.trl.plan import make_schedule
 from rlstep_hooks.frameworks.trl.releases import Release
@@ -218,7 +219,7 @@ def _check_group(group: int, size: int, world_size: int, batch: int, *, fourth: 
     Raises:
         PlanError: They are not whole, or a group is a single sample.
     """
-    possible = _divisors(size)
+    possible = divisors(size)[1:]
     if group < 2:
         message = (
             "num_generations must be greater than 1 for GRPO"
@@ -243,12 +244,6 @@ def _check_group(group: int, size: int, world_size: int, batch: int, *, fourth: 
         f"{multiples(size, math.lcm(group, world_size * batch))}",
         source=source,
     )
-
-
-def _divisors(size: int) -> list[int]:
-    """All divisors above 1, ascending."""
-    small = [value for value in range(1, math.isqrt(size) + 1) if size % value == 0]
-    return sorted({*small, *(size // value for value in small)} - {1})
 
 
 def _read_megatron(reader: Swift, request: Request) -> Reading:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.counting import divisors
 from rlstep_hooks.frameworks.trl.plan import PLAN_SETTINGS, Algorithm, make_schedule
 from rlstep_hooks.frameworks.trl.plan import Settings as TrlSettings
 from rlstep_hooks.frameworks.trl.releases import FIRST, FIRST_UNSUPPORTED, Release
@@ -49,7 +50,9 @@ def release_named(version: str) -> Release:
         wanted = Version(version)
     except InvalidVersion:
         raise LaunchError(f"{version!r} is no release of TRL") from None
-    release = Release(version, next(of for below, of in _TRANSFORMERS if wanted < Version(below)))
+    release = Release(
+        version, next((of for below, of in _TRANSFORMERS if wanted < Version(below)), _TRANSFORMERS[-1][1])
+    )
     if not release.supported:
         raise LaunchError(f"TRL {version} is not supported: {FIRST} to {FIRST_UNSUPPORTED} (excluded) are")
     return release
@@ -232,7 +235,7 @@ def _check_groups(release: Release, batch: int, world_size: int, per_generation:
     size = unit if release.generates_per_microbatch else unit * per_generation
     if size % group == 0:
         return
-    valid = [v for v in range(2, size + 1) if size % v == 0]
+    valid = divisors(size)[1:]
     if release.generates_per_microbatch:
         message = (
             f"The global train batch size ({world_size} x {batch}) must be evenly divisible by the number of generations per prompt "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.frameworks.classic.accumulation import Accumulation, updates_of_run
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
@@ -229,6 +230,8 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
     def accumulation(self, passes: int) -> Accumulation:
         """Micro-batches of one process: each mini-batch is cut on its own, and its last piece may be smaller."""
+        pieces = -(-self.per_minibatch // self.per_microbatch)
+        countable(pieces * self.minibatches, "micro-batches of one pass")
         starts = range(0, self.per_minibatch, self.per_microbatch)
         one = tuple(min(self.per_microbatch, self.per_minibatch - start) for start in starts)
         return Accumulation(microbatches=one * self.minibatches, passes=passes, window=self.window)

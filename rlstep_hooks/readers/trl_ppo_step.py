@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.frameworks.classic.accumulation import Accumulation, updates_of_run
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import PlanError
@@ -74,7 +75,9 @@ class TRLStep(Reader):
                 source=_CONFIG,
             )
         accumulation = Accumulation(
-            microbatches=(micro,) * (batch // micro), passes=settings.count("ppo_epochs"), window=window
+            microbatches=(micro,) * countable(batch // micro, "micro-batches of one pass"),
+            passes=settings.count("ppo_epochs"),
+            window=window,
         )
         rows = request.rows()
         asked = -(-settings.count("steps") // batch) if known else None

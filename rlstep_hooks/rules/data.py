@@ -111,10 +111,10 @@ class SamplesConserved(Rule):
                 continue
             self.checks += 1
             passes = self._passes(rollout, size)
-            missing = sum(max(passes - trained[row], 0) for row in range(size))
-            if missing > passes * self._left_out(rollout, size):
-                short = sum(1 for row in range(size) if trained[row] < passes)
-                never = sum(1 for row in range(size) if not trained[row])
+            times = [min(count, passes) for row, count in trained.items() if 0 <= row < size]
+            if size * passes - sum(times) > passes * self._left_out(rollout, size):
+                never = size - len(times)
+                short = never + sum(1 for count in times if count < passes)
                 observed = f"{short} of {size} samples trained less often ({never} never)"
                 finding = finding or self._report(rollout, observed)
         self._sizes.clear()
@@ -136,7 +136,11 @@ class SamplesConserved(Rule):
         sample that was trained most, because every pass trains each sample once."""
         if self.schedule.updates_bound != "upper":
             return self.schedule.reuse_epochs
+<<<<<<< Updated upstream
         return max(max((self._trained[rollout][row] for row in range(size)), default=0) - 1, 0)
+=======
+        return max((count for row, count in self._trained[rollout].items() if 0 <= row < size), default=1) - 1
+>>>>>>> Stashed changes
 
     def _left_out(self, rollout: int, size: int) -> int:
         """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""

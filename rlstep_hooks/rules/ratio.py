@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.conformance import observed_lag
 from rlstep_hooks.events import MicroBatch, Refresh, Rollout
-from rlstep_hooks.rules.base import Rule
+from rlstep_hooks.rules.base import RECENT_UPDATES, Rule
 from rlstep_hooks.timeline import ExpectedRefresh
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ class RatioStuckAtOne(Rule):
         kind = precision_class(str(self.progress.started.facts.get("compute_dtype", "unknown")))
         changes = (
             self.progress.update_values.get(version)
-            for version in range(event.sampled_version + 1, event.policy_version + 1)
+            for version in range(
+                max(event.sampled_version, event.policy_version - RECENT_UPDATES) + 1, event.policy_version + 1
+            )
         )
         if not any(v is not None and (v.max_change or 0.0) >= VISIBLE_CHANGE[kind] for v in changes):
             return None

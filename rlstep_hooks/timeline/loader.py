@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
 from rlstep_hooks.timeline.expected import (
     ExpectedEnd,
@@ -64,7 +65,7 @@ def loader_events(schedule: Schedule, start: LoaderPosition | None = None) -> Ge
     samples_microbatch = (schedule.samples_per_microbatch or 0) // schedule.world_size
     refreshes = schedule.old_logprob_source in ("at_rollout", "recompute")
     reference = schedule.reference_source == "at_rollout"
-    sampled_at = list(position.sampled) or [version] * schedule.rollouts_per_cycle
+    sampled_at = list(position.sampled) or [version] * countable(schedule.rollouts_per_cycle, "rollouts of one cycle")
     regenerates = position.regenerates
 
     while schedule.updates is None or updates < schedule.updates:

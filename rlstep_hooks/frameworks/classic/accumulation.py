@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.counting import countable
+
 if TYPE_CHECKING:
     from rlstep_hooks.schedule import Flush
 
@@ -53,12 +55,12 @@ class Accumulation(msgspec.Struct, frozen=True, kw_only=True):
         window and rollout have in common.
         """
         common = math.gcd(self.per_rollout, self.window)
-        return tuple(range((self.window - common + self.per_rollout - 1) // self.window + 1))
+        return tuple(range(countable((self.window - common + self.per_rollout - 1) // self.window + 1)))
 
     @property
     def flushed_lags(self) -> tuple[int, ...]:
         """Lags that occur where every micro-batch of the last rollout of a pass is an update."""
-        return tuple(range(max(self.per_rollout, len(self.lags))))
+        return tuple(range(countable(max(self.per_rollout, len(self.lags)))))
 
     @property
     def minibatches(self) -> tuple[int, ...]:

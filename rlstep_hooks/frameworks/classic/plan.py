@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rlstep_hooks.counting import countable
+
 Rounding = Literal["down", "up"]
 """Whether a last rollout that the asked-for timesteps do not fill is left out, or made whole."""
 
@@ -38,7 +40,7 @@ def cut_by_count_floored(samples: int, count: int) -> tuple[int, ...]:
 def cut_by_size_kept(samples: int, size: int) -> tuple[int, ...]:
     """Slices of `size`; a smaller last one is an update of its own (Stable-Baselines3, trlX)."""
     full, rest = divmod(samples, size)
-    return (size,) * full + ((rest,) if rest else ())
+    return (size,) * countable(full) + ((rest,) if rest else ())
 
 
 def updates_wrapping(samples: int, size: int, passes: int) -> int:

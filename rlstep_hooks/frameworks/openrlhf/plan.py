@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.frameworks.openrlhf.releases import SUPPORTED, Release, installed_release
 from rlstep_hooks.frameworks.openrlhf.settings import (
     NEEDS_GROUP,
@@ -301,7 +302,7 @@ def _check_shares(settings: Settings, release: Release, role: _Role, samples: in
             source=source,
         )
     chunk = -(-pieces // role.processes) * size
-    shares = [max(min(samples - rank * chunk, chunk), 0) for rank in range(role.processes)]
+    shares = [max(min(samples - rank * chunk, chunk), 0) for rank in range(countable(role.processes, "processes"))]
     counts = {share // role.microbatch for share in shares}
     if len(counts) > 1:
         raise PlanError(
@@ -465,11 +466,11 @@ def _carried_updates(
         "microbatches_per_rollout": microbatches,
         "microbatches_per_update": window,
         "samples_per_update": window * each,
-        "minibatches": (window * each,) * (per_pass // window) if aligned else (),
+        "minibatches": (window * each,) * countable(per_pass // window) if aligned else (),
         "samples_dropped_per_rollout": samples - per_pass * each,
         "updates_per_rollout": Fraction(microbatches, window),
         "updates": updates,
-        "lags": tuple(range(max((begins + longest - 1) // window, 0) + 1)),
+        "lags": tuple(range(countable(max((begins + longest - 1) // window, 0) + 1))),
         "ratio_one_updates": tuple(number for number, lags in enumerate(pattern, 1) if not any(lags)),
     }
 
@@ -523,11 +524,11 @@ def _dynamic_updates(
     def per_pass(of: int) -> int:
         return min(planned, of // role.processes // each)
 
-    minibatches = (each * role.processes,) * per_pass(samples)
+    minibatches = (each * role.processes,) * countable(per_pass(samples))
     updates = None
     if rollouts is not None and counted is not None:
         updates = role.epochs * _sum_over_run(per_pass, samples, last, rollouts, counted, kept, frozen)
-    made = role.epochs * len(minibatches)
+    made = countable(role.epochs * len(minibatches))
     return {
         "samples_per_microbatch": None,
         "microbatches_per_rollout": None,

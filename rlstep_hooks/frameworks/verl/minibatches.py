@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.counting import countable, divisors
 from rlstep_hooks.planning import PlanError
 
 if TYPE_CHECKING:
@@ -62,12 +63,12 @@ def whole_minibatches(samples: int, prompts: int, group: int, processes: int) ->
             fix=f"choose ppo_mini_batch_size {near}, or rollouts of {rollouts} prompts",
             source="utils/tensordict_utils.py make_iterator",
         )
-    return (size,) * (samples // size)
+    return (size,) * countable(samples // size)
 
 
 def _near_divisors(value: int, near: int, multiple: int) -> list[int]:
     """The divisors of a value next to a number, below and above, that are a multiple of another."""
-    fitting = [d for d in range(multiple, value + 1, multiple) if value % d == 0]
+    fitting = [d for d in divisors(value) if d % multiple == 0]
     below, above = [d for d in fitting if d < near], [d for d in fitting if d > near]
     return below[-1:] + above[:1]
 
@@ -83,7 +84,7 @@ def split_minibatches(samples: int, per_process: int, processes: int) -> tuple[i
         processes: Data-parallel processes.
     """
     full, rest = divmod(samples // processes, per_process)
-    return (per_process * processes,) * full + ((rest * processes,) if rest else ())
+    return (per_process * processes,) * countable(full) + ((rest * processes,) if rest else ())
 
 
 def microbatches(minibatches: Iterable[int], each: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.counting import countable
 from rlstep_hooks.frameworks.verl.minibatches import microbatches, padded_samples, split_minibatches, whole_minibatches
 from rlstep_hooks.frameworks.verl.releases import SUPPORTED, Release, installed_release
 from rlstep_hooks.frameworks.verl.settings import (
@@ -121,7 +122,7 @@ def make_schedule(settings: Settings, release: Release, rows: int | None) -> Sch
         loader_epochs=None,
         old_logprob_source=source,
         # Old log-probs are computed once, before the first update of a rollout.
-        lags=(0,) if source == "detach" else tuple(range(updates)),
+        lags=(0,) if source == "detach" else tuple(range(countable(updates))),
         # The engine's log-probs differ from the trainer's by the engine's own arithmetic.
         ratio_one_updates=() if source == "engine" else (1,),
         reference_source="at_rollout" if settings.reference else "none",

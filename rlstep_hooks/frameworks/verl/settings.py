@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rlstep_hooks.planning import PlanError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -256,7 +258,23 @@ def _critic(
 
 
 def _processes(role: Mapping[str, Any], gpus: int, engine: str) -> int:
-    """W: processes that train on different samples (`get_data_parallel_size` of the engines in workers/engine 0.9.1)."""
+    """W: processes that train on different samples (`get_data_parallel_size` of the engines in workers/engine 0.9.1).
+
+    Raises:
+        PlanError: There are too few GPUs for one of them.
+    """
+    processes = _copies(role, gpus, engine)
+    if processes < 1:
+        raise PlanError(
+            f"{gpus} GPUs do not hold one copy of the model: no process is left that trains",
+            when="when the workers are built",
+            fix="choose parallel sizes whose product divides the number of GPUs",
+            source="workers/engine 0.9.1 get_data_parallel_size",
+        )
+    return processes
+
+
+def _copies(role: Mapping[str, Any], gpus: int, engine: str) -> int:
     strategy = setting(role, "strategy", "fsdp")
     if strategy == "megatron":
         shared = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
