@@ -136,11 +136,7 @@ class SamplesConserved(Rule):
         sample that was trained most, because every pass trains each sample once."""
         if self.schedule.updates_bound != "upper":
             return self.schedule.reuse_epochs
-<<<<<<< Updated upstream
-        return max(max((self._trained[rollout][row] for row in range(size)), default=0) - 1, 0)
-=======
         return max((count for row, count in self._trained[rollout].items() if 0 <= row < size), default=1) - 1
->>>>>>> Stashed changes
 
     def _left_out(self, rollout: int, size: int) -> int:
         """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""
