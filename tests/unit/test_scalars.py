@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.events import Rollout
+from rlstep_hooks.frameworks.logged import with_more
 from rlstep_hooks.judge import Judge
 from rlstep_hooks.render.scalars import SWITCH, asked, scalars
 from rlstep_hooks.report import Counts, LagValues, Summary, Verdict
@@ -89,3 +92,24 @@ def test_the_age_of_the_latest_rollout(sampler: int | None, age: int | None) -> 
     assert judge.age == age
     judge.observe(Rollout(index=1, samples=8, policy_version=9, sampler_version=0, purpose="evaluation"))
     assert judge.age == age, "an evaluation trains nothing"
+
+
+ADDED = {"rlstep/verdict": 1, "loss": 9}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((5, {"loss": 2}), {}), ((5,), {"logs": {"loss": 2}}), ((), {"logs": {"loss": 2}, "step": 5})]
+)
+def test_logs_get_more_and_keep_their_own(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def log(step: int, logs: dict[str, float]) -> tuple[int, dict[str, float]]:
+        return step, logs
+
+    before = copy.deepcopy((args, kwargs))
+    changed, named = with_more(args, kwargs, ADDED, name="logs", position=1)
+    assert log(*changed, **named) == (5, {"loss": 2, "rlstep/verdict": 1})
+    assert (args, kwargs) == before, "the dictionary given is not touched"
+
+
+@pytest.mark.parametrize("args", [(), (5,), (5, None), (5, "text")])
+def test_a_call_without_logs_stays(args: tuple[Any, ...]) -> None:
+    assert with_more(args, {}, ADDED, name="logs", position=1) == (args, {})

@@ -19,6 +19,7 @@ from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.controlled.tail import Tail
 from rlstep_hooks.events import EpochEnd, FactsRead, Generated, Judged, Phase, PhaseName, Purpose, RunEnded, RunStarted
 from rlstep_hooks.frameworks.contained import Contained
+from rlstep_hooks.frameworks.logged import with_more
 from rlstep_hooks.frameworks.openrlhf.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
 from rlstep_hooks.frameworks.openrlhf.generator import GeneratorTail, Sampling
 from rlstep_hooks.frameworks.openrlhf.labels import FIRST_WEIGHTS, NOT_KNOWN
@@ -27,6 +28,7 @@ from rlstep_hooks.frameworks.openrlhf.releases import SUPPORTED, installed_relea
 from rlstep_hooks.ledger import CONTROLLER, FolderLedger, MemoryLedger, rank_process
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.recorder import Recorder, describe
+from rlstep_hooks.render import scalars
 from rlstep_hooks.render.console import ConsoleListener
 from rlstep_hooks.report import StepAuditError
 
@@ -184,6 +186,10 @@ class OpenRlhfController:
         wrap(trainer.experience_maker, "make_experience_batch", self._around_returning)
         wrap(trainer, "ppo_train", self._around_returning)
         wrap(trainer, "broadcast_to_vllm", self._around_returning)
+        if scalars.asked():
+            for logger in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
+                # logging_utils.py:86, 122: what each tracker gets after a rollout and its push of weights (:388, :390).
+                wrap(logger, "log_train", self._around_log)
         # The last thing in each turn of the loop (:382).
         wrap(trainer, "save_logs_and_checkpoints", self._around_save)
         if self._generator is None:
@@ -293,6 +299,13 @@ class OpenRlhfController:
     def _emit_rollout(self, event: Generated) -> None:
         self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))
         self._rollouts += 1
+
+    def _around_log(self, wrapped: Any, logger: Any, args: Any, kwargs: Any) -> Any:
+        added: dict[str, float] = {}
+        with Contained(self._recorder, ("recording",)):
+            added = scalars.scalars(self._recorder.judge.summary())
+        args, kwargs = with_more(args, kwargs, added, name="logs_dict", position=1)
+        return wrapped(*args, **kwargs)
 
     def _around_save(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         result = self._run(wrapped, args, kwargs)

@@ -17,6 +17,7 @@ import wrapt
 from rlstep_hooks.frameworks.verl.plugin import FOLDER
 from rlstep_hooks.frameworks.verl.releases import installed_release
 from rlstep_hooks.patching import Patches
+from rlstep_hooks.render import scalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,8 @@ def attach() -> None:
         # Verified with 0.9.1: `PPOTrainer` (V1) and `RayPPOTrainer` (V0) live in the controller's process, `TaskRunner`.
         _when_imported("verl.trainer.ppo.v1.trainer_base", _place_controller("PPOTrainer"))
         _when_imported("verl.trainer.ppo.ray_trainer", _place_controller("RayPPOTrainer"))
+        if scalars.asked():
+            _when_imported("verl.utils.tracking", _place_tracking)
     _write_attached()
 
 
@@ -73,6 +76,12 @@ def _place_controller(trainer_class: str) -> Callable[[Any], None]:
         place_hooks(_patches, getattr(module, trainer_class))
 
     return place
+
+
+def _place_tracking(module: Any) -> None:
+    from rlstep_hooks.frameworks.verl.controller import place_tracking_hook
+
+    place_tracking_hook(_patches, module.Tracking)
 
 
 def _place_trainer(module: Any) -> None:

@@ -15,6 +15,7 @@ from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.events import EpochEnd, Generated, Judged, Phase, PhaseName, Purpose, RunEnded, RunStarted
 from rlstep_hooks.frameworks.contained import Contained
+from rlstep_hooks.frameworks.logged import with_more
 from rlstep_hooks.frameworks.verl.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.frameworks.verl.plan import plan_config
 from rlstep_hooks.frameworks.verl.releases import SUPPORTED, installed_release
@@ -23,6 +24,7 @@ from rlstep_hooks.ledger import CONTROLLER, FolderLedger, MemoryLedger
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.recorder import Recorder, describe
 from rlstep_hooks.render.console import ConsoleListener
+from rlstep_hooks.render.scalars import scalars
 from rlstep_hooks.report import StepAuditError
 
 if TYPE_CHECKING:
@@ -65,6 +67,14 @@ def place_hooks(patches: Patches, trainer_class: Any) -> None:
     patches.wrap(trainer_class, "fit", _around_fit)
 
 
+def place_tracking_hook(patches: Patches, tracking: Any) -> None:
+    """Put the hook of what is logged into verl's `Tracking`."""
+    # Verified in 0.9.1, both trainers: all of a trainer's backends get their metrics here, after each rollout and its push of
+    # weights, and after a validation (utils/tracking.py:191, trainer_base.py:514, ray_trainer.py:1802). On the class, because V0
+    # keeps its object to itself.
+    patches.wrap(tracking, "log", _around_log)
+
+
 _controllers: dict[int, VerlController] = {}
 """By the id of their trainer, for as long as it trains; a process has one trainer."""
 
@@ -87,6 +97,12 @@ def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         raise
     _end(trainer)
     return result
+
+
+def _around_log(wrapped: Any, tracking: Any, args: Any, kwargs: Any) -> Any:
+    added = {name: value for controller in _controllers.values() for name, value in controller.scalars().items()}
+    args, kwargs = with_more(args, kwargs, added, name="data", position=0)
+    return wrapped(*args, **kwargs)
 
 
 def _end(trainer: Any, error: str = "") -> None:
@@ -113,6 +129,7 @@ class VerlController:
         self._updates_before = 0
         self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
         self._stopped = False
+        self._followed = False
         run = run_name()
         ledger, trouble = _open(run)
         self._recorder = Recorder(
@@ -159,6 +176,7 @@ class VerlController:
     # Hooks on the one trainer. Each gives an event once the wrapped call has returned, when all workers have done their part.
 
     def _attach(self) -> None:
+        self._followed = True
         trainer, wrap = self._trainer, self._patches.wrap
         for group, method, name in _CALLS:
             workers = getattr(trainer, group, None)
@@ -275,6 +293,14 @@ class VerlController:
             self._stopped = True
             self._trainer.total_training_steps = self._trainer.global_steps
         return result
+
+    def scalars(self) -> dict[str, float]:
+        """Numbers for the tracker, of the judgement so far; none where the run is not followed."""
+        found: dict[str, float] = {}
+        if self._followed:
+            with Contained(self._recorder, ("recording",)):
+                found = scalars(self._recorder.judge.summary())
+        return found
 
     def end(self, error: str = "") -> None:
         """Training returned, or raised `error`: write the last lines and report."""

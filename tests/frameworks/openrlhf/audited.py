@@ -11,10 +11,12 @@ from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.events import AnyEvent, Judged
 from rlstep_hooks.frameworks.openrlhf.launch import HOOK
 from rlstep_hooks.ledger import CONTROLLER, Record, records
+from rlstep_hooks.render.scalars import PREFIX
 from rlstep_hooks.replay import report_of
 from rlstep_hooks.report import Where
 from tests.detection.outcomes import Delay, delay_of
 from tests.frameworks.openrlhf.launch import Outcome, launch
+from tests.frameworks.tensorboard import Points, points, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,6 +103,20 @@ def audited(
 def alarms(report: Report) -> list[Finding]:
     """Errors and warnings."""
     return [finding for finding in report.findings if finding.severity != "info"]
+
+
+NAMES = {"rollouts", "updates", "lag_max", "log_ratio_max_lag_0", "weight_version_age", "findings", "verdict"}
+"""What a tracker shows of an audit."""
+
+
+def tracked(folder: Path) -> dict[str, Any]:
+    """Flags of a run with a tracker."""
+    return {"logger.tensorboard_dir": folder / "tensorboard"}
+
+
+def shown(outcome: Outcome) -> tuple[Points, Points]:
+    """What the tracker shows of the audit, and of the run itself."""
+    return split(points(outcome.folder / "tensorboard"), f"train/{PREFIX}")
 
 
 def tail(outcome: Outcome) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from rlstep_hooks.events import Generated, Measured, RolloutValues, Update, WeightSync
 from tests.detection.outcomes import Clean, note
-from tests.frameworks.openrlhf.audited import Audited, alarms, audited, tail
+from tests.frameworks.openrlhf.audited import NAMES, Audited, alarms, audited, shown, tail, tracked
 from tests.frameworks.openrlhf.launch import Assets, reinforce
 
 ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
@@ -55,7 +55,7 @@ def two_passes(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("two_passes")
     # 20 rows: the third rollout of each of two episodes has 4 prompts.
     flags = reinforce(assets, folder, rows=20) | {"train.max_epochs": 2, "train.num_episodes": 2} | ENGINE_LOG_PROBS
-    return audited(flags, folder, extensions=extensions)
+    return audited(flags | tracked(folder), folder, extensions=extensions)
 
 
 def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Audited) -> None:
@@ -81,6 +81,21 @@ def test_the_engine_takes_each_push_that_the_trainer_makes(two_passes: Audited) 
     assert len(set(sent)) == 6, "each push has other weights"
     held = [event.labels[0][0] for event in two_passes.record("controller") if isinstance(event, Generated)]
     assert held == [0, *sent[:-1]], "each rollout is sampled with the weights of the push before it"
+
+
+def test_the_tracker_shows_the_judgement(two_passes: Audited) -> None:
+    numbers, others = shown(two_passes.outcome)
+    report = two_passes.report
+    assert numbers.keys() == NAMES
+    assert all([step for step, _ in values] == [1, 2, 3, 4, 5, 6] for values in numbers.values()), "after each rollout"
+    assert [value for _, value in numbers["rollouts"]] == [1, 2, 3, 4, 5, 6]
+    assert [value for _, value in numbers["updates"]] == [4, 8, 10, 14, 18, 20]
+    assert {value for _, value in numbers["verdict"]} == {1}
+    assert {value for _, value in numbers["weight_version_age"]} == {0}
+    assert numbers["findings"][-1][1] == len(alarms(report))
+    assert numbers["lag_max"][-1][1] == 3
+    assert numbers["log_ratio_max_lag_0"][-1][1] == pytest.approx(report.lags[0].max_abs_log_ratio)
+    assert "train/policy_loss" in others, "what OpenRLHF logs is there as before"
 
 
 def test_the_engine_samples_with_the_trainers_weights(two_passes: Audited) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from rlstep_hooks.events import RunEnded
 from tests.detection.outcomes import Detected, note
-from tests.frameworks.openrlhf.audited import Audited, alarms, audited, tail
+from tests.frameworks.openrlhf.audited import Audited, alarms, audited, shown, tail, tracked
 from tests.frameworks.openrlhf.faults import FAULTS, asking
 from tests.frameworks.openrlhf.launch import Assets, reinforce
 
@@ -66,6 +66,7 @@ def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFa
         if name not in done:
             made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
             flags = reinforce(assets, folder, rows=8 * made.rollouts) | {"train.max_epochs": 2} | dict(made.settings)
+            flags |= tracked(folder)
             environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
             done[name] = audited(flags, folder, extensions=extensions, environment=environment)
         return done[name]
@@ -90,6 +91,18 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     faulty = {at + offset for name, at in made.faults.items() for offset in (0, FAULTS[name].shows_after)}
     elsewhere = [str(f) for f in alarms(run.report) if f.where.rollout is not None and f.where.rollout not in faulty]
     assert not elsewhere
+
+
+def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
+    numbers, _ = shown(run_of("policy").outcome)
+    faults = LAUNCHES["policy"].faults
+    ages = [value for _, value in numbers["weight_version_age"]]
+    assert [rollout for rollout, age in enumerate(ages) if age] == [
+        faults[name] + 1 for name in ("engine_keeps_old_weights", "push_left_out")
+    ]
+    verdicts = [value for _, value in numbers["verdict"]]
+    first = faults["engine_keeps_old_weights"] + 1
+    assert verdicts == [1] * first + [0] * (15 - first)
 
 
 def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:

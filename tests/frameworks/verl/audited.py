@@ -12,9 +12,11 @@ from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.events import AnyEvent, Judged
 from rlstep_hooks.ledger import CONTROLLER, Record, records
+from rlstep_hooks.render.scalars import PREFIX
 from rlstep_hooks.replay import report_of
 from rlstep_hooks.report import Where
 from tests.detection.outcomes import Clean, Delay, delay_of, note
+from tests.frameworks.tensorboard import Points, points, split
 from tests.frameworks.verl.launch import Outcome, launch
 
 if TYPE_CHECKING:
@@ -90,22 +92,28 @@ def read(outcome: Outcome, log: Path) -> Audited:
 
 
 def logged(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides with verl's own metrics in a file as well, at full precision."""
+    """Overrides with verl's own metrics in a file as well, at full precision, and in a tracker."""
     return {
         **overrides,
-        "trainer.logger": ["console", "file"],
+        "trainer.logger": ["console", "file", "tensorboard"],
         "trainer.project_name": "p",
         "trainer.experiment_name": "e",
     }
 
 
 def metrics(outcome: Outcome) -> list[dict[str, Any]]:
-    """What verl logged, step by step, without times and sizes of the machine."""
+    """What verl logged, step by step, without times and sizes of the machine and without what the audit adds."""
     lines = (outcome.folder / "p" / "e.jsonl").read_text().splitlines()
+    left_out = (*OF_THE_MACHINE, PREFIX)
     return [
-        {name: value for name, value in json.loads(line)["data"].items() if not any(p in name for p in OF_THE_MACHINE)}
+        {name: value for name, value in json.loads(line)["data"].items() if not any(p in name for p in left_out)}
         for line in lines
     ]
+
+
+def shown(outcome: Outcome) -> Points:
+    """What the tracker shows of the audit."""
+    return split(points(outcome.folder / "tensorboard_log"), PREFIX)[0]
 
 
 def problems(report: Report) -> list[str]:

@@ -32,6 +32,7 @@ FUNCTIONS = (
     ("rlstep_hooks.frameworks.verl.controller", "VerlController._all_returned"),
     ("rlstep_hooks.frameworks.verl.controller", "VerlController._generated_v0"),
     ("rlstep_hooks.controlled.run", "ControlledRun.observe"),
+    ("rlstep_hooks.controlled.run", "ControlledRun.summary"),
 )
 """Modules and functions of theirs that hooks call: of trainers, then of the controller."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from rlstep_hooks.events import RunEnded
 from tests.detection.outcomes import Detected, note
-from tests.frameworks.verl.audited import Audited, alarms, audited, tail
+from tests.frameworks.verl.audited import Audited, alarms, audited, shown, tail
 from tests.frameworks.verl.faults import FAULTS, MODULE, Fault, asking
 from tests.frameworks.verl.launch import Assets, critic, grpo
 
@@ -109,6 +109,22 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     faulty = {at + offset for name, at in made.faults.items() for offset in (0, FAULTS[name].shows_after)}
     elsewhere = [str(f) for f in alarms(run.report) if f.where.rollout is not None and f.where.rollout not in faulty]
     assert not elsewhere
+
+
+@pytest.mark.parametrize("launch", ["policy", "critic"])
+def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], Audited]) -> None:
+    tracked = shown(run_of(launch).outcome)
+    assert [value for _, value in tracked["verdict"]] == [1] + [0] * (LAUNCHES[launch].rows // 8 - 1)
+    found = [value for _, value in tracked["findings"]]
+    assert found == sorted(found)
+    assert found[0] == 0 < found[1] < found[-1]
+
+
+def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
+    ages = [value for _, value in shown(run_of("critic").outcome)["weight_version_age"]]
+    stale = LAUNCHES["critic"].faults["engine_keeps_old_weights"] + FAULTS["engine_keeps_old_weights"].shows_after
+    assert [rollout for rollout, age in enumerate(ages) if age] == [stale]
+    assert ages[stale] == 4, "the updates of one rollout"
 
 
 @pytest.mark.parametrize("launch", ["policy", "critic"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.frameworks.verl import broken_hooks
-from tests.frameworks.verl.audited import Expected, audited, logged, metrics, problems, tail
+from tests.frameworks.verl.audited import Expected, audited, logged, metrics, problems, shown, tail
 from tests.frameworks.verl.launch import Assets, critic, grpo, launch
 
 if TYPE_CHECKING:
@@ -50,6 +50,17 @@ def test_training_is_the_same(overrides: dict[str, Any], bare: list[dict[str, An
     Expected(rollouts=3, updates=12, critic_updates=12, lags=(0, 1, 2, 3)).check(run)
     assert run.report.counts.evaluation_rollouts == 4
     assert metrics(run.outcome) == bare
+
+    # One point before the first rollout (validation), one after each of three.
+    tracked = shown(run.outcome)
+    lags = {values.lag: values for values in run.report.lags}
+    assert [value for _, value in tracked["rollouts"]] == [0, 1, 2, 3]
+    assert [value for _, value in tracked["updates"]] == [0, 4, 8, 12]
+    assert {value for _, value in tracked["verdict"]} == {1}, "the first push of weights is as planned already"
+    assert {value for _, value in tracked["findings"]} == {0}
+    assert {value for _, value in tracked["weight_version_age"]} == {0}
+    assert tracked["lag_max"][-1] == (3, 3)
+    assert tracked["log_ratio_max_lag_0"][-1] == (3, pytest.approx(lags[0].max_abs_log_ratio))
 
 
 def test_training_is_the_same_when_hooks_raise(
