@@ -66,21 +66,26 @@ def _compare(a: Plan, b: Plan, one: Schedule, other: Schedule, prefix: str) -> l
         values = getattr(one, name), getattr(other, name)
         if values[0] == values[1] or None in values:  # what one of them does not know is no difference
             continue
-        sides = _side(a, prefix + name, values[0]), _side(b, prefix + name, values[1])
+        # A plan of a recorded run has no formulas; those of the other side name the settings then.
+        names = settings_behind(a, prefix + name), settings_behind(b, prefix + name)
+        sides = (
+            _side(a, prefix + name, values[0], names[0] or names[1]),
+            _side(b, prefix + name, values[1], names[1] or names[0]),
+        )
         if a.title == b.title:
-            names = dict.fromkeys([*sides[0].settings, *sides[1].settings])
-            causes = tuple(n for n in names if sides[0].settings.get(n) != sides[1].settings.get(n))
+            both = dict.fromkeys([*sides[0].settings, *sides[1].settings])
+            causes = tuple(n for n in both if sides[0].settings.get(n) != sides[1].settings.get(n))
         else:
             causes = tuple(dict.fromkeys([*sides[0].settings, *sides[1].settings]))
         differences.append(QuantityDifference(prefix + name, *sides, causes))
     return differences
 
 
-def _side(plan: Plan, quantity: str, value: Any) -> Side:
+def _side(plan: Plan, quantity: str, value: Any, names: list[str]) -> Side:
     assert plan.schedule is not None
     formula = next((formula for formula in plan.formulas if formula.quantity == quantity), None)
-    names = settings_behind(plan, quantity)
-    return Side(value, formula.text if formula else "", {name: plan.schedule.settings[name] for name in names})
+    settings = {name: plan.schedule.settings[name] for name in names if name in plan.schedule.settings}
+    return Side(value, formula.text if formula else "", settings)
 
 
 def settings_behind(plan: Plan, quantity: str) -> list[str]:

@@ -146,11 +146,14 @@ def _add_report(verbs: _Verbs) -> None:
 
 
 def _add_diff(verbs: _Verbs) -> None:
-    words = "Where two plans, or a recorded run and a plan, part, and which settings cause it."
+    words = "Where two plans, two recorded runs, or a recorded run and a plan part, and which settings cause it."
     diff = _add(verbs, "diff", _diff, words)
     diff.usage = "rlstep diff [options] A B | rlstep diff [options] A -- <launch command>"
     diff.add_argument(
-        "sides", nargs="+", metavar="A", help="a command in quotes, a file, a recorded run's folder, or recipe:NAME"
+        "sides",
+        nargs="+",
+        metavar="A",
+        help="a command in quotes, a file, recipe:NAME, or a recorded run: its folder, or FOLDER/RUN",
     )
     _add_launch_options(diff)
     diff.add_argument("--json", action="store_true", help="print JSON")

@@ -1,43 +1,43 @@
-"""`rlstep diff`: where two plans part, and which settings cause it."""
+"""`rlstep diff`: where two plans, two recorded runs, or a run and a plan part."""
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.cli.launches import side
-from rlstep_hooks.comparison import QuantityDifference, Side, compare
+from rlstep_hooks.comparison import QuantityDifference, compare
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.replay import NoRecordError
+from rlstep_hooks.run_diff.recorded import RecordedRun, is_recorded, recorded_run
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from rlstep_hooks.readers.launch_plan import Options, Plan
+
+_STATUS = {"same": 0, "differ": 1, "unknown": 2}
 
 
 def show(sides: list[str], command: list[str], options: Options, *, as_json: bool = False) -> int:
-    """Print the quantities in which two plans differ.
+    """Print where two sides part. A side is a launch, or a recorded run: a folder of records, or `FOLDER/RUN`.
 
     Args:
-        sides: A, and B unless a command is given; or the words of A alone.
+        sides: A, and B unless a command is given.
         command: The launch command of B.
-        options: What completes both.
+        options: What completes the launches.
         as_json: Whether to print JSON.
 
     Returns:
-        0 if they are the same schedule, 1 if they differ.
+        0 if they are the same, 1 if they differ, 2 if the records do not tell.
 
     Raises:
         LaunchError: One of them cannot be read, or is refused by its framework.
     """
     first, second = _split(sides, command)
-    a, b = _planned(first, options), _planned(second, options)
-    differences = compare(a, b)
-    if as_json:
-        from rlstep_hooks.events import to_json
-
-        print(to_json({"a": a.source, "b": b.source, "differences": differences}, indent=2).decode())
-    else:
-        _print(a, b, differences)
-    return 1 if differences else 0
+    a, b = _read(first, options), _read(second, options)
+    if isinstance(a, RecordedRun):
+        return _runs(a, b, as_json) if isinstance(b, RecordedRun) else _run_and_plan(a, b, "A", as_json)
+    return _run_and_plan(b, a, "B", as_json) if isinstance(b, RecordedRun) else _plans(a, b, as_json)
 
 
 def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
@@ -45,59 +45,83 @@ def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
         return sides, command
     if not command and len(sides) == 2:
         return [sides[0]], [sides[1]]
-    raise LaunchError("two plans are compared: `rlstep diff A B` or `rlstep diff A -- <launch command>`")
+    raise LaunchError(
+        "two plans are compared, or recorded runs: `rlstep diff A B` or `rlstep diff A -- <launch command>`"
+    )
 
 
-def _planned(words: list[str], options: Options) -> Plan:
+def _read(words: list[str], options: Options) -> Plan | RecordedRun:
+    if len(words) == 1 and is_recorded(words[0]):
+        try:
+            return recorded_run(words[0])
+        except NoRecordError as error:
+            raise LaunchError(str(error)) from None
     plan = side(words, options)
     if plan.schedule is None:
         raise LaunchError(f"{plan.title} refuses {plan.source}: {plan.findings[0].observed}")
     return plan
 
 
-def _print(a: Plan, b: Plan, differences: list[QuantityDifference]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _plans(a: Plan, b: Plan, as_json: bool) -> int:
+    differences = compare(a, b)
+    if as_json:
+        _print_json({"a": a.source, "b": b.source, "differences": differences})
+    else:
+        _print(_plans_shown(a, b, differences))
+    return 1 if differences else 0
 
-    console = Console()
+
+def _plans_shown(a: Plan, b: Plan, differences: list[QuantityDifference]) -> RenderableType:
+    from rlstep_hooks.render.difference import quantities
+
     if not differences:
-        console.print(f"the same schedule: {a.title} from {a.source}, {b.title} from {b.source}", highlight=False)
-        return
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column("", no_wrap=True)
-    table.add_column(f"A {_head(a)}", justify="right")
-    table.add_column(f"B {_head(b)}", justify="right")
-    for difference in differences:
-        table.add_row(difference.quantity, shown(difference.a.value), shown(difference.b.value))
-        for name in difference.causes:
-            values = (_value(one, name) for one in (difference.a, difference.b))
-            table.add_row(Text(f"  {name}", style="dim"), *(Text(value, style="dim") for value in values))
-    console.print(table)
+        return f"the same schedule: {a.title} from {a.source}, {b.title} from {b.source}"
+    return quantities(differences, f"A {a.title} from {a.source}", f"B {b.title} from {b.source}")
 
 
-def _head(plan: Plan) -> str:
-    assert plan.schedule is not None
-    return f"{plan.schedule.framework} from {plan.source}"
+def _runs(a: RecordedRun, b: RecordedRun, as_json: bool) -> int:
+    from rlstep_hooks.run_diff.two_runs import compare_runs
+
+    difference = compare_runs(a, b)
+    if as_json:
+        where = difference.parting.where if difference.parting is not None else None
+        _print_json({"a": _named(a), "b": _named(b), "where": where, **_fields(difference)})
+    else:
+        from rlstep_hooks.render.difference import two_runs
+
+        _print(two_runs(a, b, difference))
+    return _STATUS[difference.outcome]
 
 
-def _value(one: Side, name: str) -> str:
-    return shown(one.settings[name]) if name in one.settings else ""
+def _run_and_plan(run: RecordedRun, plan: Plan, name: str, as_json: bool) -> int:
+    from rlstep_hooks.run_diff.run_and_plan import compare_with_plan
+
+    difference = compare_with_plan(run, plan)
+    if as_json:
+        _print_json({"run": _named(run), "plan": plan.source, **_fields(difference)})
+    else:
+        from rlstep_hooks.render.difference import run_and_plan
+
+        other = f"{'B' if name == 'A' else 'A'}  {plan.source} · {plan.title} {plan.version}"
+        _print(run_and_plan(run, name, other, difference))
+    return _STATUS[difference.outcome]
 
 
-def shown(value: Any) -> str:
-    """A value of a Schedule or a setting, short."""
-    if value is None:
-        return "-"
-    if isinstance(value, Fraction):
-        from rlstep_hooks.render.words import approximate
+def _named(run: RecordedRun) -> dict[str, Any]:
+    return {"folder": str(run.folder), "run": run.name, "verdict": run.report.verdict, "complete": run.report.complete}
 
-        return str(value) if value.denominator < 10 else approximate(value)
-    if isinstance(value, tuple | list):
-        if len(value) > 1 and len(set(value)) == 1:
-            return f"{len(value)} x {value[0]}"
-        text = " ".join(str(part) for part in value[:12])
-        return f"{text} … ({len(value)})" if len(value) > 12 else text
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+
+def _fields(difference: Any) -> dict[str, Any]:
+    return {name: getattr(difference, name) for name in difference.__struct_fields__}
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    from rlstep_hooks.events import to_json
+
+    print(to_json(value, indent=2).decode())
+
+
+def _print(shown: RenderableType) -> None:
+    from rich.console import Console
+
+    Console(highlight=False).print(shown)

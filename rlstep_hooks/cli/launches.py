@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,8 @@ def side(words: list[str], options: Options) -> Plan:
         from rlstep_hooks.recipes import plan_recipe
 
         return plan_recipe(words[0].removeprefix("recipe:"))
-    if len(words) == 1 and Path(words[0]).is_dir():
+    # Not Path.is_dir, which raises where a long launch command is no possible name of a file.
+    if len(words) == 1 and os.path.isdir(words[0]):
         return _recorded(Path(words[0]))
     return plan_launch(words, options)
 
