@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.readers.base import Formula
+from rlstep_hooks.readers.base import Formula, nearest
 from rlstep_hooks.readers.phases import Passes, equal_minibatches, schedule_in_phases
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def ppo_schedule(
     given = {"actors": actors, "steps": steps, "epochs": epochs, "microbatches": microbatches}
     if rollouts is not None:
         given["rollouts"] = rollouts
+    if isinstance(minibatches, int):
+        given["minibatches"] = minibatches
     for name, value in given.items():
         if value < 1:
             raise ValueError(f"{name} = {value}: it must be at least 1")
@@ -92,10 +94,9 @@ def _sizes(samples: int, minibatches: int | tuple[int, ...]) -> tuple[int, ...]:
         if not minibatches or min(minibatches) < 1 or sum(minibatches) > samples:
             raise ValueError(f"mini-batches of {minibatches} samples cannot be cut from {samples}")
         return minibatches
-    if minibatches < 1 or samples % minibatches:
-        fitting = [count for count in range(1, samples + 1) if samples % count == 0]
-        nearest = min(fitting, key=lambda count: abs(count - minibatches))
+    if samples % minibatches:
+        fitting = nearest(min(minibatches, samples + 1), lambda count: samples % count == 0)
         raise ValueError(
-            f"{samples} samples do not divide into {minibatches} mini-batches: {nearest} would, or give the sizes one by one"
+            f"{samples} samples do not divide into {minibatches} mini-batches: {fitting} would, or give the sizes one by one"
         )
     return equal_minibatches(samples, minibatches)
