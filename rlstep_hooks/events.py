@@ -111,6 +111,13 @@ class Phase(Event, frozen=True, kw_only=True, gc=False, tag="phase"):
     purpose: Purpose = "training"
 
 
+class PhaseEnded(Event, frozen=True, kw_only=True, gc=False, tag="phase_ended"):
+    """A trainer has done its part of a call, and its record of the call is complete."""
+
+    name: PhaseName
+    number: int
+
+
 class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """One generation phase, as the controller of a run sees it: samples of all processes."""
 
@@ -333,6 +340,7 @@ AnyEvent = (
     | Attached
     | FactsRead
     | Phase
+    | PhaseEnded
     | Generated
     | Rollout
     | Refresh

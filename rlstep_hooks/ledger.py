@@ -80,7 +80,14 @@ class FolderLedger:
         Raises:
             OSError: The disk is full or the file is gone.
         """
-        lines = b"".join(map(encode, events))
+        self.append(b"".join(map(encode, events)))
+
+    def append(self, lines: bytes) -> None:
+        """Append whole lines in one write.
+
+        Raises:
+            OSError: The disk is full or the file is gone.
+        """
         written = os.write(self._file, lines)
         if written != len(lines):
             raise OSError("the disk took only part of a line")

@@ -19,6 +19,7 @@ from rlstep_hooks.events import (
     Measured,
     MicroBatch,
     Phase,
+    PhaseEnded,
     Refresh,
     Rollout,
     RolloutValues,
@@ -59,16 +60,25 @@ class TrainerPhases:
         self._current = [self._between] * len(reads)
         self._records_of: dict[PhaseName, set[int]] = {}
         """Which records have calls of a name."""
+        self._ended: set[tuple[PhaseName, int]] = set()
+        """Calls that wait here with their end."""
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
 
-    def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
-        """What happened within a call that has returned, and in no call before it; None if the trainer has no record of it."""
+    def arrived(self, name: PhaseName, number: int) -> bool:
+        """Whether a record has a call to its end by now."""
         call = (name, number)
         growing = list(self._records_of.get(name) or range(len(self._reads)))
         while growing and not self._is_whole(call):
             growing = [record for record in growing if self._advance(record)]
+        return self._is_whole(call)
+
+    def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
+        """What happened within a call that has returned, and in no call before it; None if the trainer has no record of it."""
+        call = (name, number)
+        self.arrived(name, number)
         events = self._waiting.pop(call, None)
+        self._ended.discard(call)
         if events is None:
             return None
         self._current = [self._between if current is events else current for current in self._current]
@@ -88,6 +98,7 @@ class TrainerPhases:
                 pass
         events = [event for call in self._waiting.values() for event in call]
         self._waiting.clear()
+        self._ended.clear()
         return [*self._left(), *events]
 
     def _left(self) -> list[AnyEvent]:
@@ -96,12 +107,12 @@ class TrainerPhases:
         return events
 
     def _is_whole(self, call: tuple[PhaseName, int]) -> bool:
-        """Whether a call was read to its end, which is where the next one of its record begins."""
+        """Whether a call was read to its end: where its record says so, or begins the next one."""
         events = self._waiting.get(call)
-        return events is not None and not any(current is events for current in self._current)
+        return events is not None and (call in self._ended or not any(current is events for current in self._current))
 
     def _advance(self, record: int) -> bool:
-        """Read a record to where its next call begins; False if there is none yet."""
+        """Read a record to where its next call begins or ends; False if there is none yet."""
         for event in self._reads[record]():
             if isinstance(event, Attached):
                 self.attached = event if record == 0 else self.attached
@@ -110,6 +121,9 @@ class TrainerPhases:
             elif isinstance(event, Phase):
                 self._current[record] = self._waiting.setdefault((event.name, event.number), [])
                 self._records_of.setdefault(event.name, set()).add(record)
+                return True
+            elif isinstance(event, PhaseEnded):
+                self._ended.add((event.name, event.number))
                 return True
             else:
                 self._current[record].append(event)
@@ -123,6 +137,8 @@ class TrainerStream:
         self.rank = rank
         self.missed: list[Phase] = []
         """Calls that the controller made and this trainer has no record of; a few of them, the first."""
+        self.lost = False
+        """Whether the order of events cannot be known on one side: what this trainer has no record of is then no finding."""
         self._phases = phases
         self._started: RunStarted | None = None
         self._held: Generated | None = None
@@ -156,6 +172,7 @@ class TrainerStream:
         if isinstance(event, Phase):
             return self._call(event)
         if isinstance(event, Unobserved):
+            self.lost = self.lost or event.what == "order"
             return [*self._begin(), event]
         if isinstance(event, RunEnded):
             return [*self._begin(), *self._release(), *self._rest(event), event]
@@ -169,6 +186,10 @@ class TrainerStream:
             self._after_held.append(event)
             return self._begin()
         return [*self._begin(), event]
+
+    def lacks(self, call: Phase) -> bool:
+        """Whether the trainer should have a record of a call that has returned, and has none to its end by now."""
+        return call.name not in self._unrecorded and not self._phases.arrived(call.name, call.number)
 
     def _begin(self) -> list[AnyEvent]:
         """The run's first event, once: what the trainer read from its model belongs to it."""
@@ -206,6 +227,8 @@ class TrainerStream:
 
     def _missing(self, call: Phase) -> list[AnyEvent]:
         """What a judge hears of a call without a record: from the first one on, the trainer's order of events is not known."""
+        if self.lost:
+            return []
         if len(self.missed) < REMEMBERED:
             self.missed.append(call)
         if len(self.missed) > 1:

@@ -131,6 +131,10 @@ class ControlledRun:
             findings += self._compare(ended=isinstance(event, RunEnded))
         return findings
 
+    def lacking(self, call: Phase) -> list[int]:
+        """Trainers that should have a record of a call that has returned, and have none to its end by now."""
+        return [trainer.rank for trainer in self._trainers if trainer.stream.lacks(call)]
+
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
         """What those who follow the run should hear now: the first trainer's events that became complete."""
         events, self._heard = self._heard, []
@@ -174,7 +178,7 @@ class ControlledRun:
         if not self._called:
             reason = "the controller made no call that trainers could have recorded"
             return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True)
-        absent = [trainer.rank for trainer in self._trainers if trainer.phases.attached is None]
+        absent = [t.rank for t in self._trainers if t.phases.attached is None and not t.stream.lost]
         silent = [trainer.rank for trainer in self._trainers if trainer.stream.missed and trainer.rank not in absent]
         if not absent and not silent:
             return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(self._trainers))

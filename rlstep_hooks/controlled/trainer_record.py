@@ -17,6 +17,7 @@ from rlstep_hooks.events import (
     MicroBatch,
     MicroBatchValues,
     Phase,
+    PhaseEnded,
     PhaseName,
     Refresh,
     RolloutValues,
@@ -82,6 +83,10 @@ class TrainerRecord:
         self._calls[name] = number + 1
         self.writer.emit(Phase(at=self.writer.now(), name=name, number=number))
         return number
+
+    def end(self, name: PhaseName) -> None:
+        """The latest call of a name is about to return."""
+        self.writer.emit(PhaseEnded(at=self.writer.now(), name=name, number=self._calls[name] - 1))
 
     def calls(self, name: PhaseName) -> int:
         """Calls of this name that have begun."""

@@ -28,6 +28,7 @@ from rlstep_hooks.events import (
     MicroBatch,
     MicroBatchValues,
     Phase,
+    PhaseEnded,
     PhaseName,
     Refresh,
     RolloutValues,
@@ -333,6 +334,9 @@ class Trainer:
         self.write(Phase(name=name, number=self.calls[name]))
         self.calls[name] += 1
 
+    def end(self, name: PhaseName) -> None:
+        self.write(PhaseEnded(name=name, number=self.calls[name] - 1))
+
     def attach(self) -> None:
         self.write(Attached(run="run", process=rank_process(self.rank), world_size=self.case.schedule.world_size))
         self.write(FactsRead(facts={"compute_dtype": "float32"}))
@@ -477,6 +481,7 @@ class Controller:
     def call(self, name: PhaseName, trainers: Iterable[Trainer], do: Callable[[Trainer], None]) -> None:
         for trainer in trainers:
             do(trainer)
+            trainer.end(name)
         self.write(Phase(name=name, number=self.calls[name]))
         self.calls[name] += 1
 
