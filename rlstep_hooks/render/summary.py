@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.render.words import number
+from rlstep_hooks.report import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.report import Finding, Report
@@ -47,7 +48,7 @@ def sentence(report: Report) -> str:
     """Why the verdict is what it is."""
     problem = first_problem(report)
     if report.verdict == "FAIL" and problem is not None:
-        return f"{problem.title} ({problem.where}): expected {problem.expected}, observed {problem.observed}."
+        return f"{problem.title}: expected {problem.expected}, observed {problem.observed}. {_place(problem)}".rstrip()
     if report.verdict == "NOT_EVALUATED":
         reasons = report.not_evaluated
         reason = next((reasons[topic] for topic in ("order", "record", "samples") if topic in reasons), "")
@@ -57,7 +58,11 @@ def sentence(report: Report) -> str:
     checks = sum(rule.checks for rule in passed)
     text = f"No difference from the plan in {number(report.counts.rollouts, 'rollouts')}: {number(len(passed), 'rules')} passed"
     text += f", {number(checks, 'comparisons')} in all."
-    return text if problem is None else f"{text} To look at: {problem.title} ({problem.where})."
+    return text if problem is None else f"{text} To look at: {problem.title}. {_place(problem)}".rstrip()
+
+
+def _place(finding: Finding) -> str:
+    return "" if finding.where == Where() else f"First at {finding.where}."
 
 
 def count_rows(report: Report) -> list[CountRow]:

@@ -27,7 +27,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is an update that was not applied."""
     times: int = 1
     expected: str = ""
-    """What was expected in its place; empty where it is as planned or was not compared."""
+    """What was expected here; empty where nothing was found at it."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -37,6 +37,8 @@ class Window(msgspec.Struct, frozen=True):
     """Counts the stretches of its rollout from 0."""
     observed: tuple[Moment, ...]
     planned: tuple[Moment, ...] = ()
+    missing: tuple[Moment, ...] = ()
+    """What the plan has after what was observed, where something else came instead."""
 
 
 class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,11 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     sampler_version: int | None = None
     focus: bool = False
     """Whether the finding to look at first is here."""
+
+    @property
+    def behind(self) -> int:
+        """Updates that the sampler's weights were behind; 0 where they were not seen."""
+        return 0 if self.sampler_version is None else self.policy_version - self.sampler_version
 
     @property
     def has_plan(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+import msgspec
 from markupsafe import Markup
 
 from rlstep_hooks.render.words import printable
@@ -25,6 +26,8 @@ _LETTER = 7.0
 _SINGLY = 8
 """Micro-batches that a stretch shows one by one; more become one box."""
 _DARKEST_LAG = 6
+_PARTED = 120
+"""Bars that have a gap between them; more would flicker."""
 
 
 def _picture(width: float, height: float, described: str, *, stretched: bool = False) -> ElementTree.Element:
@@ -49,26 +52,26 @@ def _markup(picture: ElementTree.Element) -> Markup:
     return Markup(ElementTree.tostring(picture, encoding="unicode"))
 
 
-def stretch(moments: Sequence[Moment], *, planned: bool) -> Markup:
-    """A stretch of a rollout: what came with it, or micro-batches and the update that they fed.
+def planned_stretch(moments: Sequence[Moment]) -> Markup:
+    """A stretch of a rollout as the plan has it, in outline: what comes with the rollout, or micro-batches and their update."""
+    return _stretch([(moment, "planned") for moment in moments], "planned")
 
-    Args:
-        moments: What it shows, in order.
-        planned: Whether it is the plan, drawn in outline.
-    """
-    boxes = list(_boxes(moments, count=sum(m.times for m in moments if m.kind == "microbatch")))
-    width = sum(box_width for _, _, box_width in boxes) + _GAP * (len(boxes) - 1) + 2
-    words = [f"{moment.times} times {moment.words}" if moment.times > 1 else moment.words for moment in moments]
-    words = [
-        f"{text} (expected {moment.expected})" if moment.expected else text
-        for text, moment in zip(words, moments, strict=True)
-    ]
-    picture = _picture(width, _HEIGHT + 2, f"{'planned' if planned else 'observed'}: {'; '.join(words)}")
-    picture.set("class", "planned" if planned else "observed")
+
+def observed_stretch(moments: Sequence[Moment], missing: Sequence[Moment]) -> Markup:
+    """A stretch of a rollout as it was observed, and after it what is missing."""
+    return _stretch([*((moment, "observed") for moment in moments), *((moment, "missing") for moment in missing)], "observed")
+
+
+def _stretch(shown: Sequence[tuple[Moment, str]], whose: str) -> Markup:
+    singly = sum(moment.times for moment, _ in shown if moment.kind == "microbatch") <= _SINGLY
+    boxes = [(moment, how, *box) for moment, how in shown for box in _boxes(moment, singly=singly)]
+    width = sum(box[-1] + _GAP for box in boxes) - _GAP + 2
+    described = "; ".join(_described(moment, how) for moment, how in shown)
+    picture = _picture(width, _HEIGHT + 2, f"{whose}: {described}")
     left = 1.0
-    for moment, label, box_width in boxes:
-        group = _add(picture, "g", class_=_classes(moment))
-        _add(group, "title", f"{moment.words}; expected {moment.expected}" if moment.expected else moment.words)
+    for moment, how, label, box_width in boxes:
+        group = _add(picture, "g", class_=f"{how} {_classes(moment)}")
+        _add(group, "title", _described(msgspec.structs.replace(moment, times=1), how))
         _add(group, "rect", x=left, y=1, width=box_width, height=_HEIGHT, rx=3)
         if label:
             _add(group, "text", label, x=left + box_width / 2, y=_HEIGHT / 2 + 5.5, text_anchor="middle")
@@ -76,18 +79,20 @@ def stretch(moments: Sequence[Moment], *, planned: bool) -> Markup:
     return _markup(picture)
 
 
-def _boxes(moments: Sequence[Moment], *, count: int) -> list[tuple[Moment, str, float]]:
-    boxes = []
-    for moment in moments:
-        if moment.kind == "update":
-            boxes.append((moment, "", 9.0))
-        elif moment.kind == "microbatch" and (count <= _SINGLY or moment.times == 1):
-            width = max(float(_HEIGHT - 2), len(moment.label) * _LETTER + 10)
-            boxes += [(moment, moment.label, width)] * moment.times
-        else:
-            label = f"{moment.label} x {moment.times}" if moment.times > 1 else moment.label
-            boxes.append((moment, label, len(label) * _LETTER + 14))
-    return boxes
+def _described(moment: Moment, how: str) -> str:
+    words = f"{moment.times} times {moment.words}" if moment.times > 1 else moment.words
+    words = f"missing: {words}" if how == "missing" else words
+    return f"{words} (expected {moment.expected})" if moment.expected else words
+
+
+def _boxes(moment: Moment, *, singly: bool) -> list[tuple[str, float]]:
+    """Labels and widths of a moment's boxes."""
+    if moment.kind == "update":
+        return [("", 9.0)]
+    if moment.kind == "microbatch" and (singly or moment.times == 1):
+        return [(moment.label, max(_HEIGHT - 2.0, len(moment.label) * _LETTER + 10))] * moment.times
+    label = f"{moment.label} x {moment.times}" if moment.times > 1 else moment.label
+    return [(label, len(label) * _LETTER + 14)]
 
 
 def _classes(moment: Moment) -> str:
@@ -130,7 +135,7 @@ def overview(timeline: Timeline) -> Markup:
     described = f"Updates on each of {cells[-1].last - cells[0].first + 1} rollouts; "
     described += f"{differing} are not as planned" if timeline.compared else "not compared with a plan"
     picture = _picture(len(cells), 100, described, stretched=True)
-    gap = 0.14 if len(cells) <= 120 else 0.0
+    gap = 0.14 if len(cells) <= _PARTED else 0.0
     for index, cell in enumerate(cells):
         height = max(cell.updates / top * 100, 1.5)
         kind = "plain" if not timeline.compared else "differing" if cell.differing else "matching"
@@ -153,25 +158,29 @@ def _cell_words(cell: Cell, *, compared: bool) -> str:
 def versions(cells: Sequence[Cell]) -> Markup:
     """Version of the trainer's weights and of the sampler's, rollout by rollout."""
     lowest, highest = version_range(cells)
-    furthest = most_behind(cells)
-    described = f"Weight version of the trainer and of the sampler over the rollouts; the sampler is at most {furthest} updates behind"
-    picture = _picture(len(cells), 100, described, stretched=True)
     span = max(highest - lowest, 1)
-
-    def height(version: int) -> float:
-        return 97 - (version - lowest) / span * 94
-
-    for index, cell in enumerate(cells):
-        if cell.sampler_version is not None and cell.sampler_version != cell.policy_version:
-            top, bottom = sorted((height(cell.policy_version), height(cell.sampler_version)))
-            gap = _add(picture, "rect", x=index, y=top, width=1, height=bottom - top, class_="behind")
-            behind = cell.policy_version - cell.sampler_version
-            _add(gap, "title", f"rollout {cell.first}: sampler {behind} updates behind")
+    described = "Weight version of the trainer and of the sampler over the rollouts"
+    picture = _picture(len(cells), 100, f"{described}, from {lowest} to {highest}", stretched=True)
     for name, values in (
         ("trainer", [cell.policy_version for cell in cells]),
         ("sampler", [cell.sampler_version for cell in cells]),
     ):
-        _add(picture, "path", d=_steps([None if v is None else height(v) for v in values]), class_=name)
+        heights = [None if value is None else 97 - (value - lowest) / span * 94 for value in values]
+        _add(picture, "path", d=_steps(heights), class_=name)
+    return _markup(picture)
+
+
+def behind(cells: Sequence[Cell]) -> Markup:
+    """Updates that the sampler's weights were behind the trainer's, rollout by rollout."""
+    most = most_behind(cells)
+    described = f"Updates that the sampler was behind the trainer over the rollouts, at most {most}"
+    picture = _picture(len(cells), 100, described, stretched=True)
+    for index, cell in enumerate(cells):
+        if cell.sampler_version is not None and cell.sampler_version != cell.policy_version:
+            late = cell.policy_version - cell.sampler_version
+            height = late / most * 100
+            bar = _add(picture, "rect", x=index, y=100 - height, width=1, height=height, class_="bar behind")
+            _add(bar, "title", f"rollout {cell.first}: sampler {late} updates behind")
     return _markup(picture)
 
 
@@ -200,19 +209,29 @@ def _steps(heights: Sequence[float | None]) -> str:
     return "".join(parts)
 
 
-def bar(value: float, largest: float, *, inner: float | None = None, described: str) -> Markup:
-    """A horizontal bar; `inner` is drawn within it.
+def bar(value: float, largest: float, *, inner: float, described: str) -> Markup:
+    """A horizontal bar with a part of it in a darker colour.
 
     Args:
         value: Its length.
         largest: The length that fills the picture.
-        inner: A second value, at most the first.
+        inner: The length of the darker part.
         described: What it says, in words.
     """
-    picture = _picture(100, 10, described, stretched=True)
     scale = 100 / largest if largest > 0 else 0.0
-    _add(picture, "rect", x=0, y=0, width=100, height=10, class_="track")
-    _add(picture, "rect", x=0, y=0, width=min(value * scale, 100), height=10, class_="value")
-    if inner is not None:
-        _add(picture, "rect", x=0, y=0, width=min(inner * scale, 100), height=10, class_="inner")
+    return _parts([(value * scale, "value"), (inner * scale, "inner")], described)
+
+
+def beside_plan(planned: int, observed: int) -> Markup:
+    """How much of a planned number was reached, and by how much it was exceeded."""
+    largest = max(planned, observed)
+    parts = [(observed / largest * 100, "over"), (min(planned, observed) / largest * 100, "value")]
+    return _parts(parts, f"{observed} of {planned} planned")
+
+
+def _parts(parts: Sequence[tuple[float, str]], described: str) -> Markup:
+    """Bars over each other on a track, in percent of it."""
+    picture = _picture(100, 10, described, stretched=True)
+    for width, kind in [(100.0, "track"), *parts]:
+        _add(picture, "rect", x=0, y=0, width=width, height=10, class_=kind)
     return _markup(picture)

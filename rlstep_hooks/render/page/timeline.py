@@ -128,16 +128,13 @@ class _Collector:
         return differences
 
     def _expectation(self, event: OrderedEvent, differences: list[Difference]) -> str:
-        """What was expected where this event came; empty where it is as planned."""
+        """What was expected where this event came; empty where nothing was found at it."""
         if differences:
             return _expectation(differences[0])
         problem = self._problem
-        if problem is None or problem.code.startswith(_ORDER):
+        if problem is None or problem.code.startswith(_ORDER) or not isinstance(event, MicroBatch):
             return ""
-        named = (
-            isinstance(event, MicroBatch) and event.role == "policy" and event.index == problem.where.microbatch
-        ) or (isinstance(event, Update) and problem.where.microbatch is None and event.index == problem.where.update)
-        return problem.expected if named and problem.code[3] in "346" else ""
+        return problem.expected if event.role == "policy" and event.index == problem.where.microbatch else ""
 
     def _open(self, event: Rollout) -> None:
         rollout = self._cursor.rollouts if self._cursor is not None else event.index
@@ -162,7 +159,7 @@ class _Collector:
             )
         if self._row is not None:
             focus = self._problem.where.rollout if self._problem is not None else None
-            row = self._row.result(self._schedule, cut_short=cut_short, focus=focus)
+            row = self._row.result(self._schedule, differs=self._differs, cut_short=cut_short, focus=focus)
             if row is not None:
                 self._rows.append(row)
         self._row = self._rollout = None
@@ -254,33 +251,45 @@ class _Row:
             self._kept[index] = window
         self._recent.append((index, window))
 
-    def result(self, schedule: Schedule | None, *, cut_short: bool, focus: int | None) -> RolloutRow | None:
+    def result(
+        self, schedule: Schedule | None, *, differs: bool, cut_short: bool, focus: int | None
+    ) -> RolloutRow | None:
         """The row; None where nothing happened in it."""
         self._end_window()
         observed = self._kept | dict(self._recent)
         if not observed:
             return None
-        marked = any(moment.expected for window in observed.values() for moment in window)
         planned: dict[int, tuple[Moment, ...]] = {}
-        if (marked or cut_short) and schedule is not None and self._position is not None and self._rollout is not None:
-            planned = self._planned(schedule, self._position, self._rollout, set(observed), more=cut_short)
+        if (differs or cut_short) and schedule is not None and self._position is not None and self._rollout is not None:
+            planned = self._planned(schedule, self._position, self._rollout, set(observed))
         numbers = sorted(observed | planned)
         return RolloutRow(
             number=self._number,
-            windows=tuple(Window(n, observed.get(n, ()), planned.get(n, ())) for n in numbers),
+            windows=tuple(
+                Window(n, observed.get(n, ()), planned.get(n, ()), self._missing(n, observed, planned) if cut_short else ())
+                for n in numbers
+            ),
             windows_in_all=max(self._count, numbers[-1] + 1),
-            differs=marked,
+            differs=differs,
             cut_short=cut_short,
             policy_version=self._rollout.policy_version if self._rollout is not None else 0,
             sampler_version=self._rollout.sampler_version if self._rollout is not None else None,
             focus=focus is not None and self._number == focus,
         )
 
+    def _missing(
+        self, number_: int, observed: dict[int, tuple[Moment, ...]], planned: dict[int, tuple[Moment, ...]]
+    ) -> tuple[Moment, ...]:
+        """What a stretch lacks: nothing, unless it is the one that was cut short or comes after it."""
+        if number_ < self._count - 1:
+            return ()
+        return _rest(planned.get(number_, ()), observed.get(number_, ()))
+
     def _planned(
-        self, schedule: Schedule, position: Position, rollout: Rollout, wanted: set[int], *, more: bool
+        self, schedule: Schedule, position: Position, rollout: Rollout, wanted: set[int]
     ) -> dict[int, tuple[Moment, ...]]:
-        """The stretches that the plan has for this rollout, of those wanted; and a few more where the rollout was cut short."""
-        last = max(wanted) + (LAST_WINDOWS if more else 0)
+        """The stretches that the plan has for this rollout, of those wanted; and a few more where it has more."""
+        last = max(wanted) + LAST_WINDOWS
         planned = {}
         for number_, window in enumerate(_windows(self._expected(schedule, position, rollout))):
             if number_ > last:
@@ -344,6 +353,18 @@ def _windows(moments: Iterable[Moment]) -> Iterator[tuple[Moment, ...]]:
         _append(window, moment)
     if window:
         yield tuple(window)
+
+
+def _rest(planned: tuple[Moment, ...], observed: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    """What is left of a planned stretch after as many events as were observed."""
+    done = sum(moment.times for moment in observed)
+    rest = []
+    for moment in planned:
+        taken = min(done, moment.times)
+        done -= taken
+        if taken < moment.times:
+            rest.append(msgspec.structs.replace(moment, times=moment.times - taken))
+    return tuple(rest)
 
 
 def _observed(event: OrderedEvent, expected: str) -> Moment:
