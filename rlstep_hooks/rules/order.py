@@ -418,13 +418,15 @@ class NoUpdate(Rule):
     """Training ended without a single update.
 
     What it checks:
-        A run that ends without an exception applied at least one optimizer step.
+        A run that ends without an exception applied at least one optimizer step. A run resumed where its plan ends is a warning:
+        the plan leaves it nothing to do.
 
     Why it matters:
         It exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).
 
     What to do:
-        Look at the first finding of the order of events; compare the rows with one rollout.
+        Look at the first finding of the order of events; compare the rows with one rollout. After a resume at the end of the plan,
+        raise the epochs or the number of steps.
     """
 
     code = "RLS209"
@@ -436,9 +438,17 @@ class NoUpdate(Rule):
         if event.status != "completed":
             return None
         self.checks += 1
-        at_its_end = self.progress.resumed and self.schedule.updates == self.progress.started.start_updates
-        if self.progress.applied or at_its_end:
+        if self.progress.applied:
             return None
+        done = self.progress.started.start_updates
+        if self.progress.resumed and self.schedule.updates == done:
+            return self.fail(
+                severity="warning",
+                expected="updates left to make",
+                observed=f"a resume after update {done} of {done}, and none made",
+                why="the checkpoint is at the end of the plan, so the run ended normally and trained nothing",
+                fix="raise the epochs or the number of steps, or start from an earlier checkpoint",
+            )
         return self.fail(
             expected=f"{self.schedule.updates if self.schedule.updates is not None else 'some'} updates",
             observed="none",

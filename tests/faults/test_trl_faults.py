@@ -29,6 +29,8 @@ PROVOKED_ELSEWHERE = {
     "RLS506": "an information about the plan",
     "RLS211": "TRL's GRPO and RLOO have no critic; in verl's faults (tests/frameworks/verl)",
     "RLS405": "pushes of weights are no part of TRL's plan; in verl's faults (tests/frameworks/verl)",
+    "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",
+    "RLS802": "needs a loop that hands over its constants; in the faults of hand-written loops (tests/frameworks/classic)",
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
     "RLS701": "needs a checkpoint",
     "RLS901": "needs several processes",

@@ -172,6 +172,12 @@ def accumulation_lowered_in_mid_run(trainer: Any) -> None:
     after_update(trainer, 4, lambda: setattr(trainer.args, "gradient_accumulation_steps", 1))
 
 
+@fault(report="trl#2672", code="RLS101", where=Where(update=4))
+def group_halved_in_mid_run(trainer: Any) -> None:
+    """A curriculum lowers the trainer's group size; the sampler still repeats each prompt as often as before."""
+    after_update(trainer, 4, lambda: setattr(trainer, "num_generations", trainer.num_generations // 2))
+
+
 @fault(report="ms-swift#9261", code="RLS101", where=Where(update=4), since="0.18")
 def generation_period_halved_in_mid_run(trainer: Any) -> None:
     """The generation period is set to one micro-batch after four updates."""

@@ -287,6 +287,15 @@ def test_a_run_without_updates_fails_although_it_ends_as_planned() -> None:
     assert report.verdict == "FAIL"
 
 
+def test_a_resume_at_the_end_of_the_plan_is_told() -> None:
+    schedule = make_plan(release=RELEASES[0], iterations=2, max_steps=8)
+    first = msgspec.structs.replace(started(schedule), start_updates=8, facts={"position": {"updates": 8, "cycle": 0}})
+    report = judge([first, RunEnded(status="completed", updates=8)])
+    assert [(f.severity, f.observed) for f in report.findings if f.code == "RLS209"] == [
+        ("warning", "a resume after update 8 of 8, and none made")
+    ]
+
+
 def test_rows_dropped_in_a_fixed_order_warn() -> None:
     [finding] = [f for f in judge(scripted_run(make_plan(rows=37, shuffle=False))).findings if f.code == "RLS506"]
     assert finding.severity == "warning"
