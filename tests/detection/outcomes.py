@@ -34,8 +34,10 @@ class Detected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     fault: str
     report: str
     code: str
+    found: bool
+    """Whether the report names it, by its rule and at its place."""
     delay: Delay | None
-    """None where the rule did not name it at its place."""
+    """None where no event brings it up, only the report at the end."""
     early: int
     """Alarms before the fault began."""
 

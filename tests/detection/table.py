@@ -15,6 +15,7 @@ from tests.detection.outcomes import Clean, Detected, read
 OF_THE_WHOLE_RUN = {
     "RLS505": "one good sample anywhere would clear it",
     "RLS603": "a rate that comes back would clear it",
+    "RLS901": "a process may still begin to record",
 }
 """Rules that can only speak at the end of a run, and why."""
 
@@ -35,7 +36,7 @@ def show(outcomes: list[Detected | Clean]) -> bool:
     console = Console(width=150)
     console.print(table)
     clean = [outcome for outcome in outcomes if isinstance(outcome, Clean)]
-    found = [one for one in detected if one.delay is not None]
+    found = [one for one in detected if one.found]
     soon = [one for one in found if one.delay is not None and one.delay.rollouts <= 1]
     at_end = [one for one in found if one not in soon and one.code in OF_THE_WHOLE_RUN]
     alarmed = [outcome for outcome in clean if outcome.alarms]
@@ -54,9 +55,9 @@ def show(outcomes: list[Detected | Clean]) -> bool:
 
 
 def _found(one: Detected) -> tuple[str, str, str]:
-    if one.delay is None:
+    if not one.found:
         return "NOT FOUND", "", ""
-    if one.code in OF_THE_WHOLE_RUN:
+    if one.delay is None or one.code in OF_THE_WHOLE_RUN:
         return one.code, "at the end", "at the end"
     return one.code, str(one.delay.events), str(one.delay.rollouts)
 

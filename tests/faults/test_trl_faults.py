@@ -29,6 +29,8 @@ PROVOKED_ELSEWHERE = {
     "RLS506": "an information about the plan",
     "RLS211": "TRL's GRPO and RLOO have no critic; in verl's faults (tests/frameworks/verl)",
     "RLS405": "pushes of weights are no part of TRL's plan; in verl's faults (tests/frameworks/verl)",
+    "RLS113": "of TRL's PPOTrainer; in its own tests (tests/frameworks/trl_ppo)",
+    "RLS309": "of TRL's PPOTrainer; in its own tests (tests/frameworks/trl_ppo)",
     "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",
     "RLS802": "needs a loop that hands over its constants; in the faults of hand-written loops (tests/frameworks/classic)",
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
@@ -119,6 +121,7 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, c
             fault=fault.name,
             report=fault.report,
             code=fault.code,
+            found=any(is_at(finding.where, place) for finding in named),
             delay=delay_of(events, Judge(), fault.code, place),
             early=len(early),
         )

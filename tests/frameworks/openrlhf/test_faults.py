@@ -80,7 +80,16 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     at = LAUNCHES[launch].faults[name] + fault.shows_after
     found = [finding.where.rollout for finding in alarms(run.report) if finding.code == fault.code]
     delay = run.delay(fault.code, at)
-    note(Detected(framework="OpenRLHF", fault=name, report=fault.report, code=fault.code, delay=delay, early=0))
+    outcome = Detected(
+        framework="OpenRLHF",
+        fault=name,
+        report=fault.report,
+        code=fault.code,
+        found=at in found,
+        delay=delay,
+        early=0,
+    )
+    note(outcome)
     assert at in found, [str(finding) for finding in alarms(run.report)]
 
 

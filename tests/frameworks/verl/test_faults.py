@@ -97,9 +97,19 @@ def named(run: Audited, fault: Fault) -> list[int | None]:
 def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
     run, fault = run_of(launch), FAULTS[name]
     at = LAUNCHES[launch].faults[name] + fault.shows_after
-    delay = run.delay(fault.code, None if fault.whole_run else at)
-    note(Detected(framework="verl", fault=name, report=fault.report, code=fault.code, delay=delay, early=0))
-    assert (None if fault.whole_run else at) in named(run, fault), [str(finding) for finding in alarms(run.report)]
+    place = None if fault.whole_run else at
+    found = place in named(run, fault)
+    outcome = Detected(
+        framework="verl",
+        fault=name,
+        report=fault.report,
+        code=fault.code,
+        found=found,
+        delay=run.delay(fault.code, place),
+        early=0,
+    )
+    note(outcome)
+    assert found, [str(finding) for finding in alarms(run.report)]
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
