@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlstep_hooks.render.console import finding_lines
 from rlstep_hooks.render.words import approximate, number
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rlstep_hooks.comparison import QuantityDifference, Side
+    from rlstep_hooks.report import Finding
     from rlstep_hooks.run_diff.actions import Action
     from rlstep_hooks.run_diff.recorded import RecordedRun
     from rlstep_hooks.run_diff.run_and_plan import PlanDifference
@@ -109,8 +109,7 @@ def run_and_plan(run: RecordedRun, name: str, other: str, difference: PlanDiffer
     if difference.outcome == "same":
         parts += [Text("the run is one of this plan", style="bold"), Text()]
     if difference.departure is not None:
-        head = f"the first event that this plan does not have: {difference.departure.where}"
-        parts += [Text(head, style="bold red"), finding_lines(difference.departure), Text()]
+        parts += [*_departure(difference.departure), Text()]
     counts = _table("", "planned by the launch", "observed in the run")
     for row in difference.counts:
         counts.add_row(row.name, number(row.planned), number(row.observed))
@@ -119,6 +118,14 @@ def run_and_plan(run: RecordedRun, name: str, other: str, difference: PlanDiffer
         heads = ("run", "launch")
         parts += [Text("the plans differ", style="bold"), quantities(difference.quantities, *heads), Text()]
     return Group(*parts, *_notes(difference.notes))
+
+
+def _departure(finding: Finding) -> list[RenderableType]:
+    """Only what was planned and what came: what a finding says of causes is meant for a run with this plan."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row("  plan", escape(finding.expected))
+    table.add_row("  run", f"{escape(finding.observed)} [dim]({finding.code} {escape(finding.title)})[/dim]")
+    return [Text(f"the run leaves this plan at {finding.where}", style="bold red"), table]
 
 
 def _notes(notes: Iterable[str]) -> list[RenderableType]:

@@ -386,7 +386,7 @@ def test_a_run_against_a_launch(
     assert "the run is one of this plan" in out
     status, out, _ = rlstep(f"diff --rows 36 --version 1.16.0 {folder} -- {LAUNCH.format(passes=3)}", capsys)
     assert status == 1
-    assert "the first event that this plan does not have: data epoch 0, rollout 1, update 2" in out
+    assert "the run leaves this plan at data epoch 0, rollout 1, update 2" in out
     assert "RLS201" in out
     assert "updates_per_rollout" in out
     command = f"diff --json --rows 36 --version 1.16.0 '{LAUNCH.format(passes=3)}' {folder}"
