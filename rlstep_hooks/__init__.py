@@ -1,6 +1,9 @@
 """A flight recorder and a referee for RL post-training.
 
 Everything is imported when it is first used: `import rlstep_hooks` loads neither torch nor a framework.
+
+PYTEST_DONT_REWRITE: pytest rewrites the assertions of packages that have a plugin, and warns of one that was imported before it,
+as this one is under `rlstep run -- pytest`.
 """
 
 from __future__ import annotations

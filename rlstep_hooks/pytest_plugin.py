@@ -41,7 +41,8 @@ def step_audit(request: pytest.FixtureRequest) -> StepAuditCallback:
     try:
         audited = AuditedTest()
     except ImportError as error:
-        pytest.fail(f"step_audit audits TRL, which cannot be imported here: {error}", pytrace=False)
+        problem = f"step_audit audits TRL, which cannot be imported here: {error}"
+        raise pytest.fail.Exception(problem, pytrace=False) from None
     request.node.stash[_AUDITED] = audited
     return audited.callback
 

@@ -138,6 +138,13 @@ def test_it_can_be_taken_away_without_a_trace(pytester: pytest.Pytester) -> None
     assert "rlstep(" in pytester.runpytest_subprocess("--markers").stdout.str()
 
 
+def test_pytest_does_not_warn_of_a_package_that_was_imported_before_it(pytester: pytest.Pytester) -> None:
+    """What pytest does for an installed plugin's package, here by hand: in a checkout it does not know the package's files."""
+    pytester.makeconftest("import pytest, rlstep_hooks\npytest.register_assert_rewrite('rlstep_hooks')")
+    pytester.makepyfile("def test_passes():\n    pass")
+    pytester.runpytest_subprocess("-W", "error::pytest.PytestAssertRewriteWarning").assert_outcomes(passed=1)
+
+
 # What it fails
 
 
