@@ -34,6 +34,7 @@ PINS = {
 }  # fmt: skip
 TRL = {"0.16.1": "4.51", "0.17.0": "4.57", "0.18.2": "4.57", "0.24.0": "4.57", "1.0.0": "5.23", "1.16.0": "5.23"}
 NEWEST = "1.16.0"
+TRL_TESTS = ("tests/frameworks/trl", "tests/frameworks/trl_ppo", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
 VERL = (
@@ -87,7 +88,7 @@ def unit(session: nox.Session) -> None:
 @nox.parametrize("release", list(TRL))
 def trl(session: nox.Session, release: str) -> None:
     install_trl(session, release, *TESTS)
-    session.run("pytest", *IN_PARALLEL, "tests/frameworks/trl", "tests/faults", *session.posargs, env=OFFLINE)
+    session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *session.posargs, env=OFFLINE)
 
 
 @nox.session

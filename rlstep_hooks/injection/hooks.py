@@ -15,6 +15,7 @@ _ON_IMPORT = {
     # trl 0.16 to 1.16: the modules that define the trainers.
     "trl.trainer.grpo_trainer": "rlstep_hooks.injection.hooks:audit_grpo",
     "trl.trainer.rloo_trainer": "rlstep_hooks.injection.hooks:audit_rloo",
+    "trl.trainer.ppo_trainer": "rlstep_hooks.injection.hooks:audit_ppo",
     # verl 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
     "verl": "rlstep_hooks.injection.hooks:audit_verl",
     # OpenRLHF 0.7 and later: imported by the driver before it starts Ray.
@@ -37,6 +38,12 @@ def audit_rloo(module: Any) -> None:
     """`RLOOTrainer` gets an audit of its own, where it is built on the same loop (0.22 and later)."""
     if hasattr(module.RLOOTrainer, "_generate_and_score_completions"):
         _give_callback(module.RLOOTrainer)
+
+
+def audit_ppo(module: Any) -> None:
+    """`PPOTrainer` gets an audit of its own, where this module defines it (up to 0.24)."""
+    if getattr(module.PPOTrainer, "__module__", "") == module.__name__:
+        _give_callback(module.PPOTrainer)
 
 
 def audit_verl(module: Any) -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 COLUMNS = ("tokens", "largest", "sum", "tokens_differ")
 """Real tokens, the largest and the sum of their |log ratio|, and samples that are not of the rollout."""
 
+_BASE = 6364136223846793005
+"""An odd number whose powers modulo 2**64 have a long period (Knuth's multiplier)."""
+
 
 class RatioMeter:
     """Compares the log-probs of training forwards with those of generation, sample by sample.
@@ -126,11 +129,11 @@ class RatioMeter:
 
 
 def _keys(ids: Tensor, real: Tensor) -> Tensor:
-    """(B, L) -> (B,) int64 that changes with any real token and its place; pad tokens at the end change nothing."""
+    """(B, L) -> (B,) int64, a polynomial of the real tokens modulo 2**64; pad tokens at the end change nothing."""
     import torch
 
-    weights = torch.arange(1, ids.shape[1] + 1, device=ids.device, dtype=torch.int64) * 2654435761
-    return ((ids + 1) * real * weights).sum(1)
+    powers = torch.full((ids.shape[1],), _BASE, device=ids.device, dtype=torch.int64).cumprod(0)
+    return ((ids + 1) * real * powers).sum(1)
 
 
 def _padded(values: Tensor, width: int, fill: float) -> Tensor:

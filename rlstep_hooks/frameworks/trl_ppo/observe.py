@@ -89,9 +89,11 @@ class PpoObserver(Observer):
         wrap(trainer.accelerator, "backward", self._around_backward)
         # accelerate's step, which does nothing within a window: a step that was due and not made is seen here.
         wrap(trainer.optimizer, "step", self._around_step)
-        # What raises in the loop passes one of these, or generation.
+        # What raises in the loop passes one of these, or generation: `train` itself is running already.
         wrap(trainer.accelerator, "accumulate", self._around_accumulate)
-        wrap(trainer.callback_handler, "call_event", self._around_callbacks)
+        wrap(trainer.callback_handler, "call_event", self._around_call)
+        for part in _called_in_rollouts(trainer):
+            wrap(part, "forward", self._around_call)
         self.updates.attach(optimizer)
 
     def detach(self) -> None:
@@ -116,7 +118,7 @@ class PpoObserver(Observer):
         self._numbers.finish()
 
     def _passing(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call, and tell of an exception: `train` itself cannot be wrapped once it runs."""
+        """Call, and tell of an exception."""
         try:
             return wrapped(*args, **kwargs)
         except BaseException as error:
@@ -127,7 +129,7 @@ class PpoObserver(Observer):
         if self.active and self.on_raise is not None:
             self.on_raise(error)
 
-    def _around_callbacks(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _around_call(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         return self._passing(wrapped, args, kwargs)
 
     def _around_accumulate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -290,3 +292,12 @@ class PpoObserver(Observer):
         if due:
             self.updates.step_passed()
         return result
+
+
+def _called_in_rollouts(trainer: Any) -> list[Any]:
+    """The modules besides the policy that a rollout calls: of reward and value model it takes the parts (utils.py `get_reward`)."""
+    parts = [trainer.ref_model] if trainer.ref_model is not None else []
+    for model in (trainer.reward_model, trainer.value_model):
+        names = (getattr(model, "base_model_prefix", ""), "score")
+        parts += [getattr(model, name) for name in names if name and hasattr(getattr(model, name, None), "forward")]
+    return parts
