@@ -11,7 +11,9 @@ import msgspec
 from rlstep_hooks.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from rlstep_hooks.readers.launch_plan import Options
 
 LIMIT = 0.15
 """Seconds that a command waits for its plan. What takes longer (rows of a large file) is printed when it is there."""
@@ -30,29 +32,30 @@ class Ahead(msgspec.Struct, frozen=True):
 class PlanAhead:
     """Reads the plan of a command on a thread of its own. Nothing is executed, and nothing is refused."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], options: Callable[[], Options]) -> None:
         self._command = list(command)
+        self._options = options
         self._read: Ahead | None = None
         self._thread = threading.Thread(target=self._run, name="rlstep-plan", daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float = LIMIT) -> Ahead | None:
+    def wait(self, seconds: float) -> Ahead | None:
         """The plan, or None if it is not there by then."""
         self._thread.join(seconds)
         return self._read
 
     def _run(self) -> None:
-        self._read = read_ahead(self._command)
+        self._read = read_ahead(self._command, self._options)
 
 
-def read_ahead(command: list[str]) -> Ahead:
+def read_ahead(command: list[str], options: Callable[[], Options]) -> Ahead:
     """The plan of a command, or the reason why there is none."""
     from rlstep_hooks.cli.plan import text_for
     from rlstep_hooks.launch.text import LaunchError
     from rlstep_hooks.readers.launch_plan import plan_launch
 
     try:
-        plan = plan_launch(command)
+        plan = plan_launch(command, options())
         text = text_for(sys.stderr, plan)
     except LaunchError as error:
         return Ahead(_no_plan(error.reason.removeprefix("the launch command: ")))

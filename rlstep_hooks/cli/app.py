@@ -124,6 +124,7 @@ def _add_run(verbs: _Verbs) -> None:
     run = _add(verbs, "run", _run, words)
     run.usage = "rlstep run [options] -- <launch command>"
     run.add_argument("--dir", type=Path, default=Path("rlstep"), metavar="DIR", help="where to record")
+    _add_launch_options(run)
     run.add_argument("--strict", action="store_true", help="exit with 1 if the audit found an error")
 
 
@@ -209,7 +210,7 @@ def _run(given: argparse.Namespace) -> int:
     if not given.command:
         print("rlstep: there is no command; write `rlstep run -- <launch command>`", file=sys.stderr)
         return 2
-    return run.run(given.command, folder=given.dir, strict=given.strict)
+    return run.run(given.command, lambda: _options(given), folder=given.dir, strict=given.strict)
 
 
 def _report(given: argparse.Namespace) -> int:

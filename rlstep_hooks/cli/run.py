@@ -9,36 +9,42 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.cli.ahead import PlanAhead
+from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
+from rlstep_hooks.cli.ray_job import advice
 from rlstep_hooks.injection import environment
 from rlstep_hooks.ledger import record_files, records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from rlstep_hooks.readers.launch_plan import Options
     from rlstep_hooks.report import Report
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that the command gets when this process gets them."""
 
 
-def run(command: Sequence[str], *, folder: Path, strict: bool) -> int:
+def run(command: Sequence[str], options: Callable[[], Options], *, folder: Path, strict: bool) -> int:
     """Print a command's plan, run it, say how it goes, and report on what it recorded.
 
     Args:
         command: The command with its arguments; it keeps the streams and the terminal.
+        options: Gives what completes the command for its plan; raises LaunchError where that cannot be.
         folder: Where its processes record.
         strict: Whether a failed audit makes the exit status 1.
 
     Returns:
         The command's own exit status (128 + n after signal n), 1 with `strict` and an error found, 2 if it cannot be started.
     """
-    plan = PlanAhead(command)
+    plan = PlanAhead(command, options)
     before = set(record_files(folder))
-    ahead = plan.wait()
+    ahead = plan.wait(LIMIT)
     if ahead is not None:
         print(ahead.text, end="\n\n", file=sys.stderr, flush=True)
+    ray = advice(command, folder, ahead.framework if ahead is not None else "", os.environ)
+    if ray:
+        print(ray, end="\n\n", file=sys.stderr, flush=True)
     watching = _Watching(folder, before, plan, told=ahead is not None)
     try:
         status = _run(command, environment(folder, os.environ), watching)
@@ -85,7 +91,7 @@ class _Watching:
         while not ended:
             ended = self._ended.wait(INTERVAL)
             watch.look()
-            late = None if self._told else self._plan.wait(0)
+            late = None if self._told else self._plan.wait(LIMIT if ended else 0)
             if late is not None:
                 watch.print_late(late)
                 self._told = True

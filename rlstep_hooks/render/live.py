@@ -107,8 +107,8 @@ class Lines:
         self._print(Text(text, style=style), soft_wrap=True)
 
     def display(self, table: RenderableType) -> None:
-        """Print something that knows its own layout, and an empty line."""
-        self._print(Group(table, Text()), soft_wrap=False)
+        """Print something that knows its own layout."""
+        self._print(Group(table, Text()) if self._console.is_terminal else table, soft_wrap=False)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool) -> None:
         with self._console.capture() as written:

@@ -1,0 +1,131 @@
+"""`rlstep run -- ray job submit ...`: what the job's runtime environment needs, because our own does not travel with it.
+
+`ray job submit` starts its command on the cluster, in the environment of the cluster. `rlstep run` changes no command, so it says
+what to add and leaves the rest to the user: a job that was submitted with other words than those typed would be hard to explain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.frameworks.openrlhf.launch import HOOK
+from rlstep_hooks.injection import SITE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SUBMITS = re.compile(r"\bray\s+job\s+submit\b")
+_LARGEST_SCRIPT = 1 << 20
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """The runtime environment of a `ray job submit`, as far as it can be read."""
+
+    given: dict[str, Any] | None
+    """None where it cannot be read here."""
+    where: str = ""
+    """What gives it, such as "--runtime-env-json"; empty where nothing does."""
+
+
+def needed(folder: Path, framework: str, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which a job is audited.
+
+    Args:
+        folder: Where to record, on a disk that all machines share.
+        framework: The reader's name; empty where it is not known.
+        inherited: The environment of this process.
+    """
+    variables = {"RLSTEP_DIR": str(folder.absolute())}
+    if "RLSTEP_ON_FAIL" in inherited:
+        variables["RLSTEP_ON_FAIL"] = inherited["RLSTEP_ON_FAIL"]
+    if framework == "openrlhf":
+        variables["RAY_RUNTIME_ENV_HOOK"] = HOOK
+    elif framework != "verl":  # verl 0.9 loads the package by itself
+        # Ray replaces ${NAME} by the variable's value on the machine (`update_envs` in ray/_private/utils.py, 2.60).
+        variables["PYTHONPATH"] = f"{SITE}:${{PYTHONPATH}}"
+    return variables
+
+
+def submission(command: Sequence[str]) -> Submission | None:
+    """The `ray job submit` of a command or of the script that it runs; None where there is none."""
+    own = list(command[: command.index("--")]) if "--" in command else list(command)
+    for index, word in enumerate(own):
+        if Path(word).name == "ray" and own[index + 1 : index + 3] == ["job", "submit"]:
+            return _given(own[index + 3 :])
+    if any(_submits(Path(word)) for word in own):
+        return Submission(None, "the script's `ray job submit`")
+    return None
+
+
+def _submits(path: Path) -> bool:
+    if path.suffix not in (".sh", ".bash", ".slurm", ".sbatch"):
+        return False
+    try:
+        with path.open(errors="replace") as file:
+            return _SUBMITS.search(file.read(_LARGEST_SCRIPT).replace("\\\n", " ")) is not None
+    except OSError:
+        return False
+
+
+def _given(options: list[str]) -> Submission:
+    """What `--runtime-env-json` or `--runtime-env` say; Ray takes only one of them."""
+    for name, read in (("--runtime-env-json", _json), ("--runtime-env", _yaml)):
+        value = next((o.partition("=")[2] for o in options if o.startswith(f"{name}=")), None)
+        if value is None and name in options[:-1]:
+            value = options[options.index(name) + 1]
+        if value is not None:
+            found = read(value)
+            return Submission(found if isinstance(found, dict) else None, name)
+    return Submission({})
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _yaml(path: str) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(Path(path).read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+
+
+def merged(given: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """A runtime environment with our variables in it. What the user set stays; our folder comes first in a PYTHONPATH of theirs."""
+    theirs = {str(name): str(value) for name, value in (given.get("env_vars") or {}).items()}
+    both = {**variables, **theirs}
+    if "PYTHONPATH" in variables and "PYTHONPATH" in theirs:
+        paths = [str(SITE), *filter(None, theirs["PYTHONPATH"].split(os.pathsep))]
+        both["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return {**given, "env_vars": both}
+
+
+def advice(command: Sequence[str], folder: Path, framework: str, inherited: Mapping[str, str]) -> str:
+    """What to add to a `ray job submit`; empty for any other command, and where it is there already."""
+    found = submission(command)
+    if found is None:
+        return ""
+    variables = needed(folder, framework, inherited)
+    begin = "rlstep: a Ray job does not inherit this environment. To have it audited, "
+    if found.given is None:
+        text = f"{begin}add to env_vars in {found.where}:\n  {json.dumps(variables)}"
+    else:
+        complete = merged(found.given, variables)
+        if complete == found.given:
+            return ""
+        verb = f"put this in place of its {found.where}" if found.where else "add this to `ray job submit`"
+        text = f"{begin}{verb}:\n  --runtime-env-json={shlex.quote(json.dumps(complete))}"
+    text += f"\nrlstep: all machines of the cluster must share {folder.absolute()} and have rlstep-hooks installed"
+    return text + (", at the path that PYTHONPATH names." if "PYTHONPATH" in variables else ".")
