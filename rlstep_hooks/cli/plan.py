@@ -36,9 +36,9 @@ def show(
     if as_json:
         print(to_json(plan, steps))
     elif as_markdown:
-        from rlstep_hooks.render.plan import markdown
+        from rlstep_hooks.render.markdown import plan_markdown
 
-        print(markdown(plan, steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)))
+        print(plan_markdown(plan, steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)))
     else:
         print(text_for(sys.stdout, plan, steps, explain=explain))
     failing = ("error", "warning") if strict else ("error",)

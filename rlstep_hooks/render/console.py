@@ -15,6 +15,7 @@ from rlstep_hooks.events import Rollout, RunStarted, Unobserved, Update
 from rlstep_hooks.injection import PARENT
 from rlstep_hooks.render.live import EVERY, live_line
 from rlstep_hooks.render.plan import headline, plan_rows
+from rlstep_hooks.render.summary import count_rows, not_evaluated, verdict_words
 from rlstep_hooks.render.words import number
 from rlstep_hooks.standing import Tally
 
@@ -68,8 +69,8 @@ def finding_lines(finding: Finding) -> RenderableType:
 
 def verdict_block(report: Report) -> RenderableType:
     """The verdict, plan against observed, and the findings."""
-    counts, schedule = report.counts, report.schedule
-    head = Text(report.verdict.replace("_", " "), style=_VERDICT_STYLE[report.verdict])
+    schedule = report.schedule
+    head = Text(verdict_words(report), style=_VERDICT_STYLE[report.verdict])
     passed = sum(1 for rule in report.rules if rule.verdict == "PASS")
     failed = sum(1 for rule in report.rules if rule.verdict == "FAIL")
     unknown = len(report.rules) - passed - failed
@@ -85,15 +86,8 @@ def verdict_block(report: Report) -> RenderableType:
         table.add_column("")
         table.add_column("planned", justify="right")
         table.add_column("observed", justify="right")
-        shared = schedule.world_size > 1 and schedule.loop == "loader"
-        samples = schedule.samples_per_rollout // (schedule.world_size if shared else 1)
-        planned_samples = schedule.rollouts * samples if schedule.rollouts is not None else None
-        refreshes = 0 if schedule.old_logprob_source in ("detach", "engine") else schedule.rollouts
-        each = " (of this process)" if shared else ""
-        table.add_row("rollouts", number(schedule.rollouts), number(counts.rollouts))
-        table.add_row(f"samples{each}", number(planned_samples), number(counts.samples))
-        table.add_row("old log-prob refreshes", number(refreshes), number(counts.old_logprob_refreshes))
-        table.add_row("updates", number(schedule.updates), number(counts.updates))
+        for row in count_rows(report):
+            table.add_row(row.name, "" if row.planned is None else number(row.planned), number(row.observed))
         parts += [table, Text()]
     if report.lags:
         table = Table(box=None, padding=(0, 2), header_style="dim")
@@ -117,18 +111,17 @@ def verdict_block(report: Report) -> RenderableType:
 
 def _not_evaluated_lines(report: Report) -> list[RenderableType]:
     """What could not be observed, each with its reason; rules that merely had nothing to compare in one line."""
-    idle = [rule.code for rule in report.rules if rule.verdict == "NOT_EVALUATED" and rule.idle]
-    unseen = {name: reason for name, reason in report.not_evaluated.items() if name not in idle}
+    unknown = not_evaluated(report)
     lines: list[RenderableType] = []
-    if unseen:
+    if unknown.reasons:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="yellow", no_wrap=True)
         table.add_column()
-        for name, reason in unseen.items():
+        for name, reason in unknown.reasons.items():
             table.add_row(f"  {name}", escape(reason))
         lines += [Text("not evaluated", style="yellow"), table]
-    if idle:
-        lines.append(Text(f"nothing to compare in this run for {', '.join(idle)}", style="dim"))
+    if unknown.idle:
+        lines.append(Text(f"nothing to compare in this run for {', '.join(unknown.idle)}", style="dim"))
     return lines
 
 

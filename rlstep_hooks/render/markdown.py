@@ -1,4 +1,4 @@
-"""A report as GitHub-flavoured Markdown, to paste into an issue or a pull request."""
+"""A report, or a plan, as GitHub-flavoured Markdown, to paste into an issue or a pull request."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import html
 import re
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.render.plan import headline, plan_rows
+from rlstep_hooks.render.plan import headline, plan_rows, steps_rows
 from rlstep_hooks.render.summary import count_rows, not_evaluated, sentence, verdict_words
 from rlstep_hooks.render.words import number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rlstep_hooks.readers.launch_plan import Plan
     from rlstep_hooks.report import Finding, Report
+    from rlstep_hooks.schedule import Schedule
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~])")
 _LINE_START = re.compile(r"^([-+=]|\d+[.)](?=\s|$))")
@@ -54,6 +56,34 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def plan_markdown(plan: Plan, steps: int | None) -> str:
+    """The plan of a launch.
+
+    Args:
+        plan: The plan.
+        steps: A number of steps to read in every way; None for none.
+    """
+    if plan.schedule is None:
+        return "\n".join(f"- {_in_a_line(finding)}" for finding in plan.findings)
+    lines = [f"**{escaped(headline(plan.schedule, whence=f'from {plan.source}'))}**", "", *_plan_table(plan.schedule)]
+    if steps:
+        head, rows = steps_rows(plan.schedule, steps)
+        cells = [[escaped(cell) for cell in row] for row in rows]
+        lines += ["", *table([escaped(cell) for cell in head], cells, right=len(head) - 1)]
+    lines += ["", *(f"- {escaped(note.kind)}: {escaped(note.text)}" for note in plan.notes)]
+    lines += [f"- {_in_a_line(finding)}" for finding in plan.findings]
+    return "\n".join(lines)
+
+
+def _in_a_line(finding: Finding) -> str:
+    text = f"{finding.title}: {finding.observed}. {finding.why}. Fix: {finding.fix}"
+    return f"**{finding.severity} {finding.code}** {escaped(text)}"
+
+
+def _plan_table(schedule: Schedule) -> list[str]:
+    return table(["", "", ""], [[escaped(cell) for cell in row] for row in plan_rows(schedule)])
+
+
 def report_markdown(report: Report) -> str:
     """The report: verdict, plan, counts, findings, what was not evaluated."""
     lines = [
@@ -71,10 +101,9 @@ def report_markdown(report: Report) -> str:
     lines += _lags(report)
     lines += _not_evaluated(report)
     if report.schedule is not None:
-        rows = [[escaped(cell) for cell in row] for row in plan_rows(report.schedule)]
         settings = [[_code(name), _code(str(value))] for name, value in report.schedule.settings.items()]
-        lines += _folded("The plan", table(["", "", ""], rows))
-        lines += _folded("Settings", table(["setting", "value"], settings))
+        lines += _folded("The plan", _plan_table(report.schedule))
+        lines += _folded("Settings", table(["setting", "value"], settings)) if settings else []
     lines += ["", f"<sub>{escaped(_signature(report))}</sub>"]
     return "\n".join(lines)
 

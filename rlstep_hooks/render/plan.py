@@ -238,21 +238,6 @@ def formula_lines(plan: Plan) -> list[tuple[str, str]]:
     return lines
 
 
-def markdown(plan: Plan, steps: int | None) -> str:
-    """The plan as Markdown, for an issue or a pull request."""
-    if plan.schedule is None:
-        return "\n".join(f"**{f.severity} {f.code}** {f.observed}. {f.why}. Fix: {f.fix}" for f in plan.findings)
-    lines = [f"**{headline(plan.schedule, whence=f'from {plan.source}')}**", "", "| | | |", "|---|---|---|"]
-    lines += [f"| {name} | {middle} | {right} |" for name, middle, right in plan_rows(plan.schedule)]
-    if steps:
-        head, rows = steps_rows(plan.schedule, steps)
-        lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-        lines += [f"| {' | '.join(cell.strip() for cell in row)} |" for row in rows]
-    lines += [""] + [f"- {note.kind}: {note.text}" for note in plan.notes]
-    lines += [f"- **{f.severity} {f.code}** {f.title}: {f.observed}. {f.why}. Fix: {f.fix}" for f in plan.findings]
-    return "\n".join(lines)
-
-
 # For a terminal.
 
 _STYLES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "info": "36"}

@@ -59,7 +59,9 @@ def planned_stretch(moments: Sequence[Moment]) -> Markup:
 
 def observed_stretch(moments: Sequence[Moment], missing: Sequence[Moment]) -> Markup:
     """A stretch of a rollout as it was observed, and after it what is missing."""
-    return _stretch([*((moment, "observed") for moment in moments), *((moment, "missing") for moment in missing)], "observed")
+    return _stretch(
+        [*((moment, "observed") for moment in moments), *((moment, "missing") for moment in missing)], "observed"
+    )
 
 
 def _stretch(shown: Sequence[tuple[Moment, str]], whose: str) -> Markup:

@@ -266,7 +266,9 @@ class _Row:
         return RolloutRow(
             number=self._number,
             windows=tuple(
-                Window(n, observed.get(n, ()), planned.get(n, ()), self._missing(n, observed, planned) if cut_short else ())
+                Window(
+                    n, observed.get(n, ()), planned.get(n, ()), self._missing(n, observed, planned) if cut_short else ()
+                )
                 for n in numbers
             ),
             windows_in_all=max(self._count, numbers[-1] + 1),

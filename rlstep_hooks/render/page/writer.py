@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,12 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from rlstep_hooks.render.page import pictures
-from rlstep_hooks.render.words import approximate, number, printable
+from rlstep_hooks.render.words import number, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from jinja2 import Template
 
     from rlstep_hooks.render.page.model import Page
 
@@ -28,6 +31,11 @@ def write_page(page: Page, path: Path) -> None:
 
 def page_html(page: Page) -> str:
     """The page as HTML. Everything that is not the page's own is text in it, whatever characters it has."""
+    return _template().render(page=page, pictures=pictures)
+
+
+@cache
+def _template() -> Template:
     environment = Environment(
         loader=FunctionLoader(_source),
         autoescape=True,
@@ -36,8 +44,8 @@ def page_html(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "approximate": approximate}
-    return environment.get_template("page.html.jinja").render(page=page, pictures=pictures)
+    environment.filters["number"] = number
+    return environment.get_template("page.html.jinja")
 
 
 def _source(name: str) -> str:
