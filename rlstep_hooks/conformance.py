@@ -31,21 +31,14 @@ from rlstep_hooks.timeline import (
 from rlstep_hooks.timeline.phases import places_epoch_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from rlstep_hooks.schedule import Schedule
 
 OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
 
-_COUNTERPART: dict[type, type] = {
-    Rollout: ExpectedRollout,
-    Refresh: ExpectedRefresh,
-    MicroBatch: ExpectedMicroBatch,
-    Update: ExpectedUpdate,
-    WeightSync: ExpectedSync,
-    EpochEnd: ExpectedEpochEnd,
-    RunEnded: ExpectedEnd,
-}
+Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version"]
+"""What differs: which event it is ("kind"), or one of its numbers."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -53,8 +46,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     expected: ExpectedEvent
     observed: OrderedEvent
-    aspect: Literal["kind", "samples", "lag", "microbatches", "reference", "version"]
-    """What differs: which event it is ("kind"), or one of its numbers."""
+    aspect: Aspect
     where: Where
 
 
@@ -77,7 +69,6 @@ class Conformance:
     def __init__(self, schedule: Schedule, start: Position, timeline: Timeline = expected_events) -> None:
         self.schedule = schedule
         self.checks = 0
-        self.matched_since_difference = 0
         self._timeline = timeline
         self._cursor = cursor_at(schedule, start)
         self._lost = False
@@ -115,8 +106,14 @@ class Conformance:
         Returns:
             The differences found: none where the event is as planned or nothing can be said of it.
         """
-        differences = self._settle(event)
-        differences += self._match(event)
+        differing = _DIFFERING.get(type(event))
+        if differing is None or self._lost or self._held is not None or differing(self._next, event):
+            differences = self._settle(event) + self._match(event)
+        else:
+            # As planned, like nearly every event: then this is all there is to do.
+            differences = []
+            self.checks += 1
+            self._advance(_outcome(event))
         self._cursor.count(event)
         return differences
 
@@ -153,7 +150,8 @@ class Conformance:
             differences.append(self._difference(event, "kind"))
             self._advance()
         expected = self._next
-        if expected is None or not _is_met(expected, event):
+        aspects = _aspects(expected, event)
+        if expected is None or "kind" in aspects:
             difference = self._difference(event, "kind")
             if isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate):
                 self._held = difference
@@ -164,11 +162,9 @@ class Conformance:
             if isinstance(event, Rollout):
                 self._restart(self._cursor.at_rollout(event))
                 self._advance(_outcome(event))
-            self.matched_since_difference = 0
             return differences
         self.checks += 1
-        differences += self._compare(expected, event)
-        self.matched_since_difference = 0 if differences else self.matched_since_difference + 1
+        differences += [self._difference(event, aspect) for aspect in aspects]
         self._advance(_outcome(event))
         return differences
 
@@ -177,37 +173,7 @@ class Conformance:
         unknown = self.schedule.loop == "phases" and self.schedule.rollouts is None
         return unknown and isinstance(self._next, ExpectedRollout | ExpectedEpochEnd)
 
-    def _compare(self, expected: ExpectedEvent, event: OrderedEvent) -> list[Difference]:
-        differences = []
-        if isinstance(expected, ExpectedRollout) and isinstance(event, Rollout):
-            if expected.samples is not None and event.samples != expected.samples:
-                differences.append(self._difference(event, "samples"))
-            if event.reference != expected.reference:
-                differences.append(self._difference(event, "reference"))
-        elif isinstance(expected, ExpectedMicroBatch) and isinstance(event, MicroBatch):
-            left = event.samples if expected.at_most is None else expected.at_most
-            if event.samples > left or (expected.samples is not None and event.samples != expected.samples):
-                differences.append(self._difference(event, "samples"))
-            lag = observed_lag(event)
-            if lag is not None and expected.lag is not None and lag != expected.lag:
-                differences.append(self._difference(event, "lag"))
-        elif isinstance(expected, ExpectedUpdate) and isinstance(event, Update):
-            if expected.microbatches is not None and event.microbatches != expected.microbatches:
-                differences.append(self._difference(event, "microbatches"))
-        elif (
-            isinstance(expected, ExpectedRefresh | ExpectedSync)
-            and isinstance(event, Refresh | WeightSync)
-            and event.policy_version is not None
-            and event.policy_version != expected.version
-        ):
-            differences.append(self._difference(event, "version"))
-        return differences
-
-    def _difference(
-        self,
-        event: OrderedEvent,
-        aspect: Literal["kind", "samples", "lag", "microbatches", "reference", "version"],
-    ) -> Difference:
+    def _difference(self, event: OrderedEvent, aspect: Aspect) -> Difference:
         self.checks += 1
         return Difference(self._next or ExpectedEnd(self._cursor.updates), event, aspect, self.where(event))
 
@@ -270,11 +236,53 @@ def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
     return not isinstance(event, Refresh)
 
 
-def _is_met(expected: ExpectedEvent, event: OrderedEvent) -> bool:
-    """Whether an event is of the kind, and of the role, that was expected."""
-    if not isinstance(expected, _COUNTERPART[type(event)]):
-        return False
-    return not isinstance(event, MicroBatch | Update) or event.role == getattr(expected, "role", event.role)
+# What of an event differs from what was expected, one function for each kind of event; nothing where it is as planned.
+
+
+def _of_rollout(expected: ExpectedEvent | None, event: Rollout) -> tuple[Aspect, ...]:
+    if type(expected) is not ExpectedRollout:
+        return _OTHER
+    samples: tuple[Aspect, ...] = ("samples",) if expected.samples not in (None, event.samples) else ()
+    return samples if event.reference == expected.reference else (*samples, "reference")
+
+
+def _of_version(expected: ExpectedEvent | None, event: Refresh | WeightSync) -> tuple[Aspect, ...]:
+    if type(expected) is not (ExpectedRefresh if type(event) is Refresh else ExpectedSync):
+        return _OTHER
+    return () if event.policy_version in (None, expected.version) else ("version",)
+
+
+def _of_microbatch(expected: ExpectedEvent | None, event: MicroBatch) -> tuple[Aspect, ...]:
+    if type(expected) is not ExpectedMicroBatch or event.role != expected.role:
+        return _OTHER
+    size = expected.samples
+    fits = event.samples == size or (size is None and (expected.at_most is None or event.samples <= expected.at_most))
+    samples: tuple[Aspect, ...] = () if fits else ("samples",)
+    lag = None if expected.lag is None else observed_lag(event)
+    return samples if lag is None or lag == expected.lag else (*samples, "lag")
+
+
+def _of_update(expected: ExpectedEvent | None, event: Update) -> tuple[Aspect, ...]:
+    if type(expected) is not ExpectedUpdate or event.role != expected.role:
+        return _OTHER
+    return () if expected.microbatches in (None, event.microbatches) else ("microbatches",)
+
+
+_OTHER: tuple[Aspect, ...] = ("kind",)
+_DIFFERING: dict[type, Callable[[ExpectedEvent | None, Any], tuple[Aspect, ...]]] = {
+    Rollout: _of_rollout,
+    Refresh: _of_version,
+    WeightSync: _of_version,
+    MicroBatch: _of_microbatch,
+    Update: _of_update,
+}
+"""Ends of passes and of training are not here: whether they are looked at at all depends on more than what is expected."""
+
+
+def _aspects(expected: ExpectedEvent | None, event: OrderedEvent) -> tuple[Aspect, ...]:
+    if isinstance(event, EpochEnd | RunEnded):
+        return () if type(expected) is (ExpectedEpochEnd if isinstance(event, EpochEnd) else ExpectedEnd) else _OTHER
+    return _DIFFERING[type(event)](expected, event)
 
 
 def _outcome(event: OrderedEvent) -> Outcome:

@@ -42,16 +42,6 @@ _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 _SEVERITIES = ("error", "warning", "info")
 
-_HANDLER_OF = {
-    Rollout: "rollout",
-    Refresh: "refresh",
-    MicroBatch: "microbatch",
-    Update: "update",
-    WeightSync: "weight_sync",
-    Evaluated: "evaluated",
-    ConfigChanged: "config_changed",
-}
-
 
 class _LagTotals:
     """Running totals of |log ratio| at one lag."""
@@ -75,6 +65,8 @@ class Judge:
         self._conformance: Conformance | ConformanceOfRoles | None = None
         self._progress: Progress | None = None
         self._unobserved: dict[str, str] = {}
+        self._matches = True
+        """Whether the order of events can be observed."""
         self._counts: dict[str, int] = defaultdict(int)
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
         self._ended: RunEnded | None = None
@@ -118,40 +110,104 @@ class Judge:
         Returns:
             Findings that this event brought up for the first time.
         """
-        if isinstance(event, RunStarted):
-            return self._start(event)
-        if isinstance(event, Unobserved):
-            self._note_unobserved(event.what, event.why)
+        observe = _OBSERVE.get(type(event))
+        if observe is None:
             return []
-        self._count(event)
-        if isinstance(event, RunEnded):
-            self._ended = event
-        if self._progress is None:
+        if self._progress is not None:
+            self._progress.events += 1
+        return observe(self, event)
+
+    # One function for each kind of event: count it, compare it with the plan, place it, hand it to the rules, go on.
+
+    def _observe_rollout(self, event: Rollout) -> list[Finding]:
+        if event.purpose == "training":
+            self._counts["rollouts"] += 1
+            self._counts["samples"] += event.samples
+            self.age = _age(event)
+        else:
+            self._counts["evaluation_rollouts"] += 1
+        progress = self._progress
+        if progress is None:
             return []
-        self._progress.events += 1
-        if isinstance(event, FactsRead):
-            self._progress.add_facts(event.facts)
-            return []
-        if isinstance(event, Measured):
-            return self._measured(event)
-        findings: list[Finding] = []
-        if isinstance(event, OrderedEvent):
-            findings += self._match(event)
-        self._place(event)
-        handler = _HANDLER_OF.get(type(event))
+        findings = self._match(event) if event.purpose == "training" else []
+        if event.purpose == "training":
+            progress.number_rollout(event.index)
+        _keep(progress.open_rollouts, event.index, (event, progress.where()))
+        return findings + self._call("rollout", None, event)
+
+    def _observe_refresh(self, event: Refresh) -> list[Finding]:
+        self._counts["old_logprob_refreshes"] += 1
+        return self._match(event) + self._call("refresh", None, event)
+
+    def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
         # A critic has no ratio and no samples of its own; its order, its counts and its weights are looked at elsewhere.
-        if handler and getattr(event, "role", "policy") == "policy":
-            findings += self._call(handler, None, event)
-        elif isinstance(event, Update):
-            findings += self._call("critic_update", None, event)
-        elif isinstance(event, MicroBatch):
-            findings += self._call("critic_microbatch", None, event)
-        if isinstance(event, RunEnded):
-            findings += self._call("ended", None, event)
-        self._advance(event)
+        if event.role == "critic":
+            return self._match_critic(event) + self._call("critic_microbatch", None, event)
+        self._counts["microbatches"] += 1
+        progress = self._progress
+        if progress is None:
+            return []
+        findings = self._match(event)
+        _keep(progress.open_microbatches, event.index, (event, progress.where(microbatch=event.index)))
+        findings += self._call("microbatch", None, event)
+        progress.microbatches += 1
         return findings
 
-    def _start(self, event: RunStarted) -> list[Finding]:
+    def _observe_update(self, event: Update) -> list[Finding]:
+        of_policy = event.role == "policy"
+        if not event.applied:
+            self._counts["skipped_updates"] += 1
+        else:
+            self._counts["updates" if of_policy else "critic_updates"] += 1
+        progress = self._progress
+        if progress is None:
+            return []
+        findings = self._match(event) if of_policy else self._match_critic(event)
+        where = progress.where(update=event.index if of_policy else None)
+        _keep(progress.open_updates, (event.role, event.index), (event, where))
+        findings += self._call("update" if of_policy else "critic_update", None, event)
+        if of_policy:
+            progress.updates += 1
+            progress.applied += event.applied
+        return findings
+
+    def _observe_sync(self, event: WeightSync) -> list[Finding]:
+        self._counts["weight_syncs"] += 1
+        return self._match(event) + self._call("weight_sync", None, event)
+
+    def _observe_epoch_end(self, event: EpochEnd) -> list[Finding]:
+        self._counts["data_epochs_ended"] += 1
+        findings = self._match(event)
+        if self._progress is not None:
+            self._progress.epoch = event.epoch
+        return findings
+
+    def _observe_evaluation(self, event: Evaluated) -> list[Finding]:
+        self._counts["evaluations"] += 1
+        findings = self._call("evaluated", None, event)
+        if self._progress is not None:
+            self._progress.evaluations += 1
+        return findings
+
+    def _observe_change(self, event: ConfigChanged) -> list[Finding]:
+        return self._call("config_changed", None, event)
+
+    def _observe_facts(self, event: FactsRead) -> list[Finding]:
+        if self._progress is not None:
+            self._progress.add_facts(event.facts)
+        return []
+
+    def _observe_unobserved(self, event: Unobserved) -> list[Finding]:
+        if event.what not in self._unobserved:
+            self._unobserved[event.what] = event.why
+            self._subscribe()
+        return []
+
+    def _observe_end(self, event: RunEnded) -> list[Finding]:
+        self._ended = event
+        return self._match(event) + self._call("ended", None, event)
+
+    def _observe_start(self, event: RunStarted) -> list[Finding]:
         self._run = event
         if event.schedule is None:
             return []
@@ -164,36 +220,29 @@ class Judge:
         self._progress.epoch = self._conformance.where().epoch or 0
         self._progress.rollouts = self._conformance.rollouts
         self._rules = [rule(self._progress) for rule in RULES]
+        self._subscribe()
+        return self._call("started", None, event)
+
+    def _subscribe(self) -> None:
+        """Find for each handler the rules that have one of their own and that can be evaluated: no other costs anything."""
+        for rule in self._rules:
+            for what, why in self._unobserved.items():
+                if what in rule.topics:
+                    disabled(rule, why)
         self._handlers = {
             name: [
                 (rule, getattr(rule, name))
                 for rule in self._rules
-                if getattr(type(rule), name) is not getattr(Rule, name)
+                if not rule.disabled and getattr(type(rule), name) is not getattr(Rule, name)
             ]
             for name in HANDLERS
         }
-        for what, why in self._unobserved.items():
-            self._disable(what, why)
-        return self._call("started", None, event)
-
-    def _note_unobserved(self, what: str, why: str) -> None:
-        if what not in self._unobserved:
-            self._unobserved[what] = why
-            self._disable(what, why)
-
-    def _disable(self, what: str, why: str) -> None:
-        for rule in self._rules:
-            if what in rule.topics:
-                disabled(rule, why)
+        self._matches = not self.cannot_observe("order")
 
     def _match(self, event: OrderedEvent) -> list[Finding]:
-        if self._conformance is None or self._progress is None or self.cannot_observe("order"):
-            return []
-        if isinstance(event, Rollout) and event.purpose == "evaluation":
+        if self._conformance is None or self._progress is None or not self._matches:
             return []
         schedule = self._conformance.schedule
-        if isinstance(event, Update | MicroBatch) and event.role == "critic" and schedule.critic is None:
-            return []
         if isinstance(event, WeightSync) and schedule.syncs == "unseen":
             return []
         differences = self._conformance.observe(event)
@@ -205,11 +254,13 @@ class Judge:
             findings += self._call("difference", difference, difference)
         return findings
 
+    def _match_critic(self, event: MicroBatch | Update) -> list[Finding]:
+        planned = self._run is not None and self._run.schedule is not None and self._run.schedule.critic is not None
+        return self._match(event) if planned else []
+
     def _call(self, handler: str, difference: Difference | None, *arguments: Any) -> list[Finding]:
         findings = []
-        for rule, method in self._handlers[handler]:
-            if rule.disabled:
-                continue
+        for rule, method in self._handlers.get(handler, ()):
             finding = method(*arguments)
             if finding is not None:
                 findings.append(self._explain(rule, finding, difference))
@@ -231,39 +282,11 @@ class Judge:
                 return explained
         return finding
 
-    def _place(self, event: AnyEvent) -> None:
-        """Keep what later numbers will belong to."""
+    def _observe_measured(self, event: Measured) -> list[Finding]:
         progress = self._progress
-        if progress is None:
-            return
-        if isinstance(event, Rollout):
-            if event.purpose == "training":
-                progress.number_rollout(event.index)
-            _keep(progress.open_rollouts, event.index, (event, progress.where()))
-        elif isinstance(event, MicroBatch) and event.role == "policy":
-            _keep(progress.open_microbatches, event.index, (event, progress.where(microbatch=event.index)))
-        elif isinstance(event, Update):
-            update = event.index if event.role == "policy" else None
-            _keep(progress.open_updates, (event.role, event.index), (event, progress.where(update=update)))
-
-    def _advance(self, event: AnyEvent) -> None:
-        progress = self._progress
-        if progress is None:
-            return
-        if isinstance(event, MicroBatch):
-            progress.microbatches += event.role == "policy"
-        elif isinstance(event, Update) and event.role == "policy":
-            progress.updates += 1
-            progress.applied += event.applied
-        elif isinstance(event, Evaluated):
-            progress.evaluations += 1
-        elif isinstance(event, EpochEnd):
-            progress.epoch = event.epoch
-
-    def _measured(self, event: Measured) -> list[Finding]:
-        progress = self._progress
-        assert progress is not None  # the caller has looked
         findings: list[Finding] = []
+        if progress is None:
+            return findings
         for rollout in event.rollouts:
             if rollout.index in progress.open_rollouts:
                 findings += self._call("rollout_values", None, rollout, *progress.open_rollouts.pop(rollout.index))
@@ -291,31 +314,6 @@ class Judge:
         if clipped is not None:
             totals.clipped += clipped
             totals.clipped_seen += 1
-
-    def _count(self, event: AnyEvent) -> None:
-        counts = self._counts
-        if isinstance(event, Rollout):
-            if event.purpose == "training":
-                counts["rollouts"] += 1
-                counts["samples"] += event.samples
-                self.age = _age(event)
-            else:
-                counts["evaluation_rollouts"] += 1
-        elif isinstance(event, MicroBatch):
-            counts["microbatches"] += event.role == "policy"
-        elif isinstance(event, Update):
-            if not event.applied:
-                counts["skipped_updates"] += 1
-            else:
-                counts["updates" if event.role == "policy" else "critic_updates"] += 1
-        elif isinstance(event, Refresh):
-            counts["old_logprob_refreshes"] += 1
-        elif isinstance(event, WeightSync):
-            counts["weight_syncs"] += 1
-        elif isinstance(event, Evaluated):
-            counts["evaluations"] += 1
-        elif isinstance(event, EpochEnd):
-            counts["data_epochs_ended"] += 1
 
     def report(self) -> Report:
         """The judgement so far."""
@@ -366,6 +364,23 @@ class Judge:
         if self._conformance is None or self.cannot_observe("order") or not self._conformance.checks:
             return "NOT_EVALUATED"
         return "PASS"
+
+
+_OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
+    RunStarted: Judge._observe_start,
+    Rollout: Judge._observe_rollout,
+    Refresh: Judge._observe_refresh,
+    MicroBatch: Judge._observe_microbatch,
+    Update: Judge._observe_update,
+    WeightSync: Judge._observe_sync,
+    EpochEnd: Judge._observe_epoch_end,
+    Evaluated: Judge._observe_evaluation,
+    ConfigChanged: Judge._observe_change,
+    FactsRead: Judge._observe_facts,
+    Measured: Judge._observe_measured,
+    Unobserved: Judge._observe_unobserved,
+    RunEnded: Judge._observe_end,
+}
 
 
 def _age(rollout: Rollout) -> int | None:

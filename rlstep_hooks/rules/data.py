@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.report import Where
@@ -49,6 +48,27 @@ class PromptGroups(Rule):
         )
 
 
+class _Samples:
+    """The samples of one rollout, and how often each was trained."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.times: dict[int, int] = {}
+        """By row."""
+        self.trained = 0
+        """All of them, each as often as it was."""
+
+    def train(self, rows: tuple[int, ...]) -> int:
+        """Train some of them once more; how often the one that was trained most has been."""
+        most = 0
+        for row in rows:
+            times = self.times[row] = self.times.get(row, 0) + 1
+            if times > most:
+                most = times
+        self.trained += len(rows)
+        return most
+
+
 class SamplesConserved(Rule):
     """A generated sample was not trained as often as planned.
 
@@ -70,34 +90,35 @@ class SamplesConserved(Rule):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._trained: dict[int, Counter[int]] = {}
-        self._sizes: dict[int, int] = {}
-        self._counted: Counter[int] = Counter()
-        """Samples trained of each rollout, each as often as it was."""
+        self._rollouts: dict[int, _Samples] = {}
+        """Those of this cycle, by index."""
         self._identified = True
         """Whether the samples of all micro-batches so far could be identified."""
+        schedule = self.schedule
+        whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
+        self._in_whole_passes = whole
+        """Whether mini-batches never reach from one pass into the next, and one process trains all samples."""
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Settle the rollouts that this one replaces."""
         finding = None
         if event.purpose == "training":
-            if len(self._sizes) >= self.schedule.rollouts_per_cycle:
+            if len(self._rollouts) >= self.schedule.rollouts_per_cycle:
                 finding = self._settle()
-            self._sizes[event.index] = event.samples if event.own_samples is None else event.own_samples
-            self._trained[event.index] = Counter()
+            self._rollouts[event.index] = _Samples(event.samples if event.own_samples is None else event.own_samples)
         return finding
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Count each sample; one time too many shows at once."""
-        self._identified = self._identified and event.trained is not None
-        for part in event.trained or ():
-            trained = self._trained.get(part.rollout)
-            if trained is None:
+        if event.trained is None:
+            self._identified = False
+            return None
+        for part in event.trained:
+            samples = self._rollouts.get(part.rollout)
+            if samples is None:
                 continue
-            passes = self._passes_begun(part.rollout)
-            trained.update(part.rows)
-            self._counted[part.rollout] += len(part.rows)
-            most = max((trained[row] for row in part.rows), default=0)
+            passes = self._passes_begun(samples)
+            most = samples.train(part.rows)
             if most > passes:
                 observed = f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
                 return self._report(part.rollout, observed, microbatch=event.index)
@@ -105,38 +126,32 @@ class SamplesConserved(Rule):
 
     def _settle(self) -> Finding | None:
         finding = None
-        for rollout, size in self._sizes.items():
-            trained = self._trained[rollout]
-            if not trained:
+        for rollout, samples in self._rollouts.items():
+            if not samples.times:
                 continue
             self.checks += 1
-            passes = self._passes(rollout, size)
-            times = [min(count, passes) for row, count in trained.items() if 0 <= row < size]
+            passes, size = self._passes(samples), samples.size
+            times = [min(count, passes) for row, count in samples.times.items() if 0 <= row < size]
             if size * passes - sum(times) > passes * self._left_out(rollout, size):
                 never = size - len(times)
                 short = never + sum(1 for count in times if count < passes)
                 observed = f"{short} of {size} samples trained less often ({never} never)"
                 finding = finding or self._report(rollout, observed)
-        self._sizes.clear()
-        self._trained.clear()
-        self._counted.clear()
+        self._rollouts.clear()
         return finding
 
-    def _passes_begun(self, rollout: int) -> int:
-        """How often a sample can have been trained by now: as often as passes have begun, where mini-batches never reach from one
-        pass into the next and one process trains all samples; else as often as there are passes."""
-        schedule = self.schedule
-        whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
-        if not whole or not self._identified:
-            return schedule.reuse_epochs
-        return min(self._counted[rollout] // max(self._sizes[rollout], 1) + 1, schedule.reuse_epochs)
+    def _passes_begun(self, samples: _Samples) -> int:
+        """How often a sample can have been trained by now: where passes are whole, as often as passes have begun."""
+        if not self._in_whole_passes or not self._identified:
+            return self.schedule.reuse_epochs
+        return min(samples.trained // max(samples.size, 1) + 1, self.schedule.reuse_epochs)
 
-    def _passes(self, rollout: int, size: int) -> int:
+    def _passes(self, samples: _Samples) -> int:
         """How often each sample of a rollout must have been trained: where the updates on it may end early, once less than the
         sample that was trained most, because every pass trains each sample once."""
         if self.schedule.updates_bound != "upper":
             return self.schedule.reuse_epochs
-        return max((count for row, count in self._trained[rollout].items() if 0 <= row < size), default=1) - 1
+        return max((count for row, count in samples.times.items() if 0 <= row < samples.size), default=1) - 1
 
     def _left_out(self, rollout: int, size: int) -> int:
         """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""
@@ -160,10 +175,10 @@ class SamplesConserved(Rule):
 
     def ended(self, event: RunEnded) -> Finding | None:
         """The last cycle may be cut by the end of training: only surplus passes count, and those were reported."""
-        if self._sizes and all(
-            self._trained[rollout][row] >= self.schedule.reuse_epochs
-            for rollout, size in self._sizes.items()
-            for row in range(size)
+        if self._rollouts and all(
+            samples.times.get(row, 0) >= self.schedule.reuse_epochs
+            for samples in self._rollouts.values()
+            for row in range(samples.size)
         ):
             self.checks += 1
         return None
@@ -201,6 +216,8 @@ class EvaluationInTraining(Rule):
         if event.trained is None:
             return None
         self.checks += 1
+        if not self._last_evaluation_rollouts:
+            return None
         for part in event.trained:
             if part.rollout in self._last_evaluation_rollouts:
                 return self.fail(

@@ -99,6 +99,8 @@ class ConstantWithGradient(Rule):
 
     def _look(self, event: MicroBatch) -> Finding | None:
         self.checks += len(event.constants)
+        if not event.with_gradient:
+            return None
         found = [self._report(event, constant) for constant in event.with_gradient]
         return next((finding for finding in found if finding is not None), None)
 

@@ -479,16 +479,15 @@ class SkippedUpdate(Rule):
 
     def update(self, event: Update) -> Finding | None:
         """Look at whether the step was made."""
-        return self._look(event, self.progress.where(update=event.index))
+        self.checks += 1
+        return None if event.applied else self._report(event, self.progress.where(update=event.index))
 
     def critic_update(self, event: Update) -> Finding | None:
         """The same for the critic, whose updates have numbers of their own."""
-        return self._look(event, self.progress.where())
-
-    def _look(self, event: Update, where: Where) -> Finding | None:
         self.checks += 1
-        if event.applied:
-            return None
+        return None if event.applied else self._report(event, self.progress.where())
+
+    def _report(self, event: Update, where: Where) -> Finding | None:
         of = " of the critic" if event.role == "critic" else ""
         scaler = event.skip_reason == "gradient scaler"
         not_finite = event.skip_reason == NOT_FINITE

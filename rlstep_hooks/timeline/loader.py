@@ -68,27 +68,37 @@ def loader_events(schedule: Schedule, start: LoaderPosition | None = None) -> Ge
     sampled_at = list(position.sampled) or [version] * countable(schedule.rollouts_per_cycle, "rollouts of one cycle")
     regenerates = position.regenerates
 
-    while schedule.updates is None or updates < schedule.updates:
-        if cycle < schedule.rollouts_per_cycle or regenerates:
+    rollouts_per_cycle, cycle_length = schedule.rollouts_per_cycle, schedule.microbatches_per_cycle
+    microbatches_per_epoch, full_window, planned = schedule.microbatches_per_epoch, schedule.window, schedule.updates
+    flushes = schedule.partial_window == "flush"
+    # Made once and used again while nothing changes: this loop turns once for each micro-batch of a run.
+    microbatch = ExpectedMicroBatch(samples_microbatch, 0)
+    update = ExpectedUpdate(full_window)
+
+    while planned is None or updates < planned:
+        if cycle < rollouts_per_cycle or regenerates:
             regenerates = False
-            if cycle < schedule.rollouts_per_cycle:
+            if cycle < rollouts_per_cycle:
                 sampled_at[cycle] = version
             yield ExpectedRollout(samples_rollout, version, reference)
             if refreshes:
                 yield ExpectedRefresh(version)
-        rollout = (cycle % slots) * schedule.rollouts_per_cycle // slots
-        yield ExpectedMicroBatch(samples_microbatch, version - sampled_at[rollout])
-        cycle = (cycle + 1) % schedule.microbatches_per_cycle
+        lag = version - sampled_at[(cycle % slots) * rollouts_per_cycle // slots]
+        if lag != microbatch.lag:
+            microbatch = ExpectedMicroBatch(samples_microbatch, lag)
+        yield microbatch
+        cycle = (cycle + 1) % cycle_length
         window += 1
         in_epoch += 1
-        epoch_ends = in_epoch == schedule.microbatches_per_epoch
-        full = in_epoch % schedule.window == 0
-        if full or (epoch_ends and schedule.partial_window == "flush"):
-            applied = yield ExpectedUpdate(window)
+        epoch_ends = in_epoch == microbatches_per_epoch
+        if in_epoch % full_window == 0 or (epoch_ends and flushes):
+            if window != update.microbatches:
+                update = ExpectedUpdate(window)
+            applied = yield update
             updates += 1
             version += applied is not False
             window = 0
-        if epoch_ends or updates == schedule.updates:
+        if epoch_ends or updates == planned:
             epoch += 1
             in_epoch = 0
             yield ExpectedEpochEnd(epoch)
@@ -107,33 +117,50 @@ class LoaderCursor:
         self._schedule = schedule
         self._closed = start.updates
         self._version = start.version
-        self._window = start.window
-        self._since_boundary = start.epoch_microbatches % schedule.window
-        self._cycle = start.cycle
         self._sampled = start.sampled
-        self._in_epoch = start.epoch_microbatches
+        # What began how many micro-batches ago: each is kept as the count at which it began.
+        self._window_began = -start.window
+        self._boundary = -(start.epoch_microbatches % schedule.window)
+        self._cycle_began = -start.cycle
+        self._epoch_began = -start.epoch_microbatches
 
     def count(self, event: object) -> None:
         """Go on by one event."""
-        if isinstance(event, Rollout):
-            if self._cycle >= self._schedule.rollouts_per_cycle or self._cycle == 0:
-                self._cycle = 0
-                self._sampled = (event.policy_version,) * self._schedule.rollouts_per_cycle
-            self.rollouts += 1
-        elif isinstance(event, MicroBatch):
+        if isinstance(event, MicroBatch):
             self.microbatches += 1
-            self._window += 1
-            self._since_boundary += 1
-            self._in_epoch += 1
-            self._cycle += 1
         elif isinstance(event, Update):
             self.updates += 1
             self._closed += event.by_loop
             self._version = event.version
-            self._window = self._since_boundary = 0
+            self._window_began = self._boundary = self.microbatches
+        elif isinstance(event, Rollout):
+            if self._cycle >= self._schedule.rollouts_per_cycle or self._cycle == 0:
+                self._cycle_began = self.microbatches
+                self._sampled = (event.policy_version,) * self._schedule.rollouts_per_cycle
+            self.rollouts += 1
         elif isinstance(event, EpochEnd):
             self.epoch = event.epoch
-            self._in_epoch = self._since_boundary = 0
+            self._epoch_began = self._boundary = self.microbatches
+
+    @property
+    def _window(self) -> int:
+        """Micro-batches since the last update."""
+        return self.microbatches - self._window_began
+
+    @property
+    def _since_boundary(self) -> int:
+        """Micro-batches since the last update or the last end of a pass."""
+        return self.microbatches - self._boundary
+
+    @property
+    def _cycle(self) -> int:
+        """Micro-batches since the last cycle of rollouts began."""
+        return self.microbatches - self._cycle_began
+
+    @property
+    def _in_epoch(self) -> int:
+        """Micro-batches of this pass."""
+        return self.microbatches - self._epoch_began
 
     def at_rollout(self, event: Rollout) -> LoaderPosition:
         """Where a timeline goes on that lost its thread, at the next rollout."""
