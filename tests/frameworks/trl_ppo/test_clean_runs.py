@@ -31,7 +31,7 @@ def test_two_data_epochs(build: Callable[..., Any]) -> None:
     assert report.lags[0].max_abs_log_ratio < 1e-5  # generation and training forward agree
     assert report.lags[1].max_abs_log_ratio > 1e-4
     ended = [event.epoch for event in events_of(audit) if isinstance(event, EpochEnd)]
-    assert ended == list(range(1, rollouts // (24 // samples) + (0 if 24 % samples == 0 else 1)))
+    assert ended == list(range(1, (rollouts - 1) // (24 // samples) + 1))
 
 
 def test_the_settings_are_read_from_the_live_trainer(build: Callable[..., Any]) -> None:
