@@ -24,22 +24,23 @@ HELD = 1024
 """Micro-batches and updates whose numbers wait at most, so that memory stays constant in a loop that makes no rollouts."""
 
 
-class RatioSource(msgspec.Struct, frozen=True):
-    """What a vector means: samples (tokens) and largest |log ratio|, its sum, and samples whose old log-probs are others than those
-    of the refresh, where that was compared."""
+class MicroBatchColumns(msgspec.Struct, frozen=True):
+    """What a vector of one micro-batch means: a number for each name."""
 
     index: int
+    names: tuple[str, ...]
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers."""
-        tokens, largest, total, *differing = numbers
+        of = dict(zip(self.names, numbers, strict=True))
+        tokens = of.get("tokens", 0.0)
         return [
             MicroBatchValues(
                 index=self.index,
                 tokens=int(tokens),
-                max_abs_log_ratio=finite(largest) if tokens else None,
-                mean_abs_log_ratio=finite(total / tokens) if tokens else None,
-                old_intact=differing[0] == 0 if differing else None,
+                max_abs_log_ratio=finite(of["largest"]) if tokens else None,
+                mean_abs_log_ratio=finite(of["sum"] / tokens) if tokens else None,
+                old_intact=of["differing"] == 0 if "differing" in of else None,
             )
         ]
 
@@ -49,7 +50,7 @@ class LoopNumbers:
 
     def __init__(self) -> None:
         self._probes: dict[Role, WeightProbe] = {}
-        self._fetched: DeferredValues[RatioSource | UpdateSource] = DeferredValues()
+        self._fetched: DeferredValues[MicroBatchColumns | UpdateSource] = DeferredValues()
         self.held = 0
         """Micro-batches and updates since numbers were last worked up."""
 
@@ -71,30 +72,28 @@ class LoopNumbers:
             self._probes[role].after_step(update, learning_rate)
             self.held += 1
 
-    def add_ratio(self, index: int, new: Tensor, old: Tensor, mask: Tensor | None, refreshed: Tensor | None) -> None:
+    def add_microbatch(
+        self, index: int, *, new: Tensor | None, old: Tensor, mask: Tensor | None, refreshed: Tensor | None
+    ) -> None:
         """Measure one micro-batch.
 
         Args:
             index: The micro-batch.
-            new: (B,) or (B, T), log-probs of the current policy.
+            new: (B,) or (B, T), log-probs of the current policy; None where they cannot be seen.
             old: The same shape, the denominator of the ratio.
             mask: The same shape, not 0 where a token counts; None where all do.
             refreshed: What the refresh computed for these samples; None where that is not known.
         """
+        columns: dict[str, Tensor] = {}
         with torch.no_grad():
-            old = old.detach().to(new.device)
-            distance = (new.detach().float() - old.float()).abs()
-            if mask is None:
-                tokens = torch.full((), distance.numel(), dtype=torch.float32, device=distance.device)
-            else:
-                real = mask.bool()
-                distance = torch.where(real, distance, 0.0)
-                tokens = real.sum(dtype=torch.float32)
-            numbers = [tokens, distance.amax() if distance.numel() else tokens, distance.sum()]
+            if new is not None:
+                columns |= _log_ratio(new, old, mask)
             if refreshed is not None:
-                numbers.append((refreshed.to(old.device).float() != old.float()).sum(dtype=torch.float32))
-            self._fetched.add(RatioSource(index), torch.stack(numbers))
-        self.held += 1
+                differing = refreshed.to(old.device).float() != old.float()
+                columns["differing"] = differing.sum(dtype=torch.float32)
+            if columns:
+                self._fetched.add(MicroBatchColumns(index, tuple(columns)), torch.stack(list(columns.values())))
+                self.held += 1
 
     def measured(self, at: float, *, wait: bool = False) -> Measured | None:
         """Work up what is held, and give out what has arrived; None where nothing has.
@@ -114,10 +113,22 @@ class LoopNumbers:
         microbatches: list[MicroBatchValues] = []
         changes: list[UpdateValues] = []
         for source, values in self._fetched.ready(wait=wait):
-            if isinstance(source, RatioSource):
+            if isinstance(source, MicroBatchColumns):
                 microbatches += source.values(values)
             else:
                 changes += source.values(values)
         if not microbatches and not changes:
             return None
         return Measured(at=at, microbatches=tuple(microbatches), updates=tuple(changes))
+
+
+def _log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """How many samples (tokens) count, the largest |log ratio| among them, and the sum."""
+    distance = (new.detach().float() - old.to(new.device).float()).abs()
+    if mask is None:
+        tokens = torch.full((), distance.numel(), dtype=torch.float32, device=distance.device)
+    else:
+        real = mask.bool()
+        distance = torch.where(real, distance, 0.0)
+        tokens = real.sum(dtype=torch.float32)
+    return {"tokens": tokens, "largest": distance.amax(), "sum": distance.sum()}

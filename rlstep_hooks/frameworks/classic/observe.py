@@ -196,12 +196,12 @@ class LoopObserver:
                 )
             )
             self._windows[role] += 1
-        if role == "policy" and new_logprobs is not None and old_logprobs is not None:
+        if role == "policy" and old_logprobs is not None:
             with self._ratio_guard:
-                self._see_dtype(new_logprobs)
-                self._numbers.add_ratio(
-                    index, new_logprobs, old_logprobs, mask, self._refreshed_rows(rows, old_logprobs)
-                )
+                if new_logprobs is not None:
+                    self._see_dtype(new_logprobs)
+                refreshed = self._refreshed_rows(rows, old_logprobs)
+                self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
 
     def _rows(self, indices: Tensor | Sequence[int]) -> tuple[int, ...] | None:
         """Samples of the rollout by number, from 0; negative ones count from the end, as they do for torch and numpy."""
