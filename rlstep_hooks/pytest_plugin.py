@@ -47,15 +47,22 @@ def step_audit(request: pytest.FixtureRequest) -> StepAuditCallback:
     return audited.callback
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse markers that ask for something that no report has."""
-    for item in items:
-        _expectations(item)
-
-
 # The old kind of wrapper, because the new one cannot be declared under pluggy 1.0 and 1.1, which pytest 7 still takes: loading this
-# plugin must not end a session that never asked for it. The last to be called, so that pytest's own wrappers see a failed test.
+# plugin must not end a session that never asked for it.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, Any, None]:
+    """Refuse a marker that asks for something that no report has: an error of collection, which pytest-xdist shows too."""
+    outcome = yield
+    made = outcome.get_result() if outcome.excinfo is None else None
+    for item in made if isinstance(made, list) else ():
+        try:
+            _expectations(item)
+        except TypeError as error:
+            outcome.force_exception(collector.CollectError(f"{item.nodeid}: {error}"))
+            return
+
+
+# The last to be called, so that pytest's own wrappers see a failed test.
 @pytest.hookimpl(hookwrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     """Fail a test that passed although its audit did not. One that failed by itself only gets the report beside its error."""
@@ -78,13 +85,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def _expectations(item: pytest.Item) -> Expectations | None:
-    """What the markers of a test expect, the nearest first; None where it has none."""
-    marks = list(item.iter_markers("rlstep"))
+    """What the markers of a test expect, the nearest first; None where it has none.
+
+    Raises:
+        TypeError: They ask for something that no report has.
+    """
+    marks = [(mark.args, dict(mark.kwargs)) for mark in item.iter_markers("rlstep")]
     if not marks:
         return None
     from rlstep_hooks.audited_test import expectations
 
-    try:
-        return expectations([(mark.args, dict(mark.kwargs)) for mark in marks])
-    except TypeError as error:
-        raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+    return expectations(marks)

@@ -251,9 +251,10 @@ def test_expected_failures_stay_expected(session: Session) -> None:
     result.assert_outcomes(xfailed=1)
 
 
-def test_a_marker_that_asks_for_what_is_not_there_is_a_usage_error(session: Session) -> None:
+def test_a_marker_that_asks_for_what_is_not_there_is_an_error_of_collection(session: Session) -> None:
     result = session("@pytest.mark.rlstep(expect_update=4)\ndef test_marked(step_audit):\n    step_audit.train()")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.assert_outcomes(errors=1)
     assert "test_marked: the marker rlstep has no keyword expect_update; did you mean expect_updates" in shown(result)
 
 
