@@ -8,15 +8,17 @@ import subprocess
 import sys
 import textwrap
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import rlstep_hooks
 from rlstep_hooks.audited_test import Expectations, complaint, expectations
 from rlstep_hooks.events import ConfigChanged
 from rlstep_hooks.judge import Judge
-from rlstep_hooks.report import Report
+from rlstep_hooks.ledger import MemoryLedger
+from rlstep_hooks.recorder import Recorder
+from rlstep_hooks.report import Report, StepAuditError
 from tests.unit.scripted import make_plan, scripted_run
 
 if TYPE_CHECKING:
@@ -28,27 +30,18 @@ if TYPE_CHECKING:
 
 pytest_plugins = "pytester"
 
-ROOT = Path(__file__).parents[2]
-SCRIPTED = '''
-import pytest
-import rlstep_hooks
-from rlstep_hooks.ledger import MemoryLedger
-from rlstep_hooks.recorder import Recorder
-from rlstep_hooks.report import Report, StepAuditError
-from tests.unit.scripted import make_plan, scripted_run
-
 
 class ScriptedAudit:
     """The callback's public side, fed with events instead of a trainer."""
 
-    def __init__(self, on_fail, log_dir, listeners):
+    def __init__(self, on_fail: str, log_dir: None, listeners: tuple[Any, ...]) -> None:
         assert (on_fail, log_dir) == ("raise", None)
         self.listeners = listeners
         self.report = Report(verdict="NOT_EVALUATED", not_evaluated={"order": "training has not begun"})
 
-    def train(self, *, without=None, schedule=make_plan(max_steps=4), told=True):
+    def train(self, *, without: int | None = None, told: bool = True) -> None:
         recorder = Recorder(MemoryLedger())
-        events = scripted_run(schedule) if told else scripted_run(schedule)[:1]
+        events = scripted_run(make_plan(max_steps=4))[: None if told else 1]
         recorder.emit(*(event for number, event in enumerate(events) if number != without))
         errors = [finding for finding in recorder.take_findings() if finding.severity == "error"]
         self.report = recorder.judge.report()
@@ -58,8 +51,6 @@ class ScriptedAudit:
             raise StepAuditError(errors[0])
 
 
-rlstep_hooks.StepAuditCallback = ScriptedAudit
-'''
 ROLLOUT = 1
 """Number of the first rollout among the events of a scripted run; without it the audit has an error."""
 
@@ -67,14 +58,12 @@ ROLLOUT = 1
 @pytest.fixture
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Session:
     """Runs pytest on a test module, with an audit that is scripted."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    pytester.makeconftest(SCRIPTED)
+    monkeypatch.setitem(vars(rlstep_hooks), "StepAuditCallback", ScriptedAudit)
 
     def run(body: str, *options: str) -> pytest.RunResult:
-        pytester.makepyfile(
-            f"import pytest\nfrom rlstep_hooks import StepAuditError\nROLLOUT = {ROLLOUT}\n{textwrap.dedent(body)}"
-        )
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
+        head = f"import pytest\nfrom rlstep_hooks import StepAuditError\nROLLOUT = {ROLLOUT}\n"
+        pytester.makepyfile(head + textwrap.dedent(body))
+        return pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
 
     return run
 
