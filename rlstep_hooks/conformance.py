@@ -287,9 +287,11 @@ def _aspects(expected: ExpectedEvent | None, event: OrderedEvent) -> tuple[Aspec
 
 def _outcome(event: OrderedEvent) -> Outcome:
     """What a timeline needs to know of the event that met its expectation."""
+    if isinstance(event, MicroBatch):
+        return event.samples
     if isinstance(event, Update):
         return event.applied
-    return event.samples if isinstance(event, MicroBatch | Rollout) else None
+    return event.samples if isinstance(event, Rollout) else None
 
 
 def observed_lag(event: MicroBatch) -> int | None:

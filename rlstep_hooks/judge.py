@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from rlstep_hooks.events import (
     FactsRead,
     Measured,
     MicroBatch,
+    MicroBatchValues,
     Refresh,
     Rollout,
     RunEnded,
@@ -27,7 +29,7 @@ from rlstep_hooks.events import (
 )
 from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Summary, Verdict, Where
 from rlstep_hooks.rules import RANK_RULES, RULES
-from rlstep_hooks.rules.base import HANDLERS, Progress, Rule, disabled
+from rlstep_hooks.rules.base import HANDLERS, Place, Progress, Rule, disabled
 from rlstep_hooks.timeline import position_of
 
 if TYPE_CHECKING:
@@ -65,8 +67,8 @@ class Judge:
         self._conformance: Conformance | ConformanceOfRoles | None = None
         self._progress: Progress | None = None
         self._unobserved: dict[str, str] = {}
-        self._matches = True
-        """Whether the order of events can be observed."""
+        self._matching: Conformance | ConformanceOfRoles | None = None
+        """The same, as long as the order of events can be observed."""
         self._counts: dict[str, int] = defaultdict(int)
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
         self._ended: RunEnded | None = None
@@ -132,7 +134,7 @@ class Judge:
         findings = self._match(event) if event.purpose == "training" else []
         if event.purpose == "training":
             progress.number_rollout(event.index)
-        _keep(progress.open_rollouts, event.index, (event, progress.where()))
+        _keep(progress.open_rollouts, event.index, (event, (progress.rollouts, progress.update, None, progress.epoch)))
         return findings + self._call("rollout", None, event)
 
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
@@ -148,7 +150,8 @@ class Judge:
         if progress is None:
             return []
         findings = self._match(event)
-        _keep(progress.open_microbatches, event.index, (event, progress.where(microbatch=event.index)))
+        index = event.index
+        _keep(progress.open_microbatches, index, (event, (progress.rollouts, progress.update, index, progress.epoch)))
         findings += self._call("microbatch", None, event)
         progress.microbatches += 1
         return findings
@@ -163,8 +166,8 @@ class Judge:
         if progress is None:
             return []
         findings = self._match(event) if of_policy else self._match_critic(event)
-        where = progress.where(update=event.index if of_policy else None)
-        _keep(progress.open_updates, (event.role, event.index), (event, where))
+        place = (progress.rollouts, event.index if of_policy else progress.update, None, progress.epoch)
+        _keep(progress.open_updates, (event.role, event.index), (event, place))
         findings += self._call("update" if of_policy else "critic_update", None, event)
         if of_policy:
             progress.updates += 1
@@ -173,7 +176,8 @@ class Judge:
 
     def _observe_sync(self, event: WeightSync) -> list[Finding]:
         self._counts["weight_syncs"] += 1
-        return self._match(event) + self._call("weight_sync", None, event)
+        planned = self._progress is not None and self._progress.schedule.syncs != "unseen"
+        return (self._match(event) if planned else []) + self._call("weight_sync", None, event)
 
     def _observe_epoch_end(self, event: EpochEnd) -> list[Finding]:
         self._counts["data_epochs_ended"] += 1
@@ -237,15 +241,12 @@ class Judge:
             ]
             for name in HANDLERS
         }
-        self._matches = not self.cannot_observe("order")
+        self._matching = None if self.cannot_observe("order") else self._conformance
 
     def _match(self, event: OrderedEvent) -> list[Finding]:
-        if self._conformance is None or self._progress is None or not self._matches:
+        if self._matching is None or self._progress is None:
             return []
-        schedule = self._conformance.schedule
-        if isinstance(event, WeightSync) and schedule.syncs == "unseen":
-            return []
-        differences = self._conformance.observe(event)
+        differences = self._matching.observe(event)
         if not differences:
             self._progress.matched[type(event)] += 1
             return []
@@ -255,7 +256,7 @@ class Judge:
         return findings
 
     def _match_critic(self, event: MicroBatch | Update) -> list[Finding]:
-        planned = self._run is not None and self._run.schedule is not None and self._run.schedule.critic is not None
+        planned = self._progress is not None and self._progress.schedule.critic is not None
         return self._match(event) if planned else []
 
     def _call(self, handler: str, difference: Difference | None, *arguments: Any) -> list[Finding]:
@@ -287,29 +288,48 @@ class Judge:
         findings: list[Finding] = []
         if progress is None:
             return findings
-        for rollout in event.rollouts:
-            if rollout.index in progress.open_rollouts:
-                findings += self._call("rollout_values", None, rollout, *progress.open_rollouts.pop(rollout.index))
+        rollouts = [
+            (v, *progress.open_rollouts.pop(v.index)) for v in event.rollouts if v.index in progress.open_rollouts
+        ]
+        findings += self._call_each("rollout_values", rollouts)
+        updates = []
         for update in event.updates:
-            if (update.role, update.index) in progress.open_updates:
-                made, where = progress.open_updates.pop((update.role, update.index))
+            key = (update.role, update.index)
+            if key in progress.open_updates:
+                made, place = progress.open_updates.pop(key)
                 if update.role == "policy":
                     progress.remember(made.version, update)
-                findings += self._call("update_values", None, update, made, where)
+                updates.append((update, made, place))
+        findings += self._call_each("update_values", updates)
+        microbatches = []
         for values in event.microbatches:
-            if values.index in progress.open_microbatches:
-                trained, where = progress.open_microbatches.pop(values.index)
-                self._add_to_lag(values.max_abs_log_ratio, values.mean_abs_log_ratio, values.clipped, trained)
-                findings += self._call("microbatch_values", None, values, trained, where)
+            seen = progress.open_microbatches.pop(values.index, None)
+            if seen is not None:
+                trained, place = seen
+                self._add_to_lag(values, trained)
+                microbatches.append((values, trained, place))
+        findings += self._call_each("microbatch_values", microbatches)
         return findings
 
-    def _add_to_lag(self, maximum: float | None, mean: float | None, clipped: float | None, event: MicroBatch) -> None:
+    def _call_each(self, handler: str, arrived: list[tuple[Any, Any, Place]]) -> list[Finding]:
+        """Show numbers that arrived together to the rules, rule by rule, which costs least; findings in the order of the numbers."""
+        found: list[tuple[int, Finding]] = []
+        for rule, method in self._handlers[handler]:
+            for position, (values, event, place) in enumerate(arrived):
+                finding = method(values, event, place)
+                if finding is not None:
+                    found.append((position, self._explain(rule, finding, None)))
+        return [finding for _, finding in sorted(found, key=itemgetter(0))]
+
+    def _add_to_lag(self, values: MicroBatchValues, event: MicroBatch) -> None:
         lag = observed_lag(event)
+        maximum, mean, clipped = values.max_abs_log_ratio, values.mean_abs_log_ratio, values.clipped
         if lag is None or maximum is None or mean is None:
             return
         totals = self._lags[lag]
         totals.microbatches += 1
-        totals.maximum = max(totals.maximum, maximum)
+        if maximum > totals.maximum:
+            totals.maximum = maximum
         totals.sum_of_means += mean
         if clipped is not None:
             totals.clipped += clipped

@@ -31,6 +31,11 @@ RECENT_UPDATES = 4096
 """Updates whose values are kept for comparison with later micro-batches; far above any lag a run has."""
 
 
+Place = tuple[int, int, "int | None", int]
+"""Where an event stood, in a form that costs little to keep: training rollouts begun by then, updates made, the micro-batch if it
+was one, the data epoch."""
+
+
 class Progress:
     """What the judge knows of the run so far; shared by all rules and bounded in size."""
 
@@ -45,9 +50,9 @@ class Progress:
         self.applied = 0
         self.evaluations = 0
         self.epoch = 0
-        self.open_microbatches: dict[int, tuple[MicroBatch, Where]] = {}
-        self.open_updates: dict[tuple[str, int], tuple[Update, Where]] = {}
-        self.open_rollouts: dict[int, tuple[Rollout, Where]] = {}
+        self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
+        self.open_updates: dict[tuple[str, int], tuple[Update, Place]] = {}
+        self.open_rollouts: dict[int, tuple[Rollout, Place]] = {}
         self.update_values: dict[int, UpdateValues] = {}
         self._recent: deque[int] = deque()
         self._numbers: OrderedDict[int, int] = OrderedDict()
@@ -65,10 +70,21 @@ class Progress:
         """A place in the run; numbers left out are those of now. Rollouts are training rollouts, counted from 0."""
         return Where(
             rollout=max(self.rollouts - 1, 0) if rollout is None else rollout,
-            update=self.updates + self.started.start_updates if update is None else update,
+            update=self.update if update is None else update,
             microbatch=microbatch,
             epoch=self.epoch,
         )
+
+    @property
+    def update(self) -> int:
+        """Number of the next update, in the whole run."""
+        return self.updates + self.started.start_updates
+
+    @staticmethod
+    def where_at(place: Place) -> Where:
+        """A place in words that everybody reads."""
+        rollouts, update, microbatch, epoch = place
+        return Where(rollout=max(rollouts - 1, 0), update=update, microbatch=microbatch, epoch=epoch)
 
     def number_rollout(self, index: int) -> None:
         """Give the training rollout of this index its number."""
@@ -123,7 +139,7 @@ class Rule:
         observed: str,
         why: str,
         fix: str,
-        where: Where | None = None,
+        where: Where | Place | None = None,
         severity: Severity | None = None,
         variant: str = "",
     ) -> Finding | None:
@@ -136,6 +152,8 @@ class Rule:
         if reported is not None:
             reported.occurrences += 1
             return None
+        if isinstance(where, tuple):
+            where = self.progress.where_at(where)
         finding = Finding(
             code=self.code,
             severity=severity or self.severity,
@@ -212,13 +230,13 @@ class Rule:
     def config_changed(self, event: ConfigChanged) -> Finding | None:
         """A setting has another value than before."""
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Where) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
         """Numbers of a rollout arrived."""
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
         """Numbers of a micro-batch arrived."""
 
-    def update_values(self, values: UpdateValues, event: Update, where: Where) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update, where: Place) -> Finding | None:
         """Numbers of an update arrived."""
 
     def ended(self, event: RunEnded) -> Finding | None:

@@ -10,6 +10,7 @@ from rlstep_hooks.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.events import Evaluated, MicroBatch, Rollout, RolloutValues, RunEnded, RunStarted
     from rlstep_hooks.report import Finding
+    from rlstep_hooks.rules.base import Place
 
 
 class PromptGroups(Rule):
@@ -285,7 +286,7 @@ class NoSignal(Rule):
         super().__init__(*args)  # type: ignore[arg-type]
         self._with_signal = 0
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Where) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
         """Count rollouts with and without signal."""
         if values.max_abs_advantage is not None and event.purpose == "training":
             self.checks += 1

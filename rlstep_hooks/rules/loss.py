@@ -9,7 +9,8 @@ from rlstep_hooks.rules.ratio import precision_class
 
 if TYPE_CHECKING:
     from rlstep_hooks.events import Constant, MicroBatch, MicroBatchValues
-    from rlstep_hooks.report import Finding, Where
+    from rlstep_hooks.report import Finding
+    from rlstep_hooks.rules.base import Place
 
 RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
 """Relative distance between the loss and the documented formula on the same log-probs that rounding explains.
@@ -40,7 +41,7 @@ class LossScale(Rule):
     topics = ("loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
         """Compare the ratio of both losses with 1."""
         if values.loss_ratio is None:
             return None

@@ -12,7 +12,8 @@ from rlstep_hooks.timeline import ExpectedRefresh
 if TYPE_CHECKING:
     from rlstep_hooks.conformance import Difference
     from rlstep_hooks.events import MicroBatchValues, RolloutValues
-    from rlstep_hooks.report import Finding, Where
+    from rlstep_hooks.report import Finding
+    from rlstep_hooks.rules.base import Place
 
 MEAN_TOLERANCE = {"float32": 1e-4, "reduced": 5e-2}
 """Largest mean |log ratio| at lag 0 that rounding explains.
@@ -59,7 +60,7 @@ class RatioAtLagZero(Rule):
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
     )
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
         if event.old_source in ("detach", "engine") or values.mean_abs_log_ratio is None or observed_lag(event) != 0:
             return None
@@ -109,7 +110,7 @@ class RatioStuckAtOne(Rule):
     topics = ("log_ratio", "weights")
     nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
         """Look for an exact 0 on every token."""
         if event.sampled_version is None or event.sampled_version >= event.policy_version or not values.tokens:
             return None
@@ -268,7 +269,7 @@ class OldLogProbsAltered(Rule):
     topics = ("refresh", "samples")
     nothing_seen = "the run had no old log-probs to follow"
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
         """Look at the comparison of checksums."""
         if values.old_intact is None:
             return None
@@ -302,7 +303,7 @@ class TokensAltered(Rule):
     title = "Tokens altered before use"
     topics = ("samples",)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Where) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
         """Look at the comparison of checksums."""
         if values.tokens_intact is None:
             return None
@@ -408,7 +409,7 @@ class LoggedRatio(Rule):
     topics = ("log_ratio",)
     nothing_seen = "the framework logs no mean ratio"
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Where) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
         """Compare the two means."""
         if values.logged_ratio is None or not values.mean_ratio:
             return None

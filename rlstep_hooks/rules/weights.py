@@ -13,7 +13,8 @@ from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedS
 if TYPE_CHECKING:
     from rlstep_hooks.conformance import Difference
     from rlstep_hooks.events import RolloutValues, Update, UpdateValues
-    from rlstep_hooks.report import Finding, Where
+    from rlstep_hooks.report import Finding
+    from rlstep_hooks.rules.base import Place
 
 SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
 """Largest mean |trainer log-prob - engine log-prob| without a warning.
@@ -44,7 +45,7 @@ class WeightsUnchanged(Rule):
     topics = ("weights",)
     nothing_seen = "no update had a gradient and a learning rate large enough to show in the probed weights"
 
-    def update_values(self, values: UpdateValues, event: Update, where: Where) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update, where: Place) -> Finding | None:
         """Look at the probe of an update that was made."""
         if not event.applied or not values.visible or not event.learning_rate:
             return None
@@ -136,7 +137,7 @@ class SamplerGap(Rule):
     topics = ("sampler",)
     nothing_seen = "the sampler returned no log-probs"
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Where) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
         if values.sampler_gap_mean is None:
             return None
@@ -219,7 +220,7 @@ class WeightsMovedBetweenUpdates(Rule):
     topics = ("weights",)
     nothing_seen = "fewer than two updates were probed"
 
-    def update_values(self, values: UpdateValues, event: Update, where: Where) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update, where: Place) -> Finding | None:
         """Look at the movement since the last update."""
         if event.role == "critic":
             return None

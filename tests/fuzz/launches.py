@@ -13,7 +13,8 @@ from rlstep_hooks.cli.plan import to_json
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.readers import catalogue
 from rlstep_hooks.readers.launch_plan import Options, plan_launch
-from rlstep_hooks.render.plan import markdown, plan_text
+from rlstep_hooks.render.markdown import plan_markdown
+from rlstep_hooks.render.plan import plan_text
 from rlstep_hooks.timeline import expected_events
 from tests.fuzz.limits import time_limit
 
@@ -144,7 +145,7 @@ def check_launch(words: list[str], given: Options) -> None:
         except (LaunchError, OSError):
             return
         plan_text(plan, 100, explain=True, width=100, coloured=True)
-        markdown(plan, 100)
+        plan_markdown(plan, 100)
         msgspec.json.decode(to_json(plan, 100))
         if plan.schedule is not None:
             begin(plan.schedule)
