@@ -28,6 +28,7 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.events import encode
 from rlstep_hooks.judge import Judge
 from rlstep_hooks.ledger import records
+from rlstep_hooks.patching import _ABSENT
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 
 TINY = {"hidden_size": 64, "layers": 4}
@@ -61,13 +62,25 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
             return
         if cycle > self.SETTLING:
             self.cycles.append((observer.active, time.perf_counter() - self._began))
-        observer.active = observer.updates.active = self.PATTERN[cycle % len(self.PATTERN)]
+        switch(observer, on=self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps)
         self._began = time.perf_counter()
 
     def groups(self) -> list[tuple[float, float]]:
         """For each full group, the mean seconds of a cycle with the audit and without it."""
         starts = range(0, len(self.cycles) - self.GROUP + 1, self.GROUP)
         return [_means(self.cycles[start : start + self.GROUP]) for start in starts]
+
+
+def switch(observer: Any, *, on: bool) -> None:
+    """Put all wrappers on the trainer, or take them off: one that does nothing costs something too."""
+    observer.active = observer.updates.active = on
+    for owner, name, before, proxy in observer._patches._placed:
+        if on:
+            setattr(owner, name, proxy)
+        elif before is _ABSENT:
+            vars(owner).pop(name, None)
+        else:
+            setattr(owner, name, before)
 
 
 def _means(cycles: list[tuple[bool, float]]) -> tuple[float, float]:
