@@ -52,6 +52,11 @@ VERL_WITH_VLLM = (
     "cachetools==8.0.1", "wandb==0.31.0", "psutil==7.2.2", "orjson==3.13.0", "codetiming==1.4.0", "dill==0.4.1",
     "pybind11==3.1.0", "pylatexenc==2.11", "tensorboard==2.21.0",
 )  # fmt: skip
+# Classic PPO. torchrl and tensordict belong together.
+CLASSIC = (
+    "gymnasium==1.4.0", "stable-baselines3==2.9.2", "torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6", "cloudpickle==3.1.2",
+)  # fmt: skip
+
 NAMED_VLLM = """
 import sysconfig, pathlib
 folder = pathlib.Path(sysconfig.get_path("purelib"), "vllm-0.32.0+cpu.dist-info")
@@ -115,6 +120,15 @@ def openrlhf(session: nox.Session) -> None:
     session.run(
         "pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/frameworks/openrlhf", *session.posargs, env=OFFLINE | kept
     )
+
+
+@nox.session
+def classic(session: nox.Session) -> None:
+    """Loops of one's own, CleanRL's style, torchrl's parts and Stable-Baselines3: trained on the CPU."""
+    session.install(TORCH)
+    session.install(TORCH, *CLASSIC, *TESTS)
+    session.install("-e", ".")
+    session.run("pytest", *IN_PARALLEL, "tests/frameworks/classic", *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="verl-vllm")
