@@ -90,6 +90,13 @@ def unit(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """The report's page in headless Chromium. Needs Debian's packages chromium and chromium-driver, or says so and skips."""
+    session.install("-e", ".", *TESTS, "selenium==4.51.0")
+    session.run("pytest", "tests/browser", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("release", list(TRL))
 def trl(session: nox.Session, release: str) -> None:
     install_trl(session, release, *TESTS)
