@@ -6,6 +6,7 @@ Each look reads only what was added since the last one and keeps nothing of it, 
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,13 +14,14 @@ import msgspec
 from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun, at_rank
 from rlstep_hooks.controlled.tail import Tail
-from rlstep_hooks.events import Attached, Generated, Rollout, RunEnded, RunStarted, Unobserved
+from rlstep_hooks.events import Attached, Generated, Phase, Rollout, RunEnded, RunStarted, Unobserved
 from rlstep_hooks.judge import Judge
 from rlstep_hooks.ledger import CONTROLLER, record_files
 from rlstep_hooks.report import Finding
 from rlstep_hooks.standing import Standing, Tally
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rlstep_hooks.events import AnyEvent
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.5
 """Seconds between two looks."""
+
+PATIENCE = 30.0
+"""Seconds that a controller's call waits for its trainers' records of it: a shared disk may show them later than the call. A trainer
+without a record by then is not waited for again."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +57,35 @@ class _Process:
         self.tail = Tail(record.path)
         self.first: RunStarted | Attached | None = None
         self.judge = judge
+        self._held: Phase | None = None
+        """The call that waits for its trainers' records."""
+        self._held_since = 0.0
+        self._patient = True
+
+    def read(self) -> Iterator[AnyEvent]:
+        """What was added to the record and can be judged."""
+        held, self._held = self._held, None
+        if held is not None:
+            if self._waits(held):
+                return
+            yield held
+        for event in self.tail.read():
+            if self._waits(event):
+                return
+            yield event
+
+    def _waits(self, event: AnyEvent) -> bool:
+        """Hold a call back whose trainers' records of it are not here yet."""
+        if not self._patient or not isinstance(event, Phase) or not isinstance(self.judge, ControlledRun):
+            return False
+        if not self.judge.lacking(event):
+            self._held_since = 0.0
+            return False
+        now = time.monotonic()
+        self._held_since = self._held_since or now
+        self._patient = now - self._held_since < PATIENCE
+        self._held = event if self._patient else None
+        return self._patient
 
     @property
     def judged_elsewhere(self) -> bool:
@@ -126,7 +161,7 @@ class FollowedRun:
         return Judge()
 
     def _read(self, process: _Process) -> None:
-        for event in process.tail.read():
+        for event in process.read():
             if process.first is None and isinstance(event, RunStarted | Attached):
                 process.first = event
                 if process.judged_elsewhere:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from rlstep_hooks import following
 from rlstep_hooks.cli import app
 from rlstep_hooks.events import AnyEvent, Attached, Measured, MicroBatch, Rollout, RunEnded, RunStarted, Update, encode
 from rlstep_hooks.following import FollowedRun, News
@@ -181,6 +182,35 @@ def test_a_controlled_run_is_counted_by_its_controller(tmp_path: Path) -> None:
             over += [numbers(news.rollout_over)[:2]] if news.rollout_over is not None else []
             assert news.errors == ()
     assert over == [(k, 2 * k) for k in range(1, 5)]
+    assert numbers(run.look().now)[:2] == (4, 8)
+    assert run.over
+
+
+def with_late_trainer(tmp_path: Path) -> FollowedRun:
+    """A run whose controller's record is here, that of its second trainer not yet."""
+    plan = phase_plan(world_size=2, samples=8, minibatches=(4, 4), microbatch=2, rollouts=4)
+    script = scripted_phases(PhaseCase(schedule=plan))
+    append(tmp_path / "late", [event for process, event in script if process == "rank1"], "rank1")
+    for name in (CONTROLLER, "rank0"):
+        append(tmp_path, [event for process, event in script if process == name], name)
+    return FollowedRun(tmp_path, "run")
+
+
+def test_a_call_waits_for_its_trainers_records(tmp_path: Path) -> None:
+    run = with_late_trainer(tmp_path)
+    assert numbers(run.look().now)[:2] == (0, 0)
+    assert numbers(run.look().now)[:2] == (0, 0)
+    (tmp_path / "late" / "run.rank1.jsonl").rename(tmp_path / "run.rank1.jsonl")
+    last = run.look()
+    assert numbers(last.now)[:2] == (4, 8)
+    assert last.unobserved == ()
+    assert run.over
+
+
+def test_a_trainer_without_a_record_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = with_late_trainer(tmp_path)
+    run.look()
+    monkeypatch.setattr(following, "PATIENCE", 0.0)
     assert numbers(run.look().now)[:2] == (4, 8)
     assert run.over
 
