@@ -79,6 +79,8 @@ def _report(folder: Path, found: list[Record]) -> Report:
         last = max(last, event.at)
     problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
     report = judge.report()
+    if "record" in report.not_evaluated:
+        problems.append(report.not_evaluated["record"])
     if controller and judge.run is None:
         problems.append(f"{first.path.name} does not say how the run began")
     if isinstance(judge, Judge) and judge.run is not None:

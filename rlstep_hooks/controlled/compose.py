@@ -62,6 +62,9 @@ class TrainerPhases:
         """Which records have calls of a name."""
         self._ended: set[tuple[PhaseName, int]] = set()
         """Calls that wait here with their end."""
+        self._tells_ends = False
+        self.cut: list[tuple[PhaseName, int]] = []
+        """Calls that a record that says where calls end has no end of, once all of it was read."""
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
 
@@ -97,6 +100,7 @@ class TrainerPhases:
             while self._advance(record):
                 pass
         events = [event for call in self._waiting.values() for event in call]
+        self.cut = [call for call in self._waiting if self._tells_ends and call not in self._ended]
         self._waiting.clear()
         self._ended.clear()
         return [*self._left(), *events]
@@ -124,6 +128,7 @@ class TrainerPhases:
                 return True
             elif isinstance(event, PhaseEnded):
                 self._ended.add((event.name, event.number))
+                self._tells_ends = True
                 return True
             else:
                 self._current[record].append(event)

@@ -20,14 +20,15 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.events import AnyEvent, Generated, PhaseEnded, Unobserved, encode
 from rlstep_hooks.ledger import FolderLedger, rank_process
 from rlstep_hooks.recorder import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
 
-    from rlstep_hooks.controlled.run import ControlledRun
     from rlstep_hooks.events import Phase
     from rlstep_hooks.ledger import Ledger
     from rlstep_hooks.recorder import Recorder
@@ -220,34 +221,31 @@ class Sink:
     Args:
         folder: Where the actor writes, on this machine.
         run: The run's name.
-        recorder: Records for the controller; it is told when the actor is gone.
-        judged: Reads the trainers' records.
-
-    Raises:
-        Exception: Ray does not take the actor.
     """
 
-    def __init__(self, folder: Path, run: str, recorder: Recorder, judged: ControlledRun) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._actor = (
-            ray.remote(RecordingActor)
-            .options(name=_actor_name(run), namespace=NAMESPACE, num_cpus=0, scheduling_strategy=here)
-            .remote(str(folder), run)
-        )
-        self._recorder = recorder
-        self._judged = judged
-        self._gone = False
+    def __init__(self, folder: Path, run: str) -> None:
+        self.trouble = ""
+        """Why trainers' records come no further; empty while they do."""
         self._given_up: set[str] = set()
+        try:
+            self._actor = _start_actor(folder, run)
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises must not end training
+            self.trouble = f"trainers cannot record through Ray: {describe(error)}"
 
-    def wait_for_call(self, call: Phase) -> None:
-        """Wait until the trainers' records of a call that has returned are here: they come a moment after it."""
-        self._recorder.settle()
-        self.wait_until_none_lacks(lambda: map(rank_process, self._judged.lacking(call)))
+    def wait_for_call(self, call: Phase, recorder: Recorder) -> None:
+        """Wait until the trainers' records of a call that has returned are here: they come a moment after it.
 
-    def wait_until_none_lacks(self, lacking: Callable[[], Iterable[str]]) -> None:
+        Args:
+            call: The call, which is recorded next.
+            recorder: The controller's; it is told when trainers' records come no further.
+        """
+        judged = recorder.judge
+        if isinstance(judged, ControlledRun):
+            self.wait_for(lambda: map(rank_process, judged.lacking(call)))
+        if self.trouble:
+            recorder.cannot("order", self.trouble)
+
+    def wait_for(self, lacking: Callable[[], Iterable[str]]) -> None:
         """Wait for records, until `PATIENCE` is over or the actor is gone.
 
         Args:
@@ -255,27 +253,29 @@ class Sink:
         """
         begun = time.monotonic()
         pause = 0.001
-        answer = self._actor.alive.remote().future()
-        while not self._gone:
+        answer: Future[None] | None = None
+        while not self.trouble:
             missing = set(lacking()) - self._given_up
             if not missing:
                 return
+            answer = answer or self._actor.alive.remote().future()
             if answer.done():
                 error = answer.exception()
-                if error is not None:
-                    self._gone = True
-                    self._recorder.cannot("order", f"the recording actor is gone: {describe(error)}")
-                answer = self._actor.alive.remote().future()
+                self.trouble = f"the recording actor is gone: {describe(error)}" if error is not None else ""
+                answer = None
             if time.monotonic() - begun > PATIENCE:
                 self._given_up |= missing
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
 
 
-def open_sink(folder: Path, run: str, recorder: Recorder, judged: ControlledRun) -> Sink | None:
-    """The sink of a run's trainers, where they record through Ray; a sink that cannot be had is recorded."""
-    try:
-        return Sink(folder, run, recorder, judged) if asked() else None
-    except Exception as error:  # noqa: BLE001 - whatever Ray raises must not end training
-        recorder.cannot("order", f"trainers cannot record through Ray: {describe(error)}")
-        return None
+def _start_actor(folder: Path, run: str) -> Any:
+    """The actor of a run, on this machine and of this process; it goes with its handle."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(RecordingActor).options(
+        name=_actor_name(run), namespace=NAMESPACE, num_cpus=0, scheduling_strategy=here
+    )
+    return actor.remote(str(folder), run)

@@ -168,10 +168,19 @@ class ControlledRun:
         outcomes = [self._missing(findings), self._ranks(findings)]
         if report.verdict == "PASS" and any(other.verdict == "NOT_EVALUATED" for other in reports.values()):
             report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
-        unknown = _unobserved_by_others(reports) | report.not_evaluated
+        unknown = _unobserved_by_others(reports) | self._cut() | report.not_evaluated
         report = msgspec.structs.replace(report, not_evaluated=unknown)
         attached = sum(trainer.phases.attached is not None for trainer in self._trainers)
         return merge_findings(report, findings, outcomes, processes=attached + 1)
+
+    def _cut(self) -> dict[str, str]:
+        """Where records end within a call, which is where a run that raised was."""
+        trainers: dict[str, list[int]] = {}
+        for trainer in self._trainers:
+            for name, number in trainer.phases.cut:
+                trainers.setdefault(f"call {number} of {name}", []).append(trainer.rank)
+        parts = [f"the record of trainer {listed(ranks)} ends within {call}" for call, ranks in trainers.items()]
+        return {"record": "; ".join(parts)} if parts else {}
 
     def _missing(self, findings: list[Finding]) -> RuleOutcome:
         code, title = ProcessMissing.code, ProcessMissing.title

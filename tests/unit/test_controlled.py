@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.controlled.compose import REMEMBERED
+from rlstep_hooks.controlled.compose import REMEMBERED, TrainerPhases
 from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.controlled.tail import Tail
@@ -22,6 +22,7 @@ from rlstep_hooks.events import (
     Measured,
     MicroBatch,
     Phase,
+    PhaseEnded,
     RunEnded,
     RunStarted,
     SampleRows,
@@ -488,3 +489,42 @@ def test_a_file_that_grows_gives_each_event_once_and_waits_for_the_end_of_a_line
     path.write_bytes(b"".join(lines))
     assert next(iter(tail.read())) == decode(lines[1])
     assert list(tail.read()) == [decode(line) for line in lines[2:]]
+
+
+# Records that come late, or no further
+
+
+def test_a_call_has_arrived_when_its_end_has() -> None:
+    script = scripted_phases(RUN)
+    records: list[AnyEvent] = []
+    phases = TrainerPhases(lambda: [records.pop(0) for _ in range(len(records))])
+    for event in [e for p, e in script if p == "rank0"][:40]:
+        known = phases.arrived("policy_updates", 0)
+        records.append(event)
+        ends = isinstance(event, PhaseEnded) and (event.name, event.number) == ("policy_updates", 0)
+        assert phases.arrived("policy_updates", 0) == (known or ends)
+    assert phases.arrived("policy_updates", 0)
+
+
+def test_a_record_that_cannot_come_is_no_finding() -> None:
+    """The controller says that records come no further; what is missing from then on is not evaluated."""
+    script = scripted_phases(RUN)
+    end = [i for i, p, e in of_kind(Phase, script) if p == CONTROLLER][8] + 1  # type: ignore[attr-defined]
+    lost = (CONTROLLER, Unobserved(what="order", why="the recording actor is gone"))
+    rest = [(process, event) for process, event in script[end:] if process == CONTROLLER]
+    report = Live().play([*script[:end], lost, *rest]).run.report()
+    assert (report.verdict, problems(report)) == ("NOT_EVALUATED", [])
+    assert report.not_evaluated["order"] == "the recording actor is gone"
+    silent = Live().play([*script[:end], *rest]).run.report()
+    assert problems(silent) == ["RLS901"]
+
+
+def test_a_run_that_raised_says_within_which_call_records_end(tmp_path: Path) -> None:
+    script = scripted_phases(RUN)
+    ended = [i for i, p, e in of_kind(PhaseEnded, script) if p == "rank1" and e.name == "policy_updates"][1]  # type: ignore[attr-defined]
+    raised = (CONTROLLER, RunEnded(status="raised", updates=2, error="ActorDiedError"))
+    script = [*script[:ended], raised]
+    write_records(tmp_path, script)
+    for report in (Live().play(script).run.report(), report_of(tmp_path)):
+        assert problems(report) == []
+        assert report.not_evaluated["record"] == "the record of trainer 1 ends within call 1 of policy_updates"

@@ -129,8 +129,11 @@ def introduce(process: str, world_size: int = 1) -> Attached:
 
 
 def _write_attached() -> None:
+    from rlstep_hooks.controlled import ray_sink
     from rlstep_hooks.ledger import FolderLedger
 
+    if ray_sink.asked():  # the folder may be there on the controller's machine alone
+        return
     process = f"process{os.getpid()}"
     try:
         ledger = FolderLedger(folder(), run_name(), process)

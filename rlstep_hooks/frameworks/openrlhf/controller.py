@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.controlled import ray_sink
 from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.controlled.tail import Tail
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 ATTACH_HINT = (
     "every worker must import rlstep_hooks: install it there, and start the driver with RLSTEP_DIR=<folder that all machines share> "
+    "(where they share none, also RLSTEP_SINK=ray) "
     "and RAY_RUNTIME_ENV_HOOK=rlstep_hooks.frameworks.openrlhf.launch.runtime_env_hook"
 )
 JUDGED_FINDINGS = 64
@@ -104,6 +106,7 @@ class OpenRlhfController:
         self._ended = False
         run = run_name()
         ledger, trouble = _open(run)
+        self._sink = ray_sink.Sink(folder(), run) if ray_sink.asked() else None
         self._recorder = Recorder(
             ledger, (ConsoleListener(),), judge=ControlledRun(lambda rank: recorded_phases(folder(), run, rank))
         )
@@ -142,7 +145,7 @@ class OpenRlhfController:
 
     def _begin(self, run: str, rollouts: int) -> None:
         args, schedule = self._trainer.args, self.schedule
-        updates = _updates_before(run) if rollouts else 0
+        updates = self._updates_before(run) if rollouts else 0
         facts: dict[str, Any] = {
             "position": {"rollouts": rollouts, "updates": updates, "version": updates},
             "engine_dtype": "bfloat16",  # vllm_engine.py:214
@@ -170,6 +173,20 @@ class OpenRlhfController:
                 versions=versions(),
             )
         )
+
+    def _updates_before(self, run: str) -> int:
+        """Policy updates before this run began, as the first trainer's DeepSpeed engine counts them."""
+        first = rank_process(0)
+        record = Tail(folder() / f"{run}.{first}.jsonl")
+        read: list[FactsRead] = []
+
+        def lacking() -> list[str]:
+            read.extend(event for event in record.read() if isinstance(event, FactsRead))
+            return [] if read else [first]
+
+        if self._sink is not None:
+            self._sink.wait_for(lacking)
+        return 0 if lacking() else int(read[0].facts.get("engine_updates", 0))
 
     # Hooks on the one trainer. All verified in 0.11.2 by real runs, line numbers of ppo_trainer.py.
 
@@ -232,7 +249,10 @@ class OpenRlhfController:
         for name in called:
             number = self._calls.get(name, 0)
             self._calls[name] = number + 1
-            self._recorder.emit(Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose))
+            call = Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose)
+            if self._sink is not None:
+                self._sink.wait_for_call(call, self._recorder)
+            self._recorder.emit(call)
 
     def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         if self._stopped:
@@ -355,11 +375,3 @@ def _open(run: str) -> tuple[Ledger, str]:
         return FolderLedger(folder(), run, CONTROLLER), ""
     except OSError as error:
         return MemoryLedger(), f"nothing is recorded in {folder()}: {describe(error)}"
-
-
-def _updates_before(run: str) -> int:
-    """Policy updates before this run began, as the first trainer's DeepSpeed engine counts them."""
-    for event in Tail(folder() / f"{run}.{rank_process(0)}.jsonl").read():
-        if isinstance(event, FactsRead):
-            return int(event.facts.get("engine_updates", 0))
-    return 0

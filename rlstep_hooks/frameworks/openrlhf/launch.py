@@ -16,7 +16,7 @@ HOOK = "rlstep_hooks.frameworks.openrlhf.launch.runtime_env_hook"
 FOLDER = "RLSTEP_DIR"
 RUN = "RLSTEP_RUN"
 """The run's name, for the engine processes, which know nothing of Ray."""
-PASSED_ON = (FOLDER, "RLSTEP_ON_FAIL", "RLSTEP_PARENT", "RLSTEP_SCALARS")
+PASSED_ON = (FOLDER, "RLSTEP_ON_FAIL", "RLSTEP_PARENT", "RLSTEP_SINK", "RLSTEP_SCALARS")
 
 _SETUP = "rlstep_hooks.frameworks.openrlhf.launch.setup_worker"
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.controlled.identity import RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.controlled.ray_sink import open_trainer_ledger
 from rlstep_hooks.controlled.trainer_record import REFRESHES, Role, TrainerRecord
 from rlstep_hooks.events import FactsRead, RolloutValues
 from rlstep_hooks.frameworks.openrlhf.attach import folder, introduce, put_around, run_name
 from rlstep_hooks.frameworks.openrlhf.fingerprint import Fingerprint
-from rlstep_hooks.ledger import FolderLedger, rank_process
+from rlstep_hooks.ledger import rank_process
 from rlstep_hooks.patching import Patches
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
             kwargs.get(name, *args[i : i + 1]) for i, name in ((1, "all_data"), (2, "start_idx"), (3, "end_idx"))
         )
         trainer.refreshed(data, slice(start, end), result, version)
+    trainer.end("refresh" if trainer.role == "policy" else "values")
     return result
 
 
@@ -100,7 +102,7 @@ class OpenRlhfTrainer:
         process = rank_process(rank) if role == "policy" else f"critic{rank}"
         self.role = role
         self._record = TrainerRecord(
-            FolderLedger(folder(), run_name(), process),
+            open_trainer_ledger(folder(), run_name(), process),
             introduce(process, mesh["dp"].size()),
             # Samples of frozen rollouts wait in the buffer; steps are counted from 0.
             remembered=REFRESHES + max(args.critic.freezing_steps + 1, 0),
@@ -171,6 +173,11 @@ class OpenRlhfTrainer:
             self._collated.clear()
             self._record.begin(name)
 
+    def end(self, name: Any) -> None:
+        """A call of the controller is about to return."""
+        with self._record.order:
+            self._record.end(name)
+
     # Old log-probs
 
     def refreshed(self, data: Any, part: slice, results: Any, version: int) -> None:
@@ -195,12 +202,14 @@ class OpenRlhfTrainer:
     # Micro-batches
 
     def _around_training(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        self.begin("policy_updates" if self.role == "policy" else "critic_updates")
+        name = "policy_updates" if self.role == "policy" else "critic_updates"
+        self.begin(name)
         result = wrapped(*args, **kwargs)
         if self.role == "critic":
             with self._record.values:
                 self._record.send_numbers()
                 self._record.write_numbers()
+        self.end(name)
         return result
 
     def _after_collate(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
@@ -301,6 +310,7 @@ class OpenRlhfTrainer:
             if values is not None:
                 self._record.measured(values)
             self._record.write_numbers()
+        self.end("sync")
         return result
 
     def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:

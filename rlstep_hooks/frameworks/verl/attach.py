@@ -113,11 +113,17 @@ def run_name() -> str:
 
 
 def _write_attached() -> None:
-    """Say that this process is attached. The driver, which has no Ray yet, has nothing to record."""
+    """Say that this process is attached. The driver, which has no Ray yet, has nothing to record.
+
+    Where trainers record through Ray the folder may be there on the controller's machine alone, so nothing is written into it here.
+    """
+    from rlstep_hooks.controlled import ray_sink
     from rlstep_hooks.events import Attached
     from rlstep_hooks.ledger import FolderLedger
 
     try:
+        if ray_sink.asked():
+            return
         run, process = run_name(), f"process{os.getpid()}"
         ledger = FolderLedger(folder(), run, process)
         ledger.write(

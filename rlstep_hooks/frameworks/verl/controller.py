@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.controlled import ray_sink
 from rlstep_hooks.controlled.live import recorded_phases
 from rlstep_hooks.controlled.run import ControlledRun
 from rlstep_hooks.events import EpochEnd, Generated, Judged, Phase, PhaseName, Purpose, RunEnded, RunStarted
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 ATTACH_HINT = (
     "every worker must import rlstep_hooks: install it there, and on an existing Ray cluster pass RLSTEP_DIR on with "
-    "+ray_kwargs.ray_init.runtime_env.env_vars.RLSTEP_DIR=<folder that all machines share>"
+    "+ray_kwargs.ray_init.runtime_env.env_vars.RLSTEP_DIR=<folder that all machines share>; where they share none, also "
+    "RLSTEP_SINK=ray in the same way"
 )
 JUDGED_FINDINGS = 64
 """Findings that the last line of a record holds at most."""
@@ -132,6 +134,7 @@ class VerlController:
         self._followed = False
         run = run_name()
         ledger, trouble = _open(run)
+        self._sink = ray_sink.Sink(folder(), run) if ray_sink.asked() else None
         self._recorder = Recorder(
             ledger, (ConsoleListener(),), judge=ControlledRun(lambda rank: recorded_phases(folder(), run, rank))
         )
@@ -216,7 +219,10 @@ class VerlController:
         for name in called:
             number = self._calls.get(name, 0)
             self._calls[name] = number + 1
-            self._recorder.emit(Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose))
+            call = Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose)
+            if self._sink is not None:
+                self._sink.wait_for_call(call, self._recorder)
+            self._recorder.emit(call)
 
     def _reference_returned(self) -> None:
         # The reference of an actor with LoRA is the actor itself without its adapter, by the call that computes old log-probs.

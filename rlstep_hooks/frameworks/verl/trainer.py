@@ -16,12 +16,13 @@ import msgspec
 import torch
 
 from rlstep_hooks.controlled.identity import Recognised, RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.controlled.ray_sink import open_trainer_ledger
 from rlstep_hooks.controlled.trainer_record import TrainerRecord
 from rlstep_hooks.events import Attached, FactsRead, RolloutValues
 from rlstep_hooks.frameworks.shards import local_shards
 from rlstep_hooks.frameworks.verl.attach import folder, run_name, versions
 from rlstep_hooks.frameworks.verl.samples import completion_rows, keys_of, rows_of
-from rlstep_hooks.ledger import FolderLedger, rank_process
+from rlstep_hooks.ledger import rank_process
 from rlstep_hooks.rules.order import NOT_FINITE
 
 if TYPE_CHECKING:
@@ -69,9 +70,13 @@ def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if _trainer is not None:
-        _trainer.begin(name)
-    return wrapped(*args, **kwargs)
+    trainer = _trainer
+    if trainer is None:
+        return wrapped(*args, **kwargs)
+    trainer.begin(name)
+    result = wrapped(*args, **kwargs)
+    trainer.end(name)
+    return result
 
 
 def _log_probs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -94,15 +99,16 @@ async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     result = await wrapped(*args, **kwargs)
     label = kwargs.get("global_steps", args[0] if args else None)
     trainer.pushed(label)
+    trainer.end("sync")
     return result
 
 
 def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if _trainer is not None:
-        if role_of(instance.engine) == "critic":
-            _trainer.begin("critic_updates")
-        else:
-            _trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
+    trainer = _trainer
+    if trainer is not None and role_of(instance.engine) == "critic":
+        return _within("critic_updates", wrapped, instance, args, kwargs)
+    if trainer is not None:
+        trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
     return wrapped(*args, **kwargs)
 
 
@@ -112,17 +118,16 @@ def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     data = kwargs.get("data", args[0] if args else None)
     if role_of(instance.engine) == "critic":
-        trainer.begin("values")
-        return wrapped(*args, **kwargs)
+        return _within("values", wrapped, instance, args, kwargs)
     if not trainer.expects_log_probs:
         return wrapped(*args, **kwargs)
     if _is_reference(data):
-        trainer.begin("reference")
-        return wrapped(*args, **kwargs)
+        return _within("reference", wrapped, instance, args, kwargs)
     trainer.begin("refresh")
     version = trainer.version
     result = wrapped(*args, **kwargs)
     trainer.refreshed(data, result, version)
+    trainer.end("refresh")
     return result
 
 
@@ -184,7 +189,7 @@ class VerlTrainer:
             started=time.time(),
             versions=versions(),
         )
-        self._record = TrainerRecord(FolderLedger(folder(), attached.run, process), attached)
+        self._record = TrainerRecord(open_trainer_ledger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
@@ -219,6 +224,11 @@ class VerlTrainer:
             self._record.begin(name)
             if name == "sync":
                 self._fresh = False
+
+    def end(self, name: PhaseName) -> None:
+        """A call of the controller is about to return."""
+        with self._record.order:
+            self._record.end(name)
 
     # Old log-probs
 
