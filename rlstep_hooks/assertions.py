@@ -148,7 +148,7 @@ def _check_names(quantities: Mapping[str, Any]) -> None:
             raise TypeError(f'{name}: whole numbers and fractions are compared exactly; write "1/2" or Fraction(1, 2)')
 
 
-_FRACTIONS = ("prompts_per_rollout", "updates_per_rollout", "data_epochs", "loader_epochs")
+_FRACTIONS = [field.name for field in msgspec.structs.fields(Schedule) if field.type in (Fraction, Fraction | None)]
 
 
 def _comparable(name: str, value: Any) -> Any:

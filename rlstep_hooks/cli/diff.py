@@ -34,10 +34,14 @@ def show(sides: list[str], command: list[str], options: Options, *, as_json: boo
         LaunchError: One of them cannot be read, or is refused by its framework.
     """
     first, second = _split(sides, command)
-    a, b = _read(first, options), _read(second, options)
-    if isinstance(a, RecordedRun):
-        return _runs(a, b, as_json) if isinstance(b, RecordedRun) else _run_and_plan(a, b, "A", as_json)
-    return _run_and_plan(b, a, "B", as_json) if isinstance(b, RecordedRun) else _plans(a, b, as_json)
+    a, b = _recorded(first), _recorded(second)
+    if a is not None and b is not None:
+        return _runs(a, b, as_json)
+    if a is not None:
+        return _run_and_plan("A", a, second, options, as_json)
+    if b is not None:
+        return _run_and_plan("B", b, first, options, as_json)
+    return _plans(_planned(first, options), _planned(second, options), as_json)
 
 
 def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
@@ -50,12 +54,17 @@ def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
     )
 
 
-def _read(words: list[str], options: Options) -> Plan | RecordedRun:
-    if len(words) == 1 and is_recorded(words[0]):
-        try:
-            return recorded_run(words[0])
-        except NoRecordError as error:
-            raise LaunchError(str(error)) from None
+def _recorded(words: list[str]) -> RecordedRun | None:
+    """The recorded run that a side names; None where it is a launch."""
+    if len(words) != 1 or not is_recorded(words[0]):
+        return None
+    try:
+        return recorded_run(words[0])
+    except NoRecordError as error:
+        raise LaunchError(str(error)) from None
+
+
+def _planned(words: list[str], options: Options) -> Plan:
     plan = side(words, options)
     if plan.schedule is None:
         raise LaunchError(f"{plan.title} refuses {plan.source}: {plan.findings[0].observed}")
@@ -93,9 +102,13 @@ def _runs(a: RecordedRun, b: RecordedRun, as_json: bool) -> int:
     return _STATUS[difference.outcome]
 
 
-def _run_and_plan(run: RecordedRun, plan: Plan, name: str, as_json: bool) -> int:
-    from rlstep_hooks.run_diff.run_and_plan import compare_with_plan
+def _run_and_plan(name: str, run: RecordedRun, words: list[str], options: Options, as_json: bool) -> int:
+    from rlstep_hooks.run_diff.run_and_plan import compare_with_plan, options_beside
 
+    plan = _planned(words, options)
+    completed = options_beside(run, plan, options)
+    if completed != options:
+        plan = _planned(words, completed)
     difference = compare_with_plan(run, plan)
     if as_json:
         _print_json({"run": _named(run), "plan": plan.source, **_fields(difference)})
@@ -103,6 +116,8 @@ def _run_and_plan(run: RecordedRun, plan: Plan, name: str, as_json: bool) -> int
         from rlstep_hooks.render.difference import run_and_plan
 
         other = f"{'B' if name == 'A' else 'A'}  {plan.source} · {plan.title} {plan.version}"
+        taken = [each for each in ("version", "rows") if getattr(completed, each) != getattr(options, each)]
+        other += f" · {' and '.join(taken)} as in the run" if taken else ""
         _print(run_and_plan(run, name, other, difference))
     return _STATUS[difference.outcome]
 

@@ -15,7 +15,7 @@ from rlstep_hooks.report import Counts, Finding
 from rlstep_hooks.run_diff.recorded import recorded_plan
 
 if TYPE_CHECKING:
-    from rlstep_hooks.readers.launch_plan import Plan
+    from rlstep_hooks.readers.launch_plan import Options, Plan
     from rlstep_hooks.run_diff.recorded import RecordedRun
     from rlstep_hooks.schedule import Schedule
 
@@ -32,6 +32,15 @@ class PlanDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The first event that is an error under the launch's plan; None where there is none, or where it was not looked for."""
     notes: tuple[str, ...]
     """What limits the comparison, in words."""
+
+
+def options_beside(run: RecordedRun, launch: Plan, options: Options) -> Options:
+    """Options completed with what the run knows and the launch leaves open: the release, and the rows of the training set."""
+    own, planned = run.report.schedule, launch.schedule
+    if own is None or planned is None or own.framework != planned.framework:
+        return options
+    rows = own.rows if options.rows is None and planned.rows is None else options.rows
+    return msgspec.structs.replace(options, version=options.version or own.version, rows=rows)
 
 
 def compare_with_plan(run: RecordedRun, launch: Plan) -> PlanDifference:

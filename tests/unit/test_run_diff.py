@@ -28,6 +28,7 @@ from rlstep_hooks.events import (
     Update,
     encode,
 )
+from rlstep_hooks.frameworks.trl.releases import Release
 from rlstep_hooks.replay import NoRecordError
 from rlstep_hooks.report import Where
 from rlstep_hooks.run_diff.actions import ActionStream, Blindness
@@ -173,6 +174,21 @@ def test_what_differs_between_healthy_runs_is_no_difference(tmp_path: Path) -> N
     difference = compared(tmp_path / "unseen", events, unseen)
     assert difference.outcome == "same"
     assert any("refreshes" in note for note in difference.notes)
+
+
+def test_micro_batches_that_data_decide_are_left_out(tmp_path: Path) -> None:
+    started, *rest = scripted_run(msgspec.structs.replace(REUSE, samples_per_microbatch=4))
+    assert isinstance(started, RunStarted)
+    by_tokens = msgspec.structs.replace(started, schedule=msgspec.structs.replace(REUSE, samples_per_microbatch=None))
+    other = [
+        msgspec.structs.replace(event, samples=3) if isinstance(event, MicroBatch) else event
+        for event in rest
+        if not (isinstance(event, MicroBatch) and event.index == 5)
+    ]
+    assert compared(tmp_path / "fixed", [started, *rest], [started, *other]).outcome == "differ"
+    difference = compared(tmp_path / "data", [by_tokens, *rest], [by_tokens, *other])
+    assert (difference.outcome, difference.parting) == ("same", None)
+    assert any("token counts" in note for note in difference.notes)
 
 
 def test_runs_of_other_plans_part_and_the_settings_are_named(tmp_path: Path) -> None:
@@ -396,6 +412,24 @@ def test_a_run_against_a_launch(
     found = {difference["quantity"]: difference for difference in shown["quantities"]}
     assert (found["reuse_epochs"]["a"]["value"], found["reuse_epochs"]["b"]["value"]) == (2, 3)
     assert {row["name"]: (row["planned"], row["observed"]) for row in shown["counts"]}["rollouts"] == (3, 4)
+
+
+def test_a_launch_is_completed_by_what_the_run_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release decides formulas, and rows where an epoch ends: 36 rows end within a window of 3 micro-batches."""
+    monkeypatch.setenv("COLUMNS", "120")
+    plan = make_plan(release=Release("0.24.0", "4.57.6"), accumulation=8, steps_per_generation=2, epochs=2)
+    folder = record(tmp_path / "log", scripted_run(plan)).folder
+    launch = (
+        "trl grpo --per_device_train_batch_size 4 --gradient_accumulation_steps 8 --steps_per_generation 2"
+        " --num_generations 4 --num_train_epochs 2"
+    )
+    status, out, _ = rlstep(f"diff {folder} -- {launch}", capsys)
+    assert status == 0, out
+    assert "the launch command · TRL 0.24.0 · version and rows as in the run" in out
+    status, out, _ = rlstep(f"diff --rows 20 {folder} -- {launch}", capsys)
+    assert (status, "version as in the run" in out) == (1, True)
 
 
 def test_a_part_of_a_run_is_not_counted_against_a_launch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
