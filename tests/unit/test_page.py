@@ -144,6 +144,17 @@ def test_the_first_difference_is_zoomed_in_on_and_what_is_missing_is_named(tmp_p
     assert planned == ["rollout", "refresh", *["microbatch", "microbatch", "update"] * 3]
 
 
+def test_an_update_that_a_push_of_weights_came_before_is_drawn_as_missing(tmp_path: Path) -> None:
+    script = scripted_phases(PhaseCase(schedule=phase_plan(syncs="first_and_after_updates")))
+    lost = next(
+        i for i, (process, e) in enumerate(script) if process == "rank0" and isinstance(e, Update) and e.index == 3
+    )
+    write_records(tmp_path, [*script[:lost], *script[lost + 1 :]])
+    (focus,) = (row for row in page_of(report_of(tmp_path), records(tmp_path)["run"]).timeline.rows if row.focus)
+    assert [singly(window.missing) for window in focus.windows] == [[], [], ["update"], []]
+    assert focus.windows[3].observed[0].expected == "an update"
+
+
 def test_a_rollout_that_comes_too_early_cuts_the_one_before_short(tmp_path: Path) -> None:
     events = scripted_run(PLAN)
     cut = [e for e in events if not (isinstance(e, MicroBatch | Update) and e.index in _after_first_window(e))]

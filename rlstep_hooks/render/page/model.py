@@ -59,8 +59,13 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def behind(self) -> int:
-        """Updates that the sampler's weights were behind; 0 where they were not seen."""
-        return 0 if self.sampler_version is None else self.policy_version - self.sampler_version
+        """Updates that the sampler's weights were behind; 0 where they were not, or were not seen."""
+        return 0 if self.sampler_version is None else max(self.policy_version - self.sampler_version, 0)
+
+    @property
+    def differences(self) -> tuple[Moment, ...]:
+        """What is not as planned, in order."""
+        return tuple(moment for window in self.windows for moment in window.observed if moment.expected)
 
     @property
     def has_plan(self) -> bool:
@@ -81,6 +86,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """Of the rollout whose sampler was furthest behind."""
     sampler_version: int | None
     """Version that the sampler held then; None where it was not seen."""
+
+    @property
+    def behind(self) -> int:
+        """Updates that the sampler was behind, at most; 0 where it was not, or was not seen."""
+        return 0 if self.sampler_version is None else max(self.policy_version - self.sampler_version, 0)
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):

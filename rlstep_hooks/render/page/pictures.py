@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlstep_hooks.render.page.model import Cell, Moment, Timeline
-    from rlstep_hooks.report import Finding
+    from rlstep_hooks.report import Finding, LagValues
 
 _HEIGHT = 24
 _GAP = 3
@@ -26,6 +26,8 @@ _LETTER = 7.0
 _SINGLY = 8
 """Micro-batches that a stretch shows one by one; more become one box."""
 _DARKEST_LAG = 6
+_SPOKEN = 16
+"""Values that the description of a picture names."""
 _PARTED = 120
 """Bars that have a gap between them; more would flicker."""
 
@@ -178,11 +180,10 @@ def behind(cells: Sequence[Cell]) -> Markup:
     described = f"Updates that the sampler was behind the trainer over the rollouts, at most {most}"
     picture = _picture(len(cells), 100, described, stretched=True)
     for index, cell in enumerate(cells):
-        if cell.sampler_version is not None and cell.sampler_version != cell.policy_version:
-            late = cell.policy_version - cell.sampler_version
-            height = late / most * 100
+        if cell.behind:
+            height = cell.behind / most * 100
             bar = _add(picture, "rect", x=index, y=100 - height, width=1, height=height, class_="bar behind")
-            _add(bar, "title", f"rollout {cell.first}: sampler {late} updates behind")
+            _add(bar, "title", f"rollout {cell.first}: sampler {cell.behind} updates behind")
     return _markup(picture)
 
 
@@ -193,7 +194,7 @@ def sampler_seen(cells: Sequence[Cell]) -> bool:
 
 def most_behind(cells: Sequence[Cell]) -> int:
     """Updates that the sampler was behind the trainer, at most."""
-    return max(cell.policy_version - cell.sampler_version for cell in cells if cell.sampler_version is not None)
+    return max(cell.behind for cell in cells)
 
 
 def version_range(cells: Sequence[Cell]) -> tuple[int, int]:
@@ -211,29 +212,29 @@ def _steps(heights: Sequence[float | None]) -> str:
     return "".join(parts)
 
 
-def bar(value: float, largest: float, *, inner: float, described: str) -> Markup:
-    """A horizontal bar with a part of it in a darker colour.
-
-    Args:
-        value: Its length.
-        largest: The length that fills the picture.
-        inner: The length of the darker part.
-        described: What it says, in words.
-    """
-    scale = 100 / largest if largest > 0 else 0.0
-    return _parts([(value * scale, "value"), (inner * scale, "inner")], described)
+def lags(values: Sequence[LagValues]) -> Markup:
+    """The largest and the mean |log ratio| at each lag, a bar within a bar."""
+    largest = max(value.max_abs_log_ratio for value in values)
+    words = "; ".join(f"lag {value.lag}: {value.max_abs_log_ratio:.2g}" for value in values[:_SPOKEN])
+    picture = _picture(len(values), 100, f"Largest |log ratio| by lag: {words}", stretched=True)
+    gap = 0.14 if len(values) <= _PARTED else 0.0
+    for index, value in enumerate(values):
+        shown = ((value.max_abs_log_ratio, "value"), (value.mean_abs_log_ratio, "inner"))
+        for number_, kind in shown:
+            height = number_ / largest * 100 if largest > 0 else 0.0
+            one = _add(
+                picture, "rect", x=index + gap / 2, y=100 - height, width=1 - gap, height=height, class_=f"bar {kind}"
+            )
+            _add(
+                one, "title", f"lag {value.lag}: max {value.max_abs_log_ratio:.2g}, mean {value.mean_abs_log_ratio:.2g}"
+            )
+    return _markup(picture)
 
 
 def beside_plan(planned: int, observed: int) -> Markup:
     """How much of a planned number was reached, and by how much it was exceeded."""
-    largest = max(planned, observed)
-    parts = [(observed / largest * 100, "over"), (min(planned, observed) / largest * 100, "value")]
-    return _parts(parts, f"{observed} of {planned} planned")
-
-
-def _parts(parts: Sequence[tuple[float, str]], described: str) -> Markup:
-    """Bars over each other on a track, in percent of it."""
-    picture = _picture(100, 10, described, stretched=True)
-    for width, kind in [(100.0, "track"), *parts]:
-        _add(picture, "rect", x=0, y=0, width=width, height=10, class_=kind)
+    picture = _picture(100, 10, f"{observed} of {planned} planned", stretched=True)
+    scale = 100 / max(planned, observed)
+    for length, kind in ((100 / scale, "track"), (observed, "over"), (min(planned, observed), "value")):
+        _add(picture, "rect", x=0, y=0, width=length * scale, height=10, class_=kind)
     return _markup(picture)

@@ -142,9 +142,10 @@ class _Collector:
             self._first_number = rollout
         self._rollout, self._updates, self._differs = event, 0, False
         self._number = rollout
-        focus = self._problem.where.rollout if self._problem is not None else None
-        near = range(focus - BEFORE, focus + AFTER + 1) if focus is not None else range(BEFORE + AFTER + 1)
-        if rollout not in near and rollout - self._first_number not in (near if focus is None else ()):
+        near = range(self._first_number, self._first_number + BEFORE + AFTER + 1)
+        if self._focus is not None:
+            near = range(self._focus - BEFORE, self._focus + AFTER + 1)
+        if rollout not in near:
             self._row = None
             return
         position = self._cursor.at_rollout(event) if self._cursor is not None else None
@@ -158,15 +159,21 @@ class _Collector:
                 self._number, self._updates, self._rollout, differs=self._differs
             )
         if self._row is not None:
-            focus = self._problem.where.rollout if self._problem is not None else None
-            row = self._row.result(self._schedule, differs=self._differs, cut_short=cut_short, focus=focus)
+            row = self._row.result(self._schedule, differs=self._differs, cut_short=cut_short, focus=self._focus)
             if row is not None:
                 self._rows.append(row)
         self._row = self._rollout = None
 
+    @property
+    def _focus(self) -> int | None:
+        """The rollout of the finding to look at first."""
+        return self._problem.where.rollout if self._problem is not None else None
+
     def result(self, rank: int, ranks: int) -> Timeline:
         """What was collected."""
         self._close(cut_short=False)
+        if len(self._rows) > 1 and self._rows[0].number is None and self._rows[1].number != self._first_number:
+            del self._rows[0]  # what came before the first rollout, which is not near
         schedule = self._schedule
         return Timeline(
             rank=rank,
@@ -263,11 +270,15 @@ class _Row:
         if (differs or cut_short) and schedule is not None and self._position is not None and self._rollout is not None:
             planned = self._planned(schedule, self._position, self._rollout, set(observed))
         numbers = sorted(observed | planned)
+        lacking = self._missing(observed, cut_short=cut_short)
         return RolloutRow(
             number=self._number,
             windows=tuple(
                 Window(
-                    n, observed.get(n, ()), planned.get(n, ()), self._missing(n, observed, planned) if cut_short else ()
+                    n,
+                    observed.get(n, ()),
+                    planned.get(n, ()),
+                    _rest(planned.get(n, ()), observed.get(n, ())) if n in lacking else (),
                 )
                 for n in numbers
             ),
@@ -279,13 +290,14 @@ class _Row:
             focus=focus is not None and self._number == focus,
         )
 
-    def _missing(
-        self, number_: int, observed: dict[int, tuple[Moment, ...]], planned: dict[int, tuple[Moment, ...]]
-    ) -> tuple[Moment, ...]:
-        """What a stretch lacks: nothing, unless it is the one that was cut short or comes after it."""
-        if number_ < self._count - 1:
-            return ()
-        return _rest(planned.get(number_, ()), observed.get(number_, ()))
+    def _missing(self, windows: dict[int, tuple[Moment, ...]], *, cut_short: bool) -> range:
+        """Stretches that may lack something of the plan: one that the first difference ends, or all from where the rollout was
+        cut short. In others a shift would look like a lack."""
+        if cut_short:
+            return range(self._count - 1, self._count + LAST_WINDOWS)
+        first = next((n for n in sorted(windows) if any(moment.expected for moment in windows[n])), None)
+        ends = first is not None and bool(windows[first][0].expected)
+        return range(first - 1, first) if first is not None and ends else range(0)
 
     def _planned(
         self, schedule: Schedule, position: Position, rollout: Rollout, wanted: set[int]
