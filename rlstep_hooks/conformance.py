@@ -113,7 +113,7 @@ class Conformance:
             # As planned, like nearly every event: then this is all there is to do.
             differences = []
             self.checks += 1
-            self._advance(_outcome(event))
+            self._advance(event.samples if isinstance(event, MicroBatch) else _outcome(event))
         self._cursor.count(event)
         return differences
 

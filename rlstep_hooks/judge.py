@@ -62,7 +62,7 @@ class Judge:
     def __init__(self) -> None:
         self._run: RunStarted | None = None
         self._rules: list[Rule] = []
-        self._handlers: dict[str, list[tuple[Rule, Callable[..., Finding | None]]]] = {}
+        self._handlers: dict[str, list[tuple[Rule, Callable[..., Finding | None]]]] = {name: [] for name in HANDLERS}
         self._deviations: tuple[Deviation, ...] = ()
         self._conformance: Conformance | ConformanceOfRoles | None = None
         self._progress: Progress | None = None
@@ -135,16 +135,16 @@ class Judge:
         if event.purpose == "training":
             progress.number_rollout(event.index)
         _keep(progress.open_rollouts, event.index, (event, (progress.rollouts, progress.update, None, progress.epoch)))
-        return findings + self._call("rollout", None, event)
+        return findings + self._show("rollout", event)
 
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
         self._counts["old_logprob_refreshes"] += 1
-        return self._match(event) + self._call("refresh", None, event)
+        return self._match(event) + self._show("refresh", event)
 
     def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
         # A critic has no ratio and no samples of its own; its order, its counts and its weights are looked at elsewhere.
         if event.role == "critic":
-            return self._match_critic(event) + self._call("critic_microbatch", None, event)
+            return self._match_critic(event) + self._show("critic_microbatch", event)
         self._counts["microbatches"] += 1
         progress = self._progress
         if progress is None:
@@ -152,7 +152,7 @@ class Judge:
         findings = self._match(event)
         index = event.index
         _keep(progress.open_microbatches, index, (event, (progress.rollouts, progress.update, index, progress.epoch)))
-        findings += self._call("microbatch", None, event)
+        findings += self._show("microbatch", event)
         progress.microbatches += 1
         return findings
 
@@ -168,16 +168,15 @@ class Judge:
         findings = self._match(event) if of_policy else self._match_critic(event)
         place = (progress.rollouts, event.index if of_policy else progress.update, None, progress.epoch)
         _keep(progress.open_updates, (event.role, event.index), (event, place))
-        findings += self._call("update" if of_policy else "critic_update", None, event)
+        findings += self._show("update" if of_policy else "critic_update", event)
         if of_policy:
-            progress.updates += 1
-            progress.applied += event.applied
+            progress.count_update(applied=event.applied)
         return findings
 
     def _observe_sync(self, event: WeightSync) -> list[Finding]:
         self._counts["weight_syncs"] += 1
         planned = self._progress is not None and self._progress.schedule.syncs != "unseen"
-        return (self._match(event) if planned else []) + self._call("weight_sync", None, event)
+        return (self._match(event) if planned else []) + self._show("weight_sync", event)
 
     def _observe_epoch_end(self, event: EpochEnd) -> list[Finding]:
         self._counts["data_epochs_ended"] += 1
@@ -188,13 +187,13 @@ class Judge:
 
     def _observe_evaluation(self, event: Evaluated) -> list[Finding]:
         self._counts["evaluations"] += 1
-        findings = self._call("evaluated", None, event)
+        findings = self._show("evaluated", event)
         if self._progress is not None:
             self._progress.evaluations += 1
         return findings
 
     def _observe_change(self, event: ConfigChanged) -> list[Finding]:
-        return self._call("config_changed", None, event)
+        return self._show("config_changed", event)
 
     def _observe_facts(self, event: FactsRead) -> list[Finding]:
         if self._progress is not None:
@@ -209,7 +208,7 @@ class Judge:
 
     def _observe_end(self, event: RunEnded) -> list[Finding]:
         self._ended = event
-        return self._match(event) + self._call("ended", None, event)
+        return self._match(event) + self._show("ended", event)
 
     def _observe_start(self, event: RunStarted) -> list[Finding]:
         self._run = event
@@ -225,7 +224,7 @@ class Judge:
         self._progress.rollouts = self._conformance.rollouts
         self._rules = [rule(self._progress) for rule in RULES]
         self._subscribe()
-        return self._call("started", None, event)
+        return self._show("started", event)
 
     def _subscribe(self) -> None:
         """Find for each handler the rules that have one of their own and that can be evaluated: no other costs anything."""
@@ -252,19 +251,20 @@ class Judge:
             return []
         findings: list[Finding] = []
         for difference in differences:
-            findings += self._call("difference", difference, difference)
+            findings += self._show("difference", difference)
         return findings
 
     def _match_critic(self, event: MicroBatch | Update) -> list[Finding]:
         planned = self._progress is not None and self._progress.schedule.critic is not None
         return self._match(event) if planned else []
 
-    def _call(self, handler: str, difference: Difference | None, *arguments: Any) -> list[Finding]:
+    def _show(self, handler: str, shown: AnyEvent | Difference) -> list[Finding]:
+        """Show an event or a difference to the rules that look at it."""
         findings = []
-        for rule, method in self._handlers.get(handler, ()):
-            finding = method(*arguments)
+        for rule, method in self._handlers[handler]:
+            finding = method(shown)
             if finding is not None:
-                findings.append(self._explain(rule, finding, difference))
+                findings.append(self._explain(rule, finding, shown if isinstance(shown, Difference) else None))
         return findings
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
@@ -288,27 +288,31 @@ class Judge:
         findings: list[Finding] = []
         if progress is None:
             return findings
-        rollouts = [
-            (v, *progress.open_rollouts.pop(v.index)) for v in event.rollouts if v.index in progress.open_rollouts
-        ]
-        findings += self._call_each("rollout_values", rollouts)
+        rollouts = []
+        for rollout in event.rollouts:
+            generated = progress.open_rollouts.pop(rollout.index, None)
+            if generated is not None:
+                rollouts.append((rollout, *generated))
         updates = []
         for update in event.updates:
-            key = (update.role, update.index)
-            if key in progress.open_updates:
-                made, place = progress.open_updates.pop(key)
+            made = progress.open_updates.pop((update.role, update.index), None)
+            if made is not None:
                 if update.role == "policy":
-                    progress.remember(made.version, update)
-                updates.append((update, made, place))
-        findings += self._call_each("update_values", updates)
+                    progress.remember(made[0].version, update)
+                updates.append((update, *made))
         microbatches = []
         for values in event.microbatches:
-            seen = progress.open_microbatches.pop(values.index, None)
-            if seen is not None:
-                trained, place = seen
-                self._add_to_lag(values, trained)
-                microbatches.append((values, trained, place))
-        findings += self._call_each("microbatch_values", microbatches)
+            trained = progress.open_microbatches.pop(values.index, None)
+            if trained is not None:
+                self._add_to_lag(values, trained[0])
+                microbatches.append((values, *trained))
+        for handler, arrived in (
+            ("rollout_values", rollouts),
+            ("update_values", updates),
+            ("microbatch_values", microbatches),
+        ):
+            if arrived:
+                findings += self._call_each(handler, arrived)
         return findings
 
     def _call_each(self, handler: str, arrived: list[tuple[Any, Any, Place]]) -> list[Finding]:

@@ -42,11 +42,14 @@ class Progress:
     def __init__(self, schedule: Schedule, started: RunStarted) -> None:
         self.schedule = schedule
         self.started = started
+        self.compute_dtype = _compute_dtype(started)
         self.events = 0
         self.matched: Counter[type] = Counter()
         self.rollouts = 0
         self.microbatches = 0
         self.updates = 0
+        self.update = started.start_updates
+        """Number of the next update in the whole run."""
         self.applied = 0
         self.evaluations = 0
         self.epoch = 0
@@ -60,6 +63,7 @@ class Progress:
     def add_facts(self, facts: dict[str, Any]) -> None:
         """What the observer read from the run after it began."""
         self.started = msgspec.structs.replace(self.started, facts=self.started.facts | facts)
+        self.compute_dtype = _compute_dtype(self.started)
 
     @property
     def resumed(self) -> bool:
@@ -75,16 +79,17 @@ class Progress:
             epoch=self.epoch,
         )
 
-    @property
-    def update(self) -> int:
-        """Number of the next update, in the whole run."""
-        return self.updates + self.started.start_updates
-
     @staticmethod
     def where_at(place: Place) -> Where:
         """A place in words that everybody reads."""
         rollouts, update, microbatch, epoch = place
         return Where(rollout=max(rollouts - 1, 0), update=update, microbatch=microbatch, epoch=epoch)
+
+    def count_update(self, *, applied: bool) -> None:
+        """Go on by one update of the policy, or by one that was skipped."""
+        self.updates += 1
+        self.update += 1
+        self.applied += applied
 
     def number_rollout(self, index: int) -> None:
         """Give the training rollout of this index its number."""
@@ -103,6 +108,11 @@ class Progress:
         self._recent.append(version)
         if len(self._recent) > RECENT_UPDATES:
             self.update_values.pop(self._recent.popleft(), None)
+
+
+def _compute_dtype(started: RunStarted) -> str:
+    """The dtype of the model's forward, as torch names it; "unknown" where the observer did not say."""
+    return str(started.facts.get("compute_dtype", "unknown"))
 
 
 class _Reported(msgspec.Struct):

@@ -118,7 +118,7 @@ class SamplesConserved(Rule):
             samples = self._rollouts.get(part.rollout)
             if samples is None:
                 continue
-            passes = self._passes_begun(samples)
+            passes = self._passes_begun(samples) if self._in_whole_passes else self.schedule.reuse_epochs
             most = samples.train(part.rows)
             if most > passes:
                 observed = f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
@@ -143,7 +143,7 @@ class SamplesConserved(Rule):
 
     def _passes_begun(self, samples: _Samples) -> int:
         """How often a sample can have been trained by now: where passes are whole, as often as passes have begun."""
-        if not self._in_whole_passes or not self._identified:
+        if not self._identified:
             return self.schedule.reuse_epochs
         return min(samples.trained // max(samples.size, 1) + 1, self.schedule.reuse_epochs)
 

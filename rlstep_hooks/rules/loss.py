@@ -46,8 +46,7 @@ class LossScale(Rule):
         if values.loss_ratio is None:
             return None
         self.checks += 1
-        dtype = str(self.progress.started.facts.get("compute_dtype", "unknown"))
-        if abs(values.loss_ratio - 1) <= RELATIVE_TOLERANCE[precision_class(dtype)]:
+        if abs(values.loss_ratio - 1) <= RELATIVE_TOLERANCE[precision_class(self.progress.compute_dtype)]:
             return None
         return self.fail(
             expected="the loss of the documented formula",

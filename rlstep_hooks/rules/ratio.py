@@ -65,12 +65,11 @@ class RatioAtLagZero(Rule):
         if event.old_source in ("detach", "engine") or values.mean_abs_log_ratio is None or observed_lag(event) != 0:
             return None
         self.checks += 1
-        facts = self.progress.started.facts
-        dtype = str(facts.get("compute_dtype", "unknown"))
+        dtype = self.progress.compute_dtype
         tolerance = MEAN_TOLERANCE[precision_class(dtype)]
         if values.mean_abs_log_ratio <= tolerance:
             return None
-        dropout = facts.get("dropout_modules", 0)
+        dropout = self.progress.started.facts.get("dropout_modules", 0)
         cause = (
             f"the model has {dropout} active dropout modules, and each forward draws its own mask"
             if dropout
@@ -118,14 +117,8 @@ class RatioStuckAtOne(Rule):
             return None
         if (observed_lag(event) or 0) <= 0 and event.old_version is not None:
             return None
-        kind = precision_class(str(self.progress.started.facts.get("compute_dtype", "unknown")))
-        changes = (
-            self.progress.update_values.get(version)
-            for version in range(
-                max(event.sampled_version, event.policy_version - RECENT_UPDATES) + 1, event.policy_version + 1
-            )
-        )
-        if not any(v is not None and (v.max_change or 0.0) >= VISIBLE_CHANGE[kind] for v in changes):
+        kind = precision_class(self.progress.compute_dtype)
+        if not self._visibly_changed(event.sampled_version, event.policy_version, VISIBLE_CHANGE[kind]):
             return None
         self.checks += 1
         if values.max_abs_log_ratio != 0.0:
@@ -141,6 +134,14 @@ class RatioStuckAtOne(Rule):
             fix="find the code that computes old log-probs again, or passes the current ones in their place",
             severity="error" if kind == "float32" else "warning",
         )
+
+    def _visibly_changed(self, since: int, version: int, visible: float) -> bool:
+        """Whether an update between two versions changed some weight by at least this much."""
+        for made in range(max(since, version - RECENT_UPDATES) + 1, version + 1):
+            values = self.progress.update_values.get(made)
+            if values is not None and (values.max_change or 0.0) >= visible:
+                return True
+        return False
 
 
 class RefreshNotAsPlanned(Rule):
