@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlstep_hooks.assertions import assert_schedule
     from rlstep_hooks.frameworks.classic.loop import audit
+    from rlstep_hooks.frameworks.sb3.callback import StepAuditSB3Callback
     from rlstep_hooks.frameworks.trl.callback import StepAuditCallback
     from rlstep_hooks.planning import plan
     from rlstep_hooks.report import Finding, Report, StepAuditError
@@ -27,12 +28,23 @@ _HOMES = {
     "Schedule": "rlstep_hooks.schedule",
     "StepAuditCallback": "rlstep_hooks.frameworks.trl.callback",
     "StepAuditError": "rlstep_hooks.report",
+    "StepAuditSB3Callback": "rlstep_hooks.frameworks.sb3.callback",
     "assert_schedule": "rlstep_hooks.assertions",
     "audit": "rlstep_hooks.frameworks.classic.loop",
     "plan": "rlstep_hooks.planning",
 }
 
-__all__ = ["Finding", "Report", "Schedule", "StepAuditCallback", "StepAuditError", "assert_schedule", "audit", "plan"]
+__all__ = [
+    "Finding",
+    "Report",
+    "Schedule",
+    "StepAuditCallback",
+    "StepAuditError",
+    "StepAuditSB3Callback",
+    "assert_schedule",
+    "audit",
+    "plan",
+]
 
 
 def __getattr__(name: str) -> Any:

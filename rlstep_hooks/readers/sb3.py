@@ -1,7 +1,7 @@
 """Stable-Baselines3 PPO and A2C: a smaller last mini-batch is kept, rollouts are whole, `n_updates` counts passes.
 
-Read in the wheel of 2.7.0: stable_baselines3/ppo/ppo.py (`__init__`, `train`), a2c/a2c.py, common/on_policy_algorithm.py `learn`,
-common/buffers.py `RolloutBuffer.get`; and rl-baselines3-zoo at 22e3ff2: rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
+The formulas are those of a live model (`rlstep_hooks.frameworks.sb3.plan`). Read besides: rl-baselines3-zoo at 22e3ff2,
+rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.frameworks.classic.plan import cut_by_size_kept, rollouts_of
+from rlstep_hooks.frameworks.sb3.plan import FORMULAS, FRAMEWORK, Algorithm, Sizes, make_schedule
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.launch.values import primitive
 from rlstep_hooks.planning import PlanError
-from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request
-from rlstep_hooks.readers.phases import Passes, schedule_in_phases
+from rlstep_hooks.readers.base import Note, Reader, Reading, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,16 +24,18 @@ if TYPE_CHECKING:
     from rlstep_hooks.schedule import Schedule
 
 _PPO = "SB3 2.7.0 stable_baselines3/ppo/ppo.py"
-_LEARN = "SB3 2.7.0 stable_baselines3/common/on_policy_algorithm.py learn"
 
 DEFAULTS: dict[str, Any] = {"algo": "ppo", "env": "CartPole-v1", "n_timesteps": -1}
 
-OWN: dict[str, dict[str, Any]] = {
+OWN: dict[Algorithm, dict[str, Any]] = {
     "PPO": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "normalize_advantage": True},
     "A2C": {"n_steps": 5, "learning_rate": 7e-4},
 }
 """Defaults of the two classes."""
-_POSITIONS = {"PPO": ("learning_rate", "n_steps", "batch_size", "n_epochs"), "A2C": ("learning_rate", "n_steps")}
+_POSITIONS: dict[Algorithm, tuple[str, ...]] = {
+    "PPO": ("learning_rate", "n_steps", "batch_size", "n_epochs"),
+    "A2C": ("learning_rate", "n_steps"),
+}
 """Parameters behind `policy` and `env`, in their order."""
 ZOO_ATARI: dict[str, dict[str, Any]] = {
     "PPO": {
@@ -50,30 +51,12 @@ ZOO_ATARI: dict[str, dict[str, Any]] = {
 """The zoo's hyperparameters of Atari games (hyperparams/ppo.yml, a2c.yml)."""
 _ATARI = re.compile(r"(ALE/.*|.*NoFrameskip-v\d)")
 
-FORMULAS = {
-    "PPO": (
-        Formula("samples_per_rollout", "n_steps * n_envs", f"{_PPO} __init__ buffer_size"),
-        Formula(
-            "updates_per_rollout",
-            "n_epochs * ceil(n_steps * n_envs / batch_size)",
-            f"{_PPO} train; buffers.py RolloutBuffer.get",
-        ),
-        Formula("rollouts", "ceil(total_timesteps / (n_steps * n_envs))", _LEARN),
-        Formula("lr_ticks", "rollouts", f"{_PPO} train _update_learning_rate"),
-    ),
-    "A2C": (
-        Formula("samples_per_rollout", "n_steps * n_envs", "SB3 2.7.0 stable_baselines3/a2c/a2c.py"),
-        Formula("updates", "rollouts", "SB3 2.7.0 stable_baselines3/a2c/a2c.py train"),
-        Formula("rollouts", "ceil(total_timesteps / (n_steps * n_envs))", _LEARN),
-    ),
-}
-
 
 class SB3(Reader):
     """A Python file that builds PPO or A2C, or `rl_zoo3.train`."""
 
     name = "sb3"
-    title = "Stable-Baselines3"
+    title = FRAMEWORK
     version = "2.7.0"
     config_settings = ("conf_file", "conf")
 
@@ -93,37 +76,17 @@ class SB3(Reader):
             raise SettingError(
                 f"total_timesteps = {timesteps}: it must be at least 1", settings.place("total_timesteps")
             )
-        samples = environments * steps
-        rollouts = rollouts_of(timesteps, samples, "up")
-        written: dict[str, Any] = {"n_envs": environments, "n_steps": steps, "total_timesteps": timesteps}
-        minibatches: tuple[int, ...] = (samples,)
-        epochs, early = 1, False
+        sizes = Sizes(algorithm=algorithm, n_envs=environments, n_steps=steps, total_timesteps=timesteps)
         if algorithm == "PPO":
-            size, epochs = settings.count("batch_size"), settings.count("n_epochs")
-            _check(settings, size, samples, steps, environments)
-            minibatches = cut_by_size_kept(samples, size)
-            early = settings.text("target_kl") is not None
-            written |= {"batch_size": size, "n_epochs": epochs}
-        schedule = schedule_in_phases(
-            framework=self.title,
-            version=request.version,
-            algorithm=algorithm,
-            passes=Passes.without_rows(rollouts),
-            prompts_per_rollout=environments,
-            samples_per_prompt=steps,
-            minibatches=minibatches,
-            reuse_epochs=epochs,
-            microbatches_per_update=1,
-            updates_bound="upper" if early else "exact",
-            remainder="error" if len(set(minibatches)) == 1 else "keep",
-            old_logprob_source="at_rollout" if algorithm == "PPO" else "detach",
-            lr_clock="rollout",
-            step_unit="timestep",
-            step_means=f"1 step = 1 timestep, {samples} for each rollout; train/n_updates counts "
-            + (f"passes, {epochs} for each rollout" if algorithm == "PPO" else "updates"),
-            settings=written,
-            formulas=FORMULAS[algorithm],
-        )
+            size = settings.count("batch_size")
+            _check(settings, size, sizes.samples, steps, environments)
+            sizes = msgspec.structs.replace(
+                sizes,
+                batch_size=size,
+                n_epochs=settings.count("n_epochs"),
+                stops_early=settings.text("target_kl") is not None,
+            )
+        schedule = make_schedule(sizes, request.version)
         rate = _rate(settings)
         return Reading(
             schedule=schedule,
@@ -133,7 +96,7 @@ class SB3(Reader):
         )
 
 
-def _called(settings: Settings) -> str:
+def _called(settings: Settings) -> Algorithm:
     """The class that a Python file builds."""
     for algorithm, parameters in _POSITIONS.items():
         names = (*parameters, "0", "policy", "gamma", "verbose", "tensorboard_log", *OWN[algorithm])
@@ -151,7 +114,7 @@ def _raw(settings: Settings, name: str, key: str) -> Setting | None:
     return None if setting is None else msgspec.structs.replace(setting, name=key)
 
 
-def _python_settings(settings: Settings, algorithm: str) -> dict[str, Setting]:
+def _python_settings(settings: Settings, algorithm: Algorithm) -> dict[str, Setting]:
     """Arguments of `PPO(...)` or `A2C(...)`, of `learn(...)`, and the number of environments.
 
     Raises:
@@ -180,14 +143,15 @@ def _python_settings(settings: Settings, algorithm: str) -> dict[str, Setting]:
     return found
 
 
-def _zoo_algorithm(settings: Settings) -> str:
-    algorithm = (settings.text("algo") or "").upper()
-    if algorithm not in OWN:
+def _zoo_algorithm(settings: Settings) -> Algorithm:
+    wanted = (settings.text("algo") or "").upper()
+    algorithm = next((known for known in OWN if known == wanted), None)
+    if algorithm is None:
         raise LaunchError(f"algo = {settings.text('algo')}: PPO and A2C are read", settings.place("algo"))
     return algorithm
 
 
-def _zoo_settings(settings: Settings, algorithm: str) -> dict[str, Setting]:
+def _zoo_settings(settings: Settings, algorithm: Algorithm) -> dict[str, Setting]:
     """Hyperparameters of the zoo: those of the environment in its file, under `-params` of the command.
 
     Raises:
