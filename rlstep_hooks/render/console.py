@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -115,10 +116,10 @@ def _not_evaluated_lines(report: Report) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if unknown.reasons:
         table = Table.grid(padding=(0, 2))
-        table.add_column(style="yellow", no_wrap=True)
+        table.add_column(style="yellow", max_width=30)
         table.add_column()
         for name, reason in unknown.reasons.items():
-            table.add_row(f"  {name}", escape(reason))
+            table.add_row(Padding(name, (0, 0, 0, 2)), escape(reason))
         lines += [Text("not evaluated", style="yellow"), table]
     if unknown.idle:
         lines.append(Text(f"nothing to compare in this run for {', '.join(unknown.idle)}", style="dim"))

@@ -29,7 +29,7 @@ class NotEvaluated(msgspec.Struct, frozen=True):
     """What a report does not judge."""
 
     reasons: dict[str, str]
-    """A rule's code, a quantity or a topic, with the reason."""
+    """Rules' codes, quantities or topics that share a reason, with it."""
     idle: list[str]
     """Codes of rules that had nothing to compare in this run."""
 
@@ -108,7 +108,7 @@ def _planned_samples(schedule: Schedule | None) -> int | None:
 def _planned_refreshes(schedule: Schedule | None) -> int | None:
     if schedule is None:
         return None
-    return 0 if schedule.old_logprob_source in ("detach", "engine") else schedule.rollouts
+    return 0 if schedule.old_logprob_source in ("detach", "engine", "none") else schedule.rollouts
 
 
 def _planned_syncs(schedule: Schedule | None) -> int | None:
@@ -120,5 +120,8 @@ def _planned_syncs(schedule: Schedule | None) -> int | None:
 def not_evaluated(report: Report) -> NotEvaluated:
     """What could not be judged, with reasons; apart from it, rules that merely had nothing to compare."""
     idle = [rule.code for rule in report.rules if rule.verdict == "NOT_EVALUATED" and rule.idle]
-    reasons = {name: reason for name, reason in report.not_evaluated.items() if name not in idle}
-    return NotEvaluated(reasons, idle)
+    names: dict[str, list[str]] = {}
+    for name, reason in report.not_evaluated.items():
+        if name not in idle:
+            names.setdefault(reason, []).append(name)
+    return NotEvaluated({", ".join(together): reason for reason, together in names.items()}, idle)

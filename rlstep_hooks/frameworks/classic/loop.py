@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.arguments import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.events import RunEnded, RunStarted
 from rlstep_hooks.ledger import open_ledger, rank_process
 from rlstep_hooks.ranks import agree_on_run
@@ -20,24 +21,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rlstep_hooks.arguments import OnFail
     from rlstep_hooks.frameworks.classic.observe import LoopObserver
     from rlstep_hooks.frameworks.classic.optimizers import Role
     from rlstep_hooks.recorder import Listener
     from rlstep_hooks.report import Finding
     from rlstep_hooks.schedule import Schedule
 
-OnFail = Literal["warn", "stop", "raise"]
-
 INTERVAL = 1.0
 """Seconds between two times that numbers are worked up, at least. Where rollouts take milliseconds, small operations for each
 would be most of what the audit costs."""
-
-
-class _Default:
-    """Stands for "left out" where None has a meaning of its own."""
-
-
-_DEFAULT = _Default()
 
 
 class RolloutBlock:
@@ -103,20 +96,18 @@ class LoopAudit:
         optimizer: Any = None,
         critic_optimizer: Any = None,
         on_fail: OnFail | None = None,
-        log_dir: str | os.PathLike[str] | _Default | None = _DEFAULT,
+        log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
         listeners: tuple[Listener, ...] | None = None,
         facts: dict[str, Any] | None = None,
         versions: dict[str, str] | None = None,
     ) -> None:
-        self.on_fail = cast("OnFail", on_fail or os.environ.get("RLSTEP_ON_FAIL") or "warn")
-        if self.on_fail not in ("warn", "stop", "raise"):
-            raise ValueError(f'on_fail is "warn", "stop" or "raise", not {self.on_fail!r}')
+        self.on_fail = on_fail_asked(on_fail)
         self.schedule = schedule
         self.folder: Path | None = None
         """Where the record is written; None in memory."""
         roles: dict[Role, Any] = {"policy": optimizer, "critic": critic_optimizer}
         self._optimizers = {role: given for role, given in roles.items() if given is not None}
-        self._log_dir = os.environ.get("RLSTEP_DIR") if isinstance(log_dir, _Default) else log_dir
+        self._log_dir = os.environ.get("RLSTEP_DIR") if isinstance(log_dir, LeftOut) else log_dir
         self._listeners = listeners
         self._facts = facts or {}
         self._versions = versions

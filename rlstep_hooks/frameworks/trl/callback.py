@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import wrapt
 from transformers import Trainer, TrainerCallback
 
-from rlstep_hooks.events import ConfigChanged, Judged, RunEnded, RunStarted
+from rlstep_hooks.arguments import LEFT_OUT, LeftOut, on_fail_asked
+from rlstep_hooks.events import ConfigChanged, RunEnded, RunStarted
 from rlstep_hooks.frameworks.trl.facts import package_versions
 from rlstep_hooks.frameworks.trl.numbers import INTERVAL
 from rlstep_hooks.frameworks.trl.releases import Release, installed_release
 from rlstep_hooks.frameworks.trl.subject import Observer, Subject, subject_of
 from rlstep_hooks.frameworks.trl.trackers import TrackerLogs
-from rlstep_hooks.ledger import FolderLedger, Ledger, MemoryLedger, rank_process
+from rlstep_hooks.ledger import open_ledger, rank_process
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.recorder import Listener, Recorder, describe
@@ -26,20 +27,8 @@ from rlstep_hooks.render.console import ConsoleListener
 from rlstep_hooks.report import Report, StepAuditError, Summary
 
 if TYPE_CHECKING:
+    from rlstep_hooks.arguments import OnFail
     from rlstep_hooks.report import Finding
-
-OnFail = Literal["warn", "stop", "raise"]
-
-
-JUDGED_FINDINGS = 50
-"""Findings that a process hands to the reporting one."""
-
-
-class _Default:
-    """Stands for "left out" where None has a meaning of its own."""
-
-
-_DEFAULT = _Default()
 
 
 class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
@@ -62,13 +51,11 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(
         self,
         on_fail: OnFail | None = None,
-        log_dir: str | os.PathLike[str] | _Default | None = _DEFAULT,
+        log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
         *,
         listeners: tuple[Listener, ...] | None = None,
     ) -> None:
-        self.on_fail = cast("OnFail", on_fail or os.environ.get("RLSTEP_ON_FAIL") or "warn")
-        if self.on_fail not in ("warn", "stop", "raise"):
-            raise ValueError(f'on_fail is "warn", "stop" or "raise", not {self.on_fail!r}')
+        self.on_fail = on_fail_asked(on_fail)
         self._log_dir = log_dir
         self._listeners = listeners
         self._trainer: weakref.ref[Any] | None = None
@@ -198,11 +185,14 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         run, agreed = agree_on_run(rank, world_size)
         release, subject = cast("Release", installed_release()), cast("Subject", subject_of(trainer))
         start = subject.start(trainer, release)
-        ledger, trouble = self._open_ledger(trainer, run, rank)
+        opened = open_ledger(self._wanted_folder(trainer), run, rank_process(rank))
+        self.folder = opened.folder
+        if opened.trouble:
+            _warn(f"{opened.trouble}. The run is judged in memory.")
         listeners = self._listeners
         if listeners is None:
             listeners = (ConsoleListener(),) if rank == 0 else ()
-        recorder = self._recorder = Recorder(ledger, listeners)
+        recorder = self._recorder = Recorder(opened.ledger, listeners)
         facts = start.facts | {"trained_before": self._training_calls > 0}
         self._training_calls += 1
         recorder.emit(
@@ -221,8 +211,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             )
         )
         recorder.settle()  # the plan is judged and shown before training begins
-        if trouble:
-            recorder.cannot("recording", trouble)
+        if opened.trouble:
+            recorder.cannot("recording", opened.trouble)
         if not agreed:
             recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
         self._compare_settings(trainer, recorder)
@@ -249,21 +239,11 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         self._end("raised", error=describe(error))
         self._detach()
 
-    def _open_ledger(self, trainer: Any, run: str, rank: int) -> tuple[Ledger, str]:
-        """The record's place, and what is wrong with the one asked for."""
-        wanted = self._log_dir
-        if isinstance(wanted, _Default):
-            wanted = os.environ.get("RLSTEP_DIR") or Path(trainer.args.output_dir) / "rlstep"
-        self.folder = None
-        if wanted is None:
-            return MemoryLedger(), ""
-        try:
-            ledger = FolderLedger(Path(wanted), run, rank_process(rank))
-        except OSError as error:
-            _warn(f"nothing is recorded in {wanted}: {describe(error)}. The run is judged in memory.")
-            return MemoryLedger(), f"nothing is recorded in {wanted}: {describe(error)}"
-        self.folder = Path(wanted)
-        return ledger, ""
+    def _wanted_folder(self, trainer: Any) -> str | os.PathLike[str] | None:
+        """Where to record; None for memory."""
+        if isinstance(self._log_dir, LeftOut):
+            return os.environ.get("RLSTEP_DIR") or Path(trainer.args.output_dir) / "rlstep"
+        return self._log_dir
 
     def _compare_settings(self, trainer: Any, recorder: Recorder) -> None:
         """Settings now against those when the trainer was built, and derived sizes against their parts."""
@@ -313,25 +293,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
             return
         observer.finish()
         observer.detach()
-        counts = recorder.judge.counts
-        recorder.emit(
-            RunEnded(
-                at=recorder.now(),
-                status=status,
-                updates=observer.updates_made,
-                error=error,
-                stopped=stopped,
-                counts=_as_dict(counts),
-            )
-        )
+        ended = RunEnded(status=status, updates=observer.updates_made, error=error, stopped=stopped)
+        self._report = recorder.finish(ended)
         started = recorder.judge.run
-        self._report = recorder.judge.report()
-        recorder.emit(
-            Judged(
-                at=recorder.now(), verdict=self._report.verdict, findings=tuple(self._report.findings[:JUDGED_FINDINGS])
-            )
-        )
-        recorder.ledger.close()
         if started is not None and started.rank == 0:
             self._report = merge_ranks(self._report, self.folder, started)
         for listener in self._listeners if self._listeners is not None else (ConsoleListener(),):
@@ -388,10 +352,6 @@ def _unsupported(trainer: Any) -> str:
     if subject is None:
         return f"{name} is not supported (GRPOTrainer, RLOOTrainer and PPOTrainer are)"
     return subject.refusal(release)
-
-
-def _as_dict(struct: Any) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def _unix_time() -> float:
