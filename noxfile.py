@@ -85,7 +85,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    session.install("-e", ".", *TESTS, *PARSERS)
+    session.install("-e", ".", *TESTS, *PARSERS, "fsspec==2026.9.0")
     session.run("pytest", *IN_PARALLEL, "tests/unit", "tests/golden", *session.posargs)
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MEMORY_EVENTS = 100_000
 """Events that a memory ledger keeps; the oldest go first, so that memory stays constant."""
 
+NO_FOLDER = "a run records in a folder of its machine; `rlstep run --copy-to URL` copies its records"
+"""What is said where a URL is given for a folder."""
+
 CONTROLLER = "controller"
 """The process that makes rollouts and calls the trainers, where there is one."""
 
@@ -31,6 +34,11 @@ LONGEST_LINE = 1 << 24
 """Bytes of a line beyond which it is no event; the longest real ones, of rollouts with many thousand samples, have a tenth."""
 
 _NAME = re.compile(r"(?P<run>.+)\.(?P<process>controller|[a-z]+\d+)\.jsonl")
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is given by its URL, and no folder of this machine."""
+    return "://" in place
 
 
 def rank_process(rank: int) -> str:
@@ -114,6 +122,8 @@ def open_ledger(wanted: str | os.PathLike[str] | None, run: str, process: str) -
     if wanted is None:
         return Opened(MemoryLedger(), None)
     folder = Path(wanted)
+    if is_url(os.fspath(wanted)):
+        return Opened(MemoryLedger(), None, f"nothing is recorded in {wanted}: {NO_FOLDER}")
     try:
         return Opened(FolderLedger(folder, run, process), folder)
     except OSError as error:

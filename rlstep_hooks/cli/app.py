@@ -123,14 +123,30 @@ def _add_run(verbs: _Verbs) -> None:
     words = "Run a launch command unchanged, with the audit attached in every process, and print the report."
     run = _add(verbs, "run", _run, words)
     run.usage = "rlstep run [options] -- <launch command>"
-    run.add_argument("--dir", type=Path, default=Path("rlstep"), metavar="DIR", help="where to record")
+    run.add_argument("--dir", type=_folder, default=Path("rlstep"), metavar="DIR", help="where to record")
+    run.add_argument(
+        "--copy-to", metavar="URL", help="a remote folder that gets copies of the records, such as s3://bucket/runs"
+    )
     _add_launch_options(run)
     run.add_argument("--strict", action="store_true", help="exit with 1 if the audit found an error")
 
 
+def _folder(place: str) -> Path:
+    """Where to record.
+
+    Raises:
+        argparse.ArgumentTypeError: It is a URL.
+    """
+    from rlstep_hooks.ledger import is_url
+
+    if is_url(place):
+        raise argparse.ArgumentTypeError("a run records in a folder of its machine; --copy-to takes a URL")
+    return Path(place)
+
+
 def _add_report(verbs: _Verbs) -> None:
     report = _add(verbs, "report", _report, "The report of a recorded run, also of one that was killed.")
-    report.add_argument("folder", type=Path, metavar="DIR", help="folder of a recorded run")
+    report.add_argument("folder", metavar="DIR", help="folder of a recorded run, or its URL, such as s3://bucket/runs")
     report.add_argument("--run", metavar="NAME", help="which run of the folder; the latest if left out")
     report.add_argument("--follow", action="store_true", help="show where a run stands until it is over, then report")
     printed = report.add_mutually_exclusive_group()
@@ -210,19 +226,35 @@ def _run(given: argparse.Namespace) -> int:
     if not given.command:
         print("rlstep: there is no command; write `rlstep run -- <launch command>`", file=sys.stderr)
         return 2
-    return run.run(given.command, lambda: _options(given), folder=given.dir, strict=given.strict)
+    return run.run(given.command, lambda: _options(given), folder=given.dir, strict=given.strict, copy_to=given.copy_to)
 
 
 def _report(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import report
+    from rlstep_hooks.ledger import is_url
 
+    def show(folder: Path) -> int:
+        return report.show(
+            folder, run=given.run, form=given.form, strict=given.strict, trace=given.trace, html=given.html
+        )
+
+    if is_url(given.folder):
+        from rlstep_hooks.remote import RemoteError, fetched
+
+        if given.follow:
+            print("rlstep: only a folder of this machine can be followed", file=sys.stderr)
+            return 2
+        try:
+            with fetched(given.folder, given.run) as folder:
+                return show(folder)
+        except RemoteError as error:
+            print(f"rlstep: {error}", file=sys.stderr)
+            return 2
     if given.follow:
         from rlstep_hooks.cli.follow import follow
 
-        follow(given.folder, given.run)
-    return report.show(
-        given.folder, run=given.run, form=given.form, strict=given.strict, trace=given.trace, html=given.html
-    )
+        follow(Path(given.folder), given.run)
+    return show(Path(given.folder))
 
 
 def _diff(given: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
@@ -16,6 +17,7 @@ from rlstep_hooks.ledger import record_files, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from rlstep_hooks.readers.launch_plan import Options
@@ -25,7 +27,9 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that the command gets when this process gets them."""
 
 
-def run(command: Sequence[str], options: Callable[[], Options], *, folder: Path, strict: bool) -> int:
+def run(
+    command: Sequence[str], options: Callable[[], Options], *, folder: Path, strict: bool, copy_to: str | None = None
+) -> int:
     """Print a command's plan, run it, say how it goes, and report on what it recorded.
 
     Args:
@@ -33,12 +37,18 @@ def run(command: Sequence[str], options: Callable[[], Options], *, folder: Path,
         options: Gives what completes the command for its plan; raises LaunchError where that cannot be.
         folder: Where its processes record.
         strict: Whether a failed audit makes the exit status 1.
+        copy_to: URL of a folder that gets copies of the records.
 
     Returns:
         The command's own exit status (128 + n after signal n), 1 with `strict` and an error found, 2 if it cannot be started.
     """
-    plan = PlanAhead(command, options)
     before = set(record_files(folder))
+    try:
+        copying = _copying(folder, before, copy_to)
+    except OSError as error:
+        print(f"rlstep: {error}", file=sys.stderr)
+        return 2
+    plan = PlanAhead(command, options)
     ahead = plan.wait(LIMIT)
     if ahead is not None:
         print(ahead.text, end="\n\n", file=sys.stderr, flush=True)
@@ -47,12 +57,26 @@ def run(command: Sequence[str], options: Callable[[], Options], *, folder: Path,
         print(ray, end="\n\n", file=sys.stderr, flush=True)
     watching = _Watching(folder, before, plan, told=ahead is not None)
     try:
-        status = _run(command, environment(folder, os.environ), watching)
+        with copying:
+            status = _run(command, environment(folder, os.environ), watching)
     except OSError as error:
         print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
         return 2
     failed = _report(folder, before)
     return 1 if strict and failed and status == 0 else status
+
+
+def _copying(folder: Path, before: set[str], url: str | None) -> AbstractContextManager[None]:
+    """What copies the records of a command while it runs.
+
+    Raises:
+        RemoteError: The URL is none that can be opened.
+    """
+    if url is None:
+        return nullcontext()
+    from rlstep_hooks.cli.copying import Copying
+
+    return Copying(folder, before, url)
 
 
 class _Watching:

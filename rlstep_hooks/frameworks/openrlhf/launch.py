@@ -34,6 +34,11 @@ def runtime_env_hook(runtime_env: Any) -> Any:
     if changed.get("worker_process_setup_hook", _SETUP) != _SETUP:
         print(f"rlstep: not evaluated: another worker_process_setup_hook is set; call {_SETUP} in it", flush=True)
         return runtime_env
+    if "://" in os.environ.get(FOLDER, ""):
+        from rlstep_hooks.ledger import NO_FOLDER
+
+        print(f"rlstep: not evaluated: {FOLDER}={os.environ[FOLDER]}: {NO_FOLDER}", flush=True)
+        return runtime_env
     # Workers may have another working folder.
     os.environ[FOLDER] = os.path.abspath(os.environ.get(FOLDER) or "rlstep")
     inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}

@@ -25,6 +25,11 @@ def activate() -> None:
     """Attach the audit to this process if it was asked for. A second call does nothing."""
     if not asked():
         return
+    if "://" in os.environ.get(FOLDER, ""):
+        from rlstep_hooks.ledger import NO_FOLDER
+
+        print(f"rlstep: not evaluated: {FOLDER}={os.environ[FOLDER]}: {NO_FOLDER}", flush=True)
+        return
     # Workers that Ray starts on this machine inherit the environment, but may have another working folder.
     os.environ[FOLDER] = os.path.abspath(os.environ.get(FOLDER) or "rlstep")
     from rlstep_hooks.frameworks.verl.attach import attach
