@@ -84,9 +84,11 @@ def test_two_ranks_with_a_reference_and_micro_batches_by_tokens(assets: Assets, 
             "trainer.total_training_steps": 3,
         }
     )
-    run = audited(overrides, tmp_path)
+    # Through the recording actor, which writes all that there is in the folder beside the controller's record.
+    run = audited(overrides, tmp_path, environment={"RLSTEP_SINK": "ray"})
     Expected(rollouts=3, updates=6).check(run)
     assert run.report.processes == 3
+    assert {path.name.split(".")[-2] for path in run.folder.iterdir()} == {"controller", "rank0", "rank1"}
     for rank in (0, 1):
         samples = [event.samples for event in run.record(f"rank{rank}") if isinstance(event, MicroBatch)]
         assert sum(samples) == 3 * 8, "half of each rollout"
