@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from rlstep_hooks.events import (
 from rlstep_hooks.ledger import FolderLedger, rank_process, records
 from rlstep_hooks.render.page import pictures
 from rlstep_hooks.render.page.build import page_of
-from rlstep_hooks.render.page.timeline import CELLS, FIRST_WINDOWS, LAST_WINDOWS
+from rlstep_hooks.render.page.timeline import CELLS, FIRST_WINDOWS, LAST_WINDOWS, timeline_of
 from rlstep_hooks.render.page.writer import page_html
 from rlstep_hooks.replay import report_of, trainer_events
 from tests.unit.scripted import Case, cases, make_plan, scripted_run, started
@@ -243,6 +244,37 @@ def test_trainers_and_controller_give_one_timeline(case: PhaseCase, tmp_path_fac
     read(shown)
 
 
+@FEWER
+@given(case=phase_cases(), data=st.data())
+def test_any_run_of_several_processes_can_be_drawn_whatever_it_lacks(
+    case: PhaseCase, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("page")
+    script = scripted_phases(case)
+    index = data.draw(st.integers(0, len(script) - 1))
+    times = data.draw(st.sampled_from([0, 2]))
+    write_records(folder, [*script[:index], *[script[index]] * times, *script[index + 1 :]])
+    read(page_of(report_of(folder), records(folder)["run"]))
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_critic_in_any_order_is_drawn_where_it_was_and_beside_no_plan(tmp_path: Path, fault: bool) -> None:
+    critic = phase_plan(minibatches=(8,))
+    schedule = phase_plan(critic=critic, critic_order="free")
+    script = scripted_phases(PhaseCase(schedule=schedule))
+    lost = next(
+        i for i, (process, e) in enumerate(script) if isinstance(e, Update) and e.role == "policy" and e.index == 2
+    )
+    write_records(tmp_path, [*script[:lost], *script[lost + 1 :]] if fault else script)
+    shown = page_of(report_of(tmp_path), records(tmp_path)["run"])
+    assert bool(shown.timeline.differing) is fault
+    row = next(row for row in shown.timeline.rows if row.number == 1)
+    assert row.differs is fault
+    assert any(moment.critic for window in row.windows for moment in window.observed)
+    assert not row.has_plan
+    assert not any(window.missing for window in row.windows)
+
+
 def test_the_trainer_that_a_finding_names_is_drawn(tmp_path: Path) -> None:
     script = scripted_phases(PhaseCase(schedule=phase_plan(world_size=2)))
     lost = next(
@@ -303,6 +335,18 @@ def test_a_long_run_is_condensed(tmp_path: Path) -> None:
     assert differing.differing >= 1
     assert len(shown.timeline.rows) == 5
     assert len(page_html(shown)) < 200_000
+
+
+def test_memory_does_not_grow_with_the_run() -> None:
+    peaks = []
+    for updates in (3000, 12000):
+        events = scripted_run(make_plan(rows=400, iterations=2, max_steps=updates))
+        tracemalloc.start()
+        shown = timeline_of(iter(events), rank=0, ranks=1, rollouts=updates // 2, problem=None)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert shown.cells[-1].last == updates // 2 - 1
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 @pytest.mark.parametrize("lost", [None, 5, 150, 298])

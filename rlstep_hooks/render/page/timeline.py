@@ -266,9 +266,7 @@ class _Row:
         observed = self._kept | dict(self._recent)
         if not observed:
             return None
-        planned: dict[int, tuple[Moment, ...]] = {}
-        if (differs or cut_short) and schedule is not None and self._position is not None and self._rollout is not None:
-            planned = self._planned(schedule, self._position, self._rollout, set(observed))
+        planned = self._planned(schedule, set(observed)) if schedule is not None and (differs or cut_short) else {}
         numbers = sorted(observed | planned)
         lacking = self._missing(observed, cut_short=cut_short)
         return RolloutRow(
@@ -299,17 +297,20 @@ class _Row:
         ends = first is not None and bool(windows[first][0].expected)
         return range(first - 1, first) if first is not None and ends else range(0)
 
-    def _planned(
-        self, schedule: Schedule, position: Position, rollout: Rollout, wanted: set[int]
-    ) -> dict[int, tuple[Moment, ...]]:
-        """The stretches that the plan has for this rollout, of those wanted; and a few more where it has more."""
-        last = max(wanted) + LAST_WINDOWS
+    def _planned(self, schedule: Schedule, wanted: set[int]) -> dict[int, tuple[Moment, ...]]:
+        """The stretches that the plan has for this rollout, of those wanted; and a few more where it has more.
+
+        None where the plan leaves the order of policy and critic free: its stretches would not stand beside those observed.
+        """
+        free = schedule.critic is not None and schedule.critic_order == "free"
+        if free or self._position is None or self._rollout is None:
+            return {}
         planned = {}
-        for number_, window in enumerate(_windows(self._expected(schedule, position, rollout))):
-            if number_ > last:
+        for index, window in enumerate(_windows(self._expected(schedule, self._position, self._rollout))):
+            if index > max(wanted) + LAST_WINDOWS:
                 break
-            if number_ in wanted or number_ > max(wanted):
-                planned[number_] = window
+            if index in wanted or index > max(wanted):
+                planned[index] = window
         return planned
 
     def _expected(self, schedule: Schedule, position: Position, rollout: Rollout) -> Iterator[Moment]:
