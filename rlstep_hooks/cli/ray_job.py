@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.controlled import ray_sink
 from rlstep_hooks.frameworks.openrlhf.launch import HOOK
 from rlstep_hooks.injection import SITE
 
@@ -38,13 +39,12 @@ def needed(folder: Path, framework: str, inherited: Mapping[str, str]) -> dict[s
     """The variables with which a job is audited.
 
     Args:
-        folder: Where to record, on a disk that all machines share.
+        folder: Where to record, on a disk that all machines share unless they record through Ray.
         framework: The reader's name; empty where it is not known.
         inherited: The environment of this process.
     """
     variables = {"RLSTEP_DIR": str(folder.absolute())}
-    if "RLSTEP_ON_FAIL" in inherited:
-        variables["RLSTEP_ON_FAIL"] = inherited["RLSTEP_ON_FAIL"]
+    variables |= {name: inherited[name] for name in ("RLSTEP_ON_FAIL", ray_sink.SETTING) if name in inherited}
     if framework == "openrlhf":
         variables["RAY_RUNTIME_ENV_HOOK"] = HOOK
     elif framework != "verl":  # verl 0.9 loads the package by itself
@@ -127,5 +127,10 @@ def advice(command: Sequence[str], folder: Path, framework: str, inherited: Mapp
             return ""
         verb = f"put this in place of its {found.where}" if found.where else "add this to `ray job submit`"
         text = f"{begin}{verb}:\n  --runtime-env-json={shlex.quote(json.dumps(complete))}"
-    text += f"\nrlstep: all machines of the cluster must share {folder.absolute()} and have rlstep-hooks installed"
+    share = f"have rlstep-hooks installed and share {folder.absolute()} (or record through Ray: {ray_sink.SETTING}=ray)"
+    if ray_sink.SETTING in variables:
+        share = (
+            f"have rlstep-hooks installed; records are in {folder.absolute()} on the machine of the run's controller"
+        )
+    text += f"\nrlstep: all machines of the cluster must {share}"
     return text + (", at the path that PYTHONPATH names." if "PYTHONPATH" in variables else ".")

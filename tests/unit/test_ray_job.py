@@ -104,3 +104,11 @@ def test_a_script_that_submits_is_told_what_to_add(tmp_path: Path) -> None:
 )
 def test_other_commands_are_told_nothing(command: list[str]) -> None:
     assert advice(command, FOLDER, "verl", {}) == ""
+
+
+def test_where_records_go_through_ray_no_disk_is_asked_for() -> None:
+    assert "share /shared/rlstep (or record through Ray: RLSTEP_SINK=ray)" in said(framework="verl")
+    through = said(framework="verl", RLSTEP_SINK="ray")
+    assert as_given(through)["env_vars"] == {"RLSTEP_DIR": "/shared/rlstep", "RLSTEP_SINK": "ray"}
+    assert "share" not in through.splitlines()[-1].replace("/shared", "")
+    assert "on the machine of the run's controller" in through
