@@ -27,7 +27,8 @@ from rlstep_hooks.events import (
 from rlstep_hooks.ledger import FolderLedger, rank_process, records
 from rlstep_hooks.render.page import pictures
 from rlstep_hooks.render.page.build import page_of
-from rlstep_hooks.render.page.timeline import CELLS, FIRST_WINDOWS, LAST_WINDOWS, timeline_of
+from rlstep_hooks.render.page.row import FIRST, LAST
+from rlstep_hooks.render.page.timeline import CELLS, timeline_of
 from rlstep_hooks.render.page.writer import page_html
 from rlstep_hooks.replay import report_of, trainer_events
 from tests.unit.scripted import Case, cases, make_plan, scripted_run, started
@@ -71,7 +72,7 @@ def singly(moments: Iterable[Moment]) -> list[str]:
 
 
 def observed(row: RolloutRow) -> list[str]:
-    return [kind for window in row.windows for kind in singly(window.observed)]
+    return [kind for stretch in row.stretches for kind in singly(stretch.observed)]
 
 
 class Reader(HTMLParser):
@@ -121,11 +122,11 @@ def test_a_run_as_planned_has_every_rollout_in_a_cell_and_the_first_in_detail(tm
     assert [row.number for row in shown.timeline.rows] == [0, 1, 2, 3, 4]
     assert not any(row.differs or row.cut_short or row.has_plan for row in shown.timeline.rows)
     first = shown.timeline.rows[0]
-    assert [singly(window.observed) for window in first.windows] == [
+    assert [singly(stretch.observed) for stretch in first.stretches] == [
         ["rollout", "refresh"],
         *[["microbatch", "microbatch", "update"]] * 3,
     ]
-    lags = [moment.lag for window in first.windows[1:] for moment in window.observed if moment.kind == "microbatch"]
+    lags = [moment.lag for stretch in first.stretches[1:] for moment in stretch.observed if moment.kind == "microbatch"]
     assert lags == [0, 1, 2]
 
 
@@ -139,9 +140,9 @@ def test_the_first_difference_is_zoomed_in_on_and_what_is_missing_is_named(tmp_p
     assert focus.number == number == shown.problem.where.rollout
     assert focus.differs
     assert {row.number for row in shown.timeline.rows} == set(range(number - 2, number + 3)) & set(range(20))
-    (differing,) = (moment for window in focus.windows for moment in window.observed if moment.expected)
+    (differing,) = (moment for stretch in focus.stretches for moment in stretch.observed if moment.expected)
     assert (differing.kind, differing.expected) == ("microbatch", "an update")
-    planned = [kind for window in focus.windows for kind in singly(window.planned)]
+    planned = [kind for stretch in focus.stretches for kind in singly(stretch.planned)]
     assert planned == ["rollout", "refresh", *["microbatch", "microbatch", "update"] * 3]
 
 
@@ -152,8 +153,8 @@ def test_an_update_that_a_push_of_weights_came_before_is_drawn_as_missing(tmp_pa
     )
     write_records(tmp_path, [*script[:lost], *script[lost + 1 :]])
     (focus,) = (row for row in page_of(report_of(tmp_path), records(tmp_path)["run"]).timeline.rows if row.focus)
-    assert [singly(window.missing) for window in focus.windows] == [[], [], ["update"], []]
-    assert focus.windows[3].observed[0].expected == "an update"
+    assert [singly(stretch.missing) for stretch in focus.stretches] == [[], [], ["update"], []]
+    assert focus.stretches[3].observed[0].expected == "an update"
 
 
 def test_a_rollout_that_comes_too_early_cuts_the_one_before_short(tmp_path: Path) -> None:
@@ -162,9 +163,9 @@ def test_a_rollout_that_comes_too_early_cuts_the_one_before_short(tmp_path: Path
     shown = page(tmp_path, cut)
     row = next(row for row in shown.timeline.rows if row.number == 1)
     assert row.cut_short
-    missing = [kind for window in row.windows for kind in singly(window.missing)]
+    missing = [kind for stretch in row.stretches for kind in singly(stretch.missing)]
     assert missing == ["microbatch", "microbatch", "update"] * 2
-    assert shown.timeline.rows[2].windows[0].observed[0].expected == "a micro-batch"
+    assert shown.timeline.rows[2].stretches[0].observed[0].expected == "a micro-batch"
 
 
 def _after_first_window(event: MicroBatch | Update) -> range:
@@ -184,7 +185,7 @@ def test_a_finding_on_a_micro_batch_marks_it(tmp_path: Path) -> None:
     assert shown.problem is not None
     assert shown.problem.where.microbatch == 30
     (row,) = (row for row in shown.timeline.rows if row.focus)
-    marked = [moment for window in row.windows for moment in window.observed if moment.expected]
+    marked = [moment for stretch in row.stretches for moment in stretch.observed if moment.expected]
     assert [(moment.kind, moment.lag, moment.times) for moment in marked] == [("microbatch", 0, 1)]
     assert not row.differs
     assert not row.has_plan
@@ -209,7 +210,7 @@ def test_any_run_as_planned_shows_its_events_and_no_difference(
 
 
 def _is_whole(row: RolloutRow) -> bool:
-    return len(row.windows) == row.windows_in_all
+    return len(row.stretches) == row.stretches_in_all
 
 
 @FEWER
@@ -270,9 +271,9 @@ def test_a_critic_in_any_order_is_drawn_where_it_was_and_beside_no_plan(tmp_path
     assert bool(shown.timeline.differing) is fault
     row = next(row for row in shown.timeline.rows if row.number == 1)
     assert row.differs is fault
-    assert any(moment.critic for window in row.windows for moment in window.observed)
+    assert any(moment.critic for stretch in row.stretches for moment in stretch.observed)
     assert not row.has_plan
-    assert not any(window.missing for window in row.windows)
+    assert not any(stretch.missing for stretch in row.stretches)
 
 
 def test_the_trainer_that_a_finding_names_is_drawn(tmp_path: Path) -> None:
@@ -354,20 +355,20 @@ def test_a_rollout_with_many_updates_shows_its_ends_and_the_difference(tmp_path:
     events = scripted_run(make_plan(iterations=300, max_steps=600))
     shown = page(tmp_path, events if lost is None else without(events, Update, lost))
     row = shown.timeline.rows[0]
-    assert row.windows_in_all >= 300
-    assert len(row.windows) <= FIRST_WINDOWS + 3 * LAST_WINDOWS + 2
-    numbers = [window.number for window in row.windows]
+    assert row.stretches_in_all >= 300
+    assert len(row.stretches) <= FIRST + 3 * LAST + 2
+    numbers = [stretch.number for stretch in row.stretches]
     assert numbers == sorted(set(numbers))
-    marked = [window.number for window in row.windows if any(moment.expected for moment in window.observed)]
+    marked = [stretch.number for stretch in row.stretches if any(moment.expected for moment in stretch.observed)]
     assert marked == ([] if lost is None else [lost + 1])
     assert "more …" in read(shown).text
 
 
 def test_many_equal_micro_batches_become_one_box(tmp_path: Path) -> None:
     shown = page(tmp_path, scripted_run(make_plan(accumulation=64, max_steps=3, rows=640)))
-    window = shown.timeline.rows[0].windows[1]
-    assert [(moment.kind, moment.times) for moment in window.observed] == [("microbatch", 64), ("update", 1)]
-    assert "0 x 64" in pictures.observed_stretch(window.observed, ())
+    stretch = shown.timeline.rows[0].stretches[1]
+    assert [(moment.kind, moment.times) for moment in stretch.observed] == [("microbatch", 64), ("update", 1)]
+    assert "0 x 64" in pictures.observed_stretch(stretch.observed, ())
 
 
 # The page

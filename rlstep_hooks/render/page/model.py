@@ -22,6 +22,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
     """What stands in the picture."""
     lag: int | None = None
+    samples: int | None = None
+    """Of a micro-batch; None where those of several differ, or the data decides."""
     critic: bool = False
     skipped: bool = False
     """Whether it is an update that was not applied."""
@@ -30,7 +32,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """What was expected here; empty where nothing was found at it."""
 
 
-class Window(msgspec.Struct, frozen=True):
+class Stretch(msgspec.Struct, frozen=True):
     """A stretch of one rollout: what comes with the rollout, the micro-batches of one update, or what follows the last update."""
 
     number: int
@@ -46,9 +48,9 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int | None
     """Counts training rollouts from 0; None for what came before the first."""
-    windows: tuple[Window, ...]
+    stretches: tuple[Stretch, ...]
     """Of a long rollout only the first, the last, and those around the first difference."""
-    windows_in_all: int
+    stretches_in_all: int
     differs: bool = False
     cut_short: bool = False
     """Whether the plan had more of it when something else came."""
@@ -65,12 +67,12 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def differences(self) -> tuple[Moment, ...]:
         """What is not as planned, in order."""
-        return tuple(moment for window in self.windows for moment in window.observed if moment.expected)
+        return tuple(moment for stretch in self.stretches for moment in stretch.observed if moment.expected)
 
     @property
     def has_plan(self) -> bool:
         """Whether the plan is shown beside what was observed."""
-        return any(window.planned for window in self.windows)
+        return any(stretch.planned for stretch in self.stretches)
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 from markupsafe import Markup
 
-from rlstep_hooks.render.words import printable
+from rlstep_hooks.render.words import number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +85,7 @@ def _stretch(shown: Sequence[tuple[Moment, str]], whose: str) -> Markup:
 
 def _described(moment: Moment, how: str) -> str:
     words = f"{moment.times} times {moment.words}" if moment.times > 1 else moment.words
+    words += f" of {number(moment.samples, 'samples')}" if moment.samples is not None else ""
     words = f"missing: {words}" if how == "missing" else words
     return f"{words} (expected {moment.expected})" if moment.expected else words
 
