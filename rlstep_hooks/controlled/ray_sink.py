@@ -180,14 +180,19 @@ class RayLedger:
             print(f"rlstep: not evaluated: {self._process}: {self._trouble}", flush=True)
 
     def _find(self) -> Any:
-        """The actor, once its controller has made it."""
+        """The actor, once its controller has made it.
+
+        Raises:
+            LookupError: This process has no Ray, or has it no more.
+        """
         import ray
 
-        while True:
+        while ray.is_initialized():  # or the look itself would start one
             try:
                 return ray.get_actor(self._name, namespace=NAMESPACE)
             except ValueError:
                 time.sleep(LOOK_AGAIN)
+        raise LookupError("Ray is not running in this process")
 
     def _send_all(self, actor: Any) -> None:
         while True:
