@@ -54,10 +54,9 @@ def sentence(report: Report) -> str:
         reason = next((reasons[topic] for topic in ("order", "record", "samples") if topic in reasons), "")
         reason = reason or next(iter(reasons.values()), "nothing was observed that could be compared with a plan")
         return f"The run could not be compared with its plan: {reason}."
-    passed = [rule for rule in report.rules if rule.verdict == "PASS"]
-    checks = sum(rule.checks for rule in passed)
-    text = f"No difference from the plan in {number(report.counts.rollouts, 'rollouts')}: {number(len(passed), 'rules')} passed"
-    text += f", {number(checks, 'comparisons')} in all."
+    checks = sum(rule.checks for rule in report.rules if rule.verdict == "PASS")
+    made = f"{number(report.counts.rollouts, 'rollouts')} and {number(report.counts.updates, 'updates')}"
+    text = f"No difference from the plan in {made}, after {number(checks, 'comparisons')}."
     return text if problem is None else f"{text} To look at: {problem.title}. {_place(problem)}".rstrip()
 
 

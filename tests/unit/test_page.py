@@ -371,6 +371,16 @@ def test_many_equal_micro_batches_become_one_box(tmp_path: Path) -> None:
     assert "0 x 64" in pictures.observed_stretch(stretch.observed, ())
 
 
+def test_micro_batches_of_any_size_become_one_box(tmp_path: Path) -> None:
+    schedule = phase_plan(samples=24, minibatches=(24,), microbatch=None)
+    write_records(tmp_path, scripted_phases(PhaseCase(schedule=schedule)))
+    rows = page_of(report_of(tmp_path), records(tmp_path)["run"]).timeline.rows
+    stretch = next(row for row in rows if row.number == 0).stretches[1]
+    assert [moment.kind for moment in stretch.observed] == ["microbatch", "update"]
+    assert stretch.observed[0].times > 1
+    assert stretch.observed[0].samples is None
+
+
 # The page
 
 

@@ -38,17 +38,20 @@ def begins_stretch(stretch: list[Moment], moment: Moment) -> bool:
 
 
 def append_moment(stretch: list[Moment], moment: Moment) -> None:
-    """Add a moment; micro-batches in a row that differ at most in their size become one."""
+    """Add a moment; equal ones in a row become one, and so do micro-batches that differ in nothing but their size."""
     last = stretch[-1] if stretch else None
-    if last is None or moment.kind != "microbatch" or _key(last) != _key(moment):
+    if last is None or moment.kind not in _REPEATED or _key(last) != _key(moment):
         stretch.append(moment)
         return
     same = last.samples == moment.samples
     stretch[-1] = msgspec.structs.replace(last, times=last.times + 1, samples=last.samples if same else None)
 
 
-def _key(moment: Moment) -> tuple[str, int | None, bool, str]:
-    return moment.kind, moment.lag, moment.critic, moment.expected
+_REPEATED = ("microbatch", "refresh", "weight_sync", "epoch_end")
+
+
+def _key(moment: Moment) -> Moment:
+    return msgspec.structs.replace(moment, times=1, samples=None)
 
 
 def stretches(moments: Iterable[Moment]) -> Iterator[tuple[Moment, ...]]:
