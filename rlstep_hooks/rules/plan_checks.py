@@ -257,11 +257,14 @@ class TooFewRows(PlanRule):
     def check(self, reading: Reading) -> Finding | None:
         """Compare rows with the prompts of a rollout."""
         schedule = reading.schedule
-        if schedule.rows is None or schedule.rows >= schedule.prompts_per_rollout:
+        # TRL 0.16 takes rows for all rollouts of a cycle at a time.
+        needed = schedule.prompts_per_rollout * schedule.rollouts_per_cycle
+        if schedule.rows is None or schedule.rows >= needed:
             return None
         none = schedule.rollouts == 0
+        several = f"{schedule.rollouts_per_cycle} rollouts" if schedule.rollouts_per_cycle > 1 else "one rollout"
         return self.found(
-            expected=f"at least {schedule.prompts_per_rollout} rows, the prompts of one rollout",
+            expected=f"at least {needed} rows, the prompts of {several}",
             observed=f"{schedule.rows} rows",
             why="the loader drops what does not fill a rollout: there is none at all"
             if none

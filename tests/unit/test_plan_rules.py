@@ -15,6 +15,7 @@ from rlstep_hooks.readers.phases import Passes, schedule_in_phases
 from rlstep_hooks.rules import RULES
 from rlstep_hooks.rules.plan_checks import PLAN_RULES, REPORTS, Refused, check_plan
 from tests.golden.reading import planned
+from tests.unit.scripted import RELEASES, make_plan
 
 if TYPE_CHECKING:
     from rlstep_hooks.report import Finding
@@ -51,6 +52,7 @@ WRONG = [
     ("RLS506", "info", make(passes=Passes.dropping(650, 64, epochs=1)), {}),
     ("RLS506", "warning", make(passes=Passes.dropping(650, 64, epochs=1), rows_reshuffled=False), {}),
     ("RLS510", "error", make(passes=Passes.dropping(63, 64, epochs=3)), {}),
+    ("RLS510", "error", make_plan(release=RELEASES[0], accumulation=2, rows=1), {}),
     ("RLS510", "warning", make(passes=Passes.keeping(63, 64, epochs=3)), {}),
     ("RLS511", "error", make(updates=0), {}),
     ("RLS511", "error", make(frozen_rollouts=20), {}),
@@ -79,6 +81,7 @@ RIGHT = [
     ("RLS115", make(minibatches=(64,) * 8), {}),
     ("RLS115", make(minibatches=(128,) * 4), {"minibatch_unit": "samples"}),
     ("RLS510", make(passes=Passes.dropping(64, 64, epochs=1)), {}),
+    ("RLS510", make_plan(release=RELEASES[0], accumulation=2, rows=2), {}),
     ("RLS511", make(passes=Passes.dropping(None, 64, epochs=1)), {}),
     ("RLS601", make(lr_horizon=20), {"lr_constant": True}),
     ("RLS604", make(), {"lr_warmup": 39}),
