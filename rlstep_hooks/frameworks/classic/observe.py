@@ -200,7 +200,7 @@ class LoopObserver:
             with self._ratio_guard:
                 if new_logprobs is not None:
                     self._see_dtype(new_logprobs)
-                refreshed = self._refreshed_rows(rows, old_logprobs)
+                refreshed = None if rows is None else self._refreshed_rows(indices, old_logprobs)
                 self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
 
     def _rows(self, indices: Tensor | Sequence[int]) -> tuple[int, ...] | None:
@@ -210,14 +210,16 @@ class LoopObserver:
                 "samples", "indices are on a device, and reading them would make the loop wait for it"
             )
             return None
-        plain = indices.tolist() if hasattr(indices, "tolist") else indices
-        return tuple(int(row) + self._samples if row < 0 else int(row) for row in plain)
+        rows = tuple(indices.tolist() if hasattr(indices, "tolist") else map(int, indices))
+        if min(rows, default=0) < 0:
+            rows = tuple(row + self._samples if row < 0 else row for row in rows)
+        return rows
 
-    def _refreshed_rows(self, rows: tuple[int, ...] | None, old: Tensor) -> Tensor | None:
+    def _refreshed_rows(self, indices: Any, old: Tensor) -> Tensor | None:
         """What the refresh computed for these samples; None where it was not handed over."""
-        if rows is None or self._old is None:
+        if self._old is None:
             return None
-        known = self._old[list(rows)]
+        known = self._old[torch.as_tensor(indices, device=self._old.device)]
         return known if known.shape == old.shape else None
 
     def _see_dtype(self, log_probs: Tensor) -> None:
