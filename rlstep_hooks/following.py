@@ -17,7 +17,7 @@ from rlstep_hooks.controlled.tail import Tail
 from rlstep_hooks.events import Attached, Generated, Phase, Rollout, RunEnded, RunStarted, Unobserved
 from rlstep_hooks.judge import Judge
 from rlstep_hooks.ledger import CONTROLLER, record_files
-from rlstep_hooks.report import Finding
+from rlstep_hooks.report import Finding, Verdict
 from rlstep_hooks.standing import Standing, Tally
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     """What one look at a run brought."""
 
     now: Standing
+    verdict: Verdict
+    """So far, of all processes together."""
     rollout_over: Standing | None = None
     """Where the run stood when its latest rollout was trained, with the largest |log ratio| of all that ended since the last look;
     None if none did."""
@@ -111,8 +113,6 @@ class FollowedRun:
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
         self.run = run
-        self.failed = False
-        """Whether an error was found so far, on any process."""
         self._processes: dict[str, _Process] = {}
         self._tally = Tally()
         self._teller: _Process | None = None
@@ -135,6 +135,7 @@ class FollowedRun:
                 self._read(process)
         return News(
             now=self._tally.standing,
+            verdict=self._verdict,
             rollout_over=self._news.rollout_over,
             started=self._news.started,
             errors=tuple(self._news.errors),
@@ -154,6 +155,14 @@ class FollowedRun:
     def complete(self) -> bool:
         """Whether the process whose events are counted has written its end."""
         return self._teller is not None and self._teller.judge.ended is not None
+
+    @property
+    def _verdict(self) -> Verdict:
+        judged = [process.judge for process in self._processes.values() if not process.judged_elsewhere]
+        if any(judge.failed for judge in judged):
+            return "FAIL"
+        known = bool(judged) and all(judge.verdict == "PASS" for judge in judged)
+        return "PASS" if known else "NOT_EVALUATED"
 
     def _judge_of(self, record: Record) -> Judge | ControlledRun:
         if record.process == CONTROLLER:
@@ -181,7 +190,6 @@ class FollowedRun:
                     self._news.started = heard
                 elif isinstance(heard, Unobserved):
                     self._news.unobserved.append(heard)
-        self.failed = self.failed or process.judge.failed
         started = process.judge.run
         for finding in findings:
             if finding.severity == "error" and finding.code not in self._told:

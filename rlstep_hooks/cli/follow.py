@@ -39,14 +39,13 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
     news = run.look()
     if run.over:
         return
-    console.print(
-        f"rlstep: following {run.run} in {folder}; Ctrl-C ends this, not the run", style="dim", highlight=False
-    )
+    head = f"rlstep: following {run.run} in {folder}; Ctrl-C ends this, not the run"
+    console.print(head, style="dim", highlight=False, soft_wrap=True)
     view = Redrawn(console) if console.is_terminal else Lines(console)
     try:
         ended_at = None
         while not run.over:
-            view.show(news, failed=run.failed)
+            view.show(news)
             if run.complete and ended_at is None:
                 ended_at = time.monotonic()
             if ended_at is not None and time.monotonic() - ended_at > RECORD_WAIT:

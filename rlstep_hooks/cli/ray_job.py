@@ -44,7 +44,9 @@ def needed(folder: Path, framework: str, inherited: Mapping[str, str]) -> dict[s
         inherited: The environment of this process.
     """
     variables = {"RLSTEP_DIR": str(folder.absolute())}
-    variables |= {name: inherited[name] for name in ("RLSTEP_ON_FAIL", ray_sink.SETTING) if name in inherited}
+    variables |= {
+        name: inherited[name] for name in ("RLSTEP_ON_FAIL", "RLSTEP_SCALARS", ray_sink.SETTING) if name in inherited
+    }
     if framework == "openrlhf":
         variables["RAY_RUNTIME_ENV_HOOK"] = HOOK
     elif framework != "verl":  # verl 0.9 loads the package by itself

@@ -50,14 +50,14 @@ class Watch:
                 self._runs[name] = FollowedRun(self._folder, name)
         for run in self._runs.values():
             if not run.complete:
-                self._tell(run.look(), failed=run.failed)
+                self._tell(run.look())
 
-    def _tell(self, news: News, *, failed: bool) -> None:
+    def _tell(self, news: News) -> None:
         if news.started is not None:
             self._tell_plan(news.started)
         for unknown in news.unobserved:
             self._lines.say(f"rlstep: not evaluated ({unknown.what}): {unknown.why}", style="yellow")
-        self._lines.show(news, failed=failed)
+        self._lines.show(news)
 
     def _tell_plan(self, started: RunStarted) -> None:
         """The live configuration decides: of its plan, what was not read from the command is printed."""

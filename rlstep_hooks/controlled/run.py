@@ -11,7 +11,7 @@ from rlstep_hooks.controlled.compose import TrainerPhases, TrainerStream
 from rlstep_hooks.events import TOPICS, AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
 from rlstep_hooks.judge import Judge, merge_findings
 from rlstep_hooks.ranks import listed, shape
-from rlstep_hooks.report import Counts, Finding, Report, RuleOutcome, Summary, Where
+from rlstep_hooks.report import Counts, Finding, Report, RuleOutcome, Summary, Verdict, Where
 from rlstep_hooks.rules.observation import ProcessMissing, RanksDisagree
 
 if TYPE_CHECKING:
@@ -105,6 +105,14 @@ class ControlledRun:
     def age(self) -> int | None:
         """Updates that the engine's oldest weights were behind the policy at the latest rollout; None where it is not known."""
         return self._trainers[0].judge.age if self._trainers else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict so far; PASS only if all trainers pass."""
+        if self.failed:
+            return "FAIL"
+        known = bool(self._trainers) and all(trainer.judge.verdict == "PASS" for trainer in self._trainers)
+        return "PASS" if known else "NOT_EVALUATED"
 
     def summary(self) -> Summary:
         """What a report says of the run so far, in short."""

@@ -223,12 +223,14 @@ class Settings:
     def unused(self) -> list[Setting]:
         """Settings that were given and that nothing asked for, in the order of the command.
 
-        A keyword of a Python call stands here under two names (with its class and without); one of them is enough.
+        A keyword of a Python call stands here under two names (with its class and without); one of them is enough. Its arguments without a
+        name are left out.
         """
         places = {setting.place for setting in self.used if setting.place.line}
         left = []
         for name, setting in self._given.items():
-            if name not in self._read and setting.place not in places:
+            named = not name.rpartition(".")[2].isdigit()
+            if named and name not in self._read and setting.place not in places:
                 left.append(setting)
                 if setting.place.line:
                     places.add(setting.place)

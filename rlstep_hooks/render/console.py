@@ -182,7 +182,7 @@ class LiveListener:
 
     def _line(self, judge: Judge | ControlledRun) -> str:
         width = self._console.width - 2 if self._status is not None else None
-        return live_line(self._tally.standing, failed=judge.failed, width=width)
+        return live_line(self._tally.standing, judge.verdict, width=width)
 
     def finished(self, report: Report) -> None:
         """Take the line away."""

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from rlstep_hooks.following import News
-    from rlstep_hooks.report import Finding
+    from rlstep_hooks.report import Finding, Verdict
     from rlstep_hooks.standing import Standing
 
 EVERY = 5.0
 """Seconds between two plain lines, at least: runs with quicker rollouts leave some out."""
+
+_VERDICTS: dict[Verdict, str] = {"PASS": "PASS so far", "FAIL": "FAIL", "NOT_EVALUATED": "NOT EVALUATED so far"}
+_STYLES: dict[Verdict, str] = {"PASS": "cyan", "FAIL": "red", "NOT_EVALUATED": "yellow"}
 
 _LARGEST = 700.0
 """The largest logarithm that a float holds the exponential of, nearly."""
@@ -32,12 +35,12 @@ _FRESH_LINE = "\r\x1b[K"
 """For a terminal: to the start of the line, and clear it. A progress bar that stands there draws itself again."""
 
 
-def live_line(standing: Standing, *, failed: bool, width: int | None = None) -> str:
+def live_line(standing: Standing, verdict: Verdict, *, width: int | None = None) -> str:
     """Rollouts, updates, lag, the range that |log ratio| leaves to the ratio, and the verdict so far.
 
     Args:
         standing: Where the run stands.
-        failed: Whether an error was found.
+        verdict: The verdict so far.
         width: Columns that there are; what matters least is left out where they are too few.
     """
     schedule = standing.schedule
@@ -45,14 +48,14 @@ def live_line(standing: Standing, *, failed: bool, width: int | None = None) -> 
     updates = _of("update", standing.updates, schedule.updates if schedule is not None else None)
     lag = [] if standing.lag is None else [f"lag {standing.lag}"]
     ratio = [] if standing.max_abs_log_ratio is None else [f"ratio {_ratio_range(standing.max_abs_log_ratio)}"]
-    verdict = "FAIL" if failed else "PASS so far"
+    last = _VERDICTS[verdict]
     lines = [
         " · ".join(parts)
         for parts in (
-            [rollouts, updates, *lag, *ratio, verdict],
-            [rollouts, updates, *ratio, verdict],
-            [rollouts, updates, verdict],
-            [updates, verdict],
+            [rollouts, updates, *lag, *ratio, last],
+            [rollouts, updates, *ratio, last],
+            [rollouts, updates, last],
+            [updates, last],
         )
     ]
     return next((line for line in lines if width is None or len(line) <= width), lines[-1])
@@ -91,7 +94,7 @@ class Lines:
         self._next = 0.0
         self._waiting: Standing | None = None
 
-    def show(self, news: News, *, failed: bool) -> None:
+    def show(self, news: News) -> None:
         """Print what is new."""
         for finding in news.errors:
             self.say(error_line(finding), style="bold red")
@@ -99,7 +102,7 @@ class Lines:
             self._waiting = news.rollout_over.since(self._waiting)
         if self._waiting is not None and time.monotonic() >= self._next:
             self._next = time.monotonic() + EVERY
-            self.say(live_line(self._waiting, failed=failed), style="red" if failed else "cyan")
+            self.say(live_line(self._waiting, news.verdict), style=_STYLES[news.verdict])
             self._waiting = None
 
     def say(self, text: str, *, style: str = "") -> None:
@@ -130,13 +133,13 @@ class Redrawn:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, news: News, *, failed: bool) -> None:
+    def show(self, news: News) -> None:
         """Bring the line up to date."""
         console = self._live.console
         for finding in news.errors:
             console.print(Text(error_line(finding), style="bold red"))
-        line = live_line(news.now, failed=failed, width=console.width)
-        self._live.update(Text(line, style="red" if failed else "cyan", no_wrap=True), refresh=True)
+        line = live_line(news.now, news.verdict, width=console.width)
+        self._live.update(Text(line, style=_STYLES[news.verdict], no_wrap=True), refresh=True)
 
     def close(self) -> None:
         """Take the line away."""

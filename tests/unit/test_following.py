@@ -79,7 +79,7 @@ def test_a_record_may_appear_late_grow_by_parts_of_lines_and_end(tmp_path: Path)
             assert news.errors == ()
     assert run.over
     assert run.complete
-    assert not run.failed
+    assert news.verdict == "PASS"
     assert seen == sorted(seen, key=lambda numbers: numbers[:2])
     assert seen[-1] == (PLAN.rollouts, PLAN.updates, 1)
     assert [numbers(standing) for standing in over] == [(k, 2 * k, 1) for k in range(1, 7)]
@@ -134,6 +134,19 @@ def test_only_new_bytes_are_read_and_none_are_kept(tmp_path: Path, monkeypatch: 
     assert not run.look().unobserved, "what was read is not read again"
 
 
+def test_what_cannot_be_judged_is_not_shown_as_passed(tmp_path: Path) -> None:
+    events = scripted_run(PLAN)
+    append(tmp_path, events[:20])
+    run = FollowedRun(tmp_path, "run")
+    assert run.look().verdict == "PASS"
+    with (tmp_path / "run.rank0.jsonl").open("ab") as file:
+        file.write(b"no event\n")
+    append(tmp_path, events[20:])
+    last = run.look()
+    assert last.verdict == "NOT_EVALUATED"
+    assert [unknown.what for unknown in last.unobserved] == ["order"]
+
+
 # Errors
 
 
@@ -148,11 +161,12 @@ def test_an_error_is_said_when_it_happens_and_once(tmp_path: Path) -> None:
     events = early_rollout(PLAN)
     run = FollowedRun(tmp_path, "run")
     append(tmp_path, events[:-1])
-    assert run.look().errors == ()
-    assert not run.failed
+    news = run.look()
+    assert (news.errors, news.verdict) == ((), "PASS")
     append(tmp_path, events[-1:])
-    assert [error.code for error in run.look().errors].count("RLS201") == 1
-    assert run.failed
+    news = run.look()
+    assert [error.code for error in news.errors].count("RLS201") == 1
+    assert news.verdict == "FAIL"
     append(tmp_path, [Rollout(index=2, samples=4, policy_version=0, sampler_version=0)])
     assert "RLS201" not in [error.code for error in run.look().errors]
 
@@ -163,9 +177,9 @@ def test_an_error_of_another_process_names_it_and_two_that_find_the_same_say_it_
         first = msgspec.structs.replace(events[0], rank=rank, world_size=3)
         append(tmp_path, [first, *events[1:]], f"rank{rank}")
     run = FollowedRun(tmp_path, "run")
-    errors = run.look().errors
-    assert [(error.code, error.where.rank) for error in errors if error.code == "RLS201"] == [("RLS201", 1)]
-    assert run.failed
+    news = run.look()
+    assert [(error.code, error.where.rank) for error in news.errors if error.code == "RLS201"] == [("RLS201", 1)]
+    assert news.verdict == "FAIL"
 
 
 # Several processes
@@ -211,7 +225,9 @@ def test_a_trainer_without_a_record_is_waited_for_once(tmp_path: Path, monkeypat
     run = with_late_trainer(tmp_path)
     run.look()
     monkeypatch.setattr(following, "PATIENCE", 0.0)
-    assert numbers(run.look().now)[:2] == (4, 8)
+    last = run.look()
+    assert numbers(last.now)[:2] == (4, 8)
+    assert last.verdict == "NOT_EVALUATED", "one of the trainers is not known"
     assert run.over
 
 
@@ -265,9 +281,10 @@ def standing(**fields: object) -> Standing:
 
 
 def test_the_line() -> None:
-    line = live_line(standing(max_abs_log_ratio=0.03), failed=False)
+    line = live_line(standing(max_abs_log_ratio=0.03), "PASS")
     assert line == "rollout 12 of 6 · update 48 of 12 · lag 3 · ratio 0.97 to 1.03 · PASS so far"
-    assert live_line(Standing(), failed=True) == "rollout 0 of ? · update 0 of ? · FAIL"
+    assert live_line(Standing(), "FAIL") == "rollout 0 of ? · update 0 of ? · FAIL"
+    assert live_line(Standing(), "NOT_EVALUATED").endswith(" · NOT EVALUATED so far")
 
 
 @pytest.mark.parametrize(
@@ -282,12 +299,12 @@ def test_the_line() -> None:
     ],
 )
 def test_the_ratio_has_the_digits_that_it_needs(largest: float, words: str) -> None:
-    assert words in live_line(standing(max_abs_log_ratio=largest), failed=False)
+    assert words in live_line(standing(max_abs_log_ratio=largest), "PASS")
 
 
 @pytest.mark.parametrize("width", range(25, 90, 5))
 def test_a_narrow_terminal_keeps_the_verdict(width: int) -> None:
-    line = live_line(standing(max_abs_log_ratio=0.03), failed=False, width=width)
+    line = live_line(standing(max_abs_log_ratio=0.03), "PASS", width=width)
     assert line.endswith("PASS so far")
     assert len(line) <= max(width, 34)
 
@@ -299,7 +316,7 @@ FINDING = Finding(
 
 def news(rollout: int, largest: float, *errors: Finding) -> News:
     at = standing(rollouts=rollout, updates=4 * rollout, max_abs_log_ratio=largest)
-    return News(now=at, rollout_over=at, errors=errors)
+    return News(now=at, verdict="FAIL" if errors else "PASS", rollout_over=at, errors=errors)
 
 
 def test_lines_come_once_in_a_while_and_cover_what_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +326,7 @@ def test_lines_come_once_in_a_while_and_cover_what_came_between(monkeypatch: pyt
     lines = Lines(Console(file=out, width=40))
     for second in range(1, 8):
         clock = 100.0 + second
-        lines.show(news(second, 0.5 if second == 3 else 0.01), failed=False)
+        lines.show(news(second, 0.5 if second == 3 else 0.01))
     assert out.getvalue().split("\n") == [
         "",
         "rollout 1 of 6 · update 4 of 12 · lag 3 · ratio 0.99 to 1.01 · PASS so far",
@@ -322,15 +339,15 @@ def test_lines_come_once_in_a_while_and_cover_what_came_between(monkeypatch: pyt
 def test_an_error_does_not_wait_for_the_line() -> None:
     out = io.StringIO()
     lines = Lines(Console(file=out))
-    lines.show(news(1, 0.0), failed=False)
-    lines.show(news(2, 0.0, FINDING), failed=True)
+    lines.show(news(1, 0.0))
+    lines.show(news(2, 0.0, FINDING))
     assert out.getvalue().endswith("PASS so far\n\nFAIL: RLS304 Old log-probs changed at rollout 3\n")
 
 
 def test_in_a_terminal_a_line_takes_the_place_of_an_unfinished_bar() -> None:
     out = io.StringIO()
     lines = Lines(Console(file=out, force_terminal=True, color_system=None, width=200))
-    lines.show(news(1, 0.0), failed=False)
+    lines.show(news(1, 0.0))
     assert out.getvalue().startswith("\r\x1b[Krollout 1 of 6")
     assert out.getvalue().count("\x1b[") == 1, "the cursor is not moved otherwise"
 
@@ -338,8 +355,8 @@ def test_in_a_terminal_a_line_takes_the_place_of_an_unfinished_bar() -> None:
 def test_the_line_of_a_terminal_of_its_own_is_taken_away_and_errors_stay() -> None:
     out = io.StringIO()
     view = Redrawn(Console(file=out, force_terminal=True, color_system=None, width=100))
-    view.show(news(1, 0.0), failed=False)
-    view.show(news(2, 0.0, FINDING), failed=True)
+    view.show(news(1, 0.0))
+    view.show(news(2, 0.0, FINDING))
     view.close()
     assert "FAIL: RLS304 Old log-probs changed at rollout 3\n" in out.getvalue()
     assert "rollout 2 of 6" in out.getvalue()
