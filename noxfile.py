@@ -199,7 +199,8 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Overhead of the audit: paired runs with and without it. And how quickly a plan answers."""
-    install_trl(session, NEWEST)
+    """Overhead of the audit: paired runs with and without it. How quickly a plan answers, and how quickly events are judged."""
+    install_trl(session, NEWEST, *TESTS)
     session.run("python", "tests/bench/plan_speed.py")
+    session.run("python", "-m", "tests.bench.judge_speed")
     session.run("python", "tests/bench/trl_overhead.py", *session.posargs, env=OFFLINE)

@@ -109,13 +109,13 @@ class Conformance:
         differing = _DIFFERING.get(type(event))
         if differing is None or self._lost or self._held is not None or differing(self._next, event):
             differences = self._settle(event) + self._match(event)
-        else:
-            # As planned, like nearly every event: then this is all there is to do.
-            differences = []
-            self.checks += 1
-            self._advance(event.samples if isinstance(event, MicroBatch) else _outcome(event))
+            self._cursor.count(event)
+            return differences
+        # As planned, like nearly every event: then this is all there is to do.
+        self.checks += 1
+        self._advance(_outcome(event))
         self._cursor.count(event)
-        return differences
+        return []
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
         """Report a pass that ended because the run was over, held back until now: the end of training is what differs."""
@@ -296,7 +296,9 @@ def _outcome(event: OrderedEvent) -> Outcome:
 
 def observed_lag(event: MicroBatch) -> int | None:
     """Updates between the refresh (or, where nothing is refreshed, the rollout) and this forward; None if unseen."""
-    if event.role == "critic" or (event.old_source == "recompute" and event.old_version is None):
+    if event.role == "critic":
         return None
-    origin = event.old_version if event.old_version is not None else event.sampled_version
+    origin = event.old_version
+    if origin is None and event.old_source != "recompute":
+        origin = event.sampled_version
     return None if origin is None else event.policy_version - origin

@@ -319,10 +319,10 @@ class Judge:
         """Show numbers that arrived together to the rules, rule by rule, which costs least; findings in the order of the numbers."""
         found: list[tuple[int, Finding]] = []
         for rule, method in self._handlers[handler]:
-            for position, (values, event, place) in enumerate(arrived):
-                finding = method(values, event, place)
+            for numbers in arrived:
+                finding = method(*numbers)
                 if finding is not None:
-                    found.append((position, self._explain(rule, finding, None)))
+                    found.append((arrived.index(numbers), self._explain(rule, finding, None)))
         return [finding for _, finding in sorted(found, key=itemgetter(0))]
 
     def _add_to_lag(self, values: MicroBatchValues, event: MicroBatch) -> None:

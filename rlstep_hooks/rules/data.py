@@ -59,6 +59,16 @@ class _Samples:
         self.trained = 0
         """All of them, each as often as it was."""
 
+    def all_trained(self, passes: int) -> bool:
+        """Whether each of them, and nothing else, was trained exactly so often."""
+        times = self.times
+        return (
+            len(times) == self.size
+            and self.trained == self.size * passes
+            and max(times.values()) == passes
+            and 0 <= min(times) <= max(times) < self.size
+        )
+
     def train(self, rows: tuple[int, ...]) -> int:
         """Train some of them once more; how often the one that was trained most has been."""
         most = 0
@@ -132,6 +142,8 @@ class SamplesConserved(Rule):
                 continue
             self.checks += 1
             passes, size = self._passes(samples), samples.size
+            if samples.all_trained(passes):
+                continue
             times = [min(count, passes) for row, count in samples.times.items() if 0 <= row < size]
             if size * passes - sum(times) > passes * self._left_out(rollout, size):
                 never = size - len(times)
