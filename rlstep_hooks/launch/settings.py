@@ -223,8 +223,8 @@ class Settings:
     def unused(self) -> list[Setting]:
         """Settings that were given and that nothing asked for, in the order of the command.
 
-        A keyword of a Python call stands here under two names (with its class and without); one of them is enough. Its arguments without a
-        name are left out.
+        A keyword of a Python call stands here under two names (with its class and without); one of them is enough. Its arguments
+        without a name are left out.
         """
         places = {setting.place for setting in self.used if setting.place.line}
         left = []
