@@ -97,7 +97,7 @@ class Conformance:
             rollout=self._cursor.rollouts if isinstance(event, Rollout) else max(self._cursor.rollouts - 1, 0),
             update=self._cursor.updates,
             microbatch=self._cursor.microbatches,
-            epoch=self._cursor.epoch,
+            epoch=self._cursor.epoch if self.schedule.has_data_epochs else None,
         )
 
     def observe(self, event: OrderedEvent) -> list[Difference]:

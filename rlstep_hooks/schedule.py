@@ -266,6 +266,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def has_data_epochs(self) -> bool:
+        """Whether the run passes over rows; one that samples from an environment, and counts timesteps, has none."""
+        return self.step_unit != "timestep"
+
+    @property
     def samples_trained_per_rollout(self) -> int:
         """Samples of one pass over a rollout, padding included."""
         return sum(self.minibatches) if self.minibatches else self.samples_per_rollout

@@ -72,7 +72,7 @@ def count_rows(report: Report) -> list[CountRow]:
         CountRow(_samples_name(schedule), _planned_samples(schedule), counts.samples),
         CountRow("old log-prob refreshes", _planned_refreshes(schedule), counts.old_logprob_refreshes),
         CountRow("micro-batches", None, counts.microbatches),
-        CountRow("updates", schedule.updates if schedule else None, counts.updates),
+        CountRow(_updates_name(schedule), schedule.updates if schedule else None, counts.updates),
     ]
     critic = schedule.critic if schedule else None
     if critic is not None or counts.critic_updates:
@@ -85,6 +85,10 @@ def count_rows(report: Report) -> list[CountRow]:
     if counts.evaluations or counts.evaluation_rollouts:
         rows.append(CountRow("evaluation rollouts", None, counts.evaluation_rollouts))
     return rows
+
+
+def _updates_name(schedule: Schedule | None) -> str:
+    return "updates (at most)" if schedule is not None and schedule.updates_bound == "upper" else "updates"
 
 
 def _samples_name(schedule: Schedule | None) -> str:

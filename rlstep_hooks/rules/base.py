@@ -76,7 +76,7 @@ class Progress:
             rollout=max(self.rollouts - 1, 0) if rollout is None else rollout,
             update=self.update if update is None else update,
             microbatch=microbatch,
-            epoch=self.epoch,
+            epoch=self.epoch if self.schedule.has_data_epochs else None,
         )
 
     @staticmethod
