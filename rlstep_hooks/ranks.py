@@ -223,6 +223,8 @@ def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Fi
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(found))
     first = found[0]
     for other in found[1:]:
+        if _did_the_same(tails, first, other):
+            continue
         place = _first_difference(first, other)
         if place is not None:
             rollout, mine, theirs = place
@@ -240,6 +242,13 @@ def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Fi
             )
             return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(found))
     return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(found))
+
+
+def _did_the_same(tails: dict[int, Tail], *those: Record) -> bool:
+    """Whether whole records have the same checksum: of a thousand records, only those that differ are read."""
+    ends = [tails[record.rank].ended for record in those if record.rank in tails]
+    digests = {end.digest if end is not None else None for end in ends}
+    return len(ends) == len(those) and len(digests) == 1 and None not in digests
 
 
 def _first_difference(left: Record, right: Record) -> tuple[int, str, str] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from rlstep_hooks.events import (
     Unobserved,
     Update,
 )
-from rlstep_hooks.ledger import FolderLedger, rank_process
+from rlstep_hooks.ledger import FolderLedger, Record, rank_process
 from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.recorder import Recorder
 from tests.unit.scripted import make_plan, scripted_run
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 PLAN = make_plan(iterations=2, max_steps=8, world_size=2)
 Spoil = Callable[[AnyEvent], AnyEvent | None]
+MANY = 200
 
 
 def write(folder: Path, rank: int, spoil: Spoil = lambda event: event, *, local: int = 2) -> tuple[Report, RunStarted]:
@@ -95,6 +98,30 @@ def test_a_rank_that_differs_is_named_at_its_rollout(tmp_path: Path, spoil: Spoi
     [finding] = [f for f in merged.findings if f.code == "RLS902"]
     assert (finding.where.rollout, finding.where.rank) == (2, 1)
     assert merged.verdict == "FAIL"
+
+
+def test_many_records_are_never_all_open_and_only_those_that_differ_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, first = write(tmp_path, 0)
+    first = msgspec.structs.replace(first, world_size=MANY, local_world_size=MANY)
+    whole = (tmp_path / "run.rank0.jsonl").read_bytes()
+    for rank in range(1, MANY):
+        (tmp_path / f"run.rank{rank}.jsonl").write_bytes(whole)
+    (tmp_path / f"run.rank{MANY - 1}.jsonl").unlink()
+    write(tmp_path, MANY - 1, smaller)
+    read: list[int | None] = []
+    whole_record = Record.events
+    monkeypatch.setattr(Record, "events", lambda record: read.append(record.rank) or whole_record(record))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1]))
+    try:
+        merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert outcomes(merged) == {"RLS901": "PASS", "RLS902": "FAIL"}
+    assert [finding.where.rank for finding in merged.findings if finding.code == "RLS902"] == [MANY - 1]
+    assert set(read) == {0, MANY - 1}
 
 
 def test_a_rank_without_a_rollout_differs_after_the_last_common_one(tmp_path: Path) -> None:
