@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,8 @@ SCRIPT = scripted_phases(
 """Old log-probs, 2 updates and a push in each rollout, on 3 trainers."""
 
 SMALL = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+LIMIT = 120
+"""Seconds for a test, on a machine that is busy; all of them take 40 on one that is not."""
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_failure_threshold": 3}
 """A node that is gone is noticed within a second."""
 
@@ -41,8 +45,8 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "hea
 class Nodes:
     """A cluster of several nodes on this machine: the controller's, and those of trainers."""
 
-    def __init__(self) -> None:
-        head = SMALL | {"include_dashboard": False, "_system_config": QUICK}
+    def __init__(self, folder: str) -> None:
+        head = {"temp_dir": folder} | SMALL | {"include_dashboard": False, "_system_config": QUICK}
         self.cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
         self.others: list[Any] = []
 
@@ -60,17 +64,32 @@ class Nodes:
 
     def kill_last(self, trainer: Any) -> None:
         """End the last node and its trainer at once, as a machine ends."""
-        pid = ray.get(trainer.pid.remote())
+        pid = ray.get(trainer.pid.remote(), timeout=30)
         self.cluster.remove_node(self.others.pop(), allow_graceful=False)
         os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    nodes = Nodes()
+    # Of its own, so that no other Ray is found; short, because the paths of Ray's sockets are limited to 107 characters.
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    nodes = Nodes(folder)
     yield nodes
     ray.shutdown()
     nodes.cluster.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def time_limit() -> Iterator[None]:
+    def over(*_: object) -> None:
+        raise TimeoutError(f"the test took more than {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def of(process: str) -> list[AnyEvent]:
