@@ -431,6 +431,13 @@ def test_the_page_says_the_verdict_first_and_then_why(tmp_path: Path) -> None:
     assert [text.index(words) for words in first] == sorted(text.index(words) for words in first)
 
 
+def test_every_rule_stands_there_with_what_became_of_it(tmp_path: Path) -> None:
+    shown = page(tmp_path, without(scripted_run(PLAN), Update, 10))
+    text = " ".join(read(shown).text.split())
+    for rule in shown.report.rules:
+        assert f"{rule.code} {rule.title} {rule.verdict.replace('_', ' ').lower()}" in text
+
+
 def hostile_run() -> list[AnyEvent]:
     schedule = msgspec.structs.replace(PLAN, settings=HOSTILE, framework="<b>TRL</b>", step_means="</style>")
     first, *rest = scripted_run(schedule)
