@@ -192,13 +192,18 @@ class MissingUpdate(Rule):
         if not isinstance(expected, ExpectedUpdate) or isinstance(difference.observed, Update):
             return None
         self.checks += 1
-        after = f" after {expected.microbatches} micro-batches" if expected.microbatches else ""
+        count = expected.microbatches
+        after = f" after {count} micro-batch{'es' if count > 1 else ''}" if count else ""
         return self.fail(
             expected=name_of(expected) + after,
             observed=name_of(difference.observed),
             where=difference.where,
             why="gradients of a window that should have ended here are dropped or mixed into a later update",
-            fix="look for an accumulation setting changed in mid-run; fill whole windows in each data epoch",
+            fix=(
+                "look for an accumulation setting changed in mid-run; fill whole windows in each data epoch"
+                if self.schedule.loop == "loader"
+                else "look at where the optimizer steps: once after each mini-batch, whatever else the loop does"
+            ),
         )
 
     def _planned(self, role: str) -> str:
@@ -538,6 +543,7 @@ class UpdatesSaved(Rule):
         self._on_rollout = 0
         self._saved = 0
         self._rollouts = 0
+        self._settled = 0
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Settle the rollout before this one."""
@@ -569,6 +575,10 @@ class UpdatesSaved(Rule):
         if self.schedule.updates_bound != "upper" or not made:
             return
         self.checks += 1
-        saved = max(int(self.schedule.updates_per_rollout) - made, 0)
+        flush, planned = self.schedule.flush, int(self.schedule.updates_per_rollout)
+        if flush is not None and flush.covers(self._settled):
+            planned = self.schedule.microbatches_per_rollout or planned
+        self._settled += 1
+        saved = max(planned - made, 0)
         self._saved += saved
         self._rollouts += saved > 0
