@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.controlled import ray_sink
 from rlstep_hooks.frameworks.openrlhf.launch import HOOK
 from rlstep_hooks.injection import SITE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_SINK = "RLSTEP_SINK"  # as in `controlled/ray_sink.py`, whose import takes as long as all that a command waits for here
+_PASSED_ON = ("RLSTEP_ON_FAIL", "RLSTEP_SCALARS", _SINK)
 _SUBMITS = re.compile(r"\bray\s+job\s+submit\b")
 _LARGEST_SCRIPT = 1 << 20
 
@@ -44,9 +45,7 @@ def needed(folder: Path, framework: str, inherited: Mapping[str, str]) -> dict[s
         inherited: The environment of this process.
     """
     variables = {"RLSTEP_DIR": str(folder.absolute())}
-    variables |= {
-        name: inherited[name] for name in ("RLSTEP_ON_FAIL", "RLSTEP_SCALARS", ray_sink.SETTING) if name in inherited
-    }
+    variables |= {name: inherited[name] for name in _PASSED_ON if name in inherited}
     if framework == "openrlhf":
         variables["RAY_RUNTIME_ENV_HOOK"] = HOOK
     elif framework != "verl":  # verl 0.9 loads the package by itself
@@ -129,8 +128,8 @@ def advice(command: Sequence[str], folder: Path, framework: str, inherited: Mapp
             return ""
         verb = f"put this in place of its {found.where}" if found.where else "add this to `ray job submit`"
         text = f"{begin}{verb}:\n  --runtime-env-json={shlex.quote(json.dumps(complete))}"
-    share = f"have rlstep-hooks installed and share {folder.absolute()} (or record through Ray: {ray_sink.SETTING}=ray)"
-    if ray_sink.SETTING in variables:
+    share = f"have rlstep-hooks installed and share {folder.absolute()} (or record through Ray: {_SINK}=ray)"
+    if _SINK in variables:
         share = (
             f"have rlstep-hooks installed; records are in {folder.absolute()} on the machine of the run's controller"
         )

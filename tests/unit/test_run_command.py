@@ -300,7 +300,8 @@ def test_nothing_heavy_is_imported_before_the_command_starts() -> None:
     program = (
         "import sys; from rlstep_hooks.cli import app, run; from rlstep_hooks.cli.ahead import read_ahead\n"
         f"from rlstep_hooks.readers.launch_plan import Options; read_ahead({VERL!r}, Options)\n"
-        "print(*{name.split('.')[0] for name in sys.modules} & {'rich', 'torch', 'hydra', 'pyarrow', 'numpy'})"
+        "print(*{name.split('.')[0] for name in sys.modules} & {'rich', 'torch', 'hydra', 'pyarrow', 'numpy'})\n"
+        "print('rlstep_hooks.judge' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True)
-    assert done.stdout == "\n"
+    assert done.stdout == "\nFalse\n"
