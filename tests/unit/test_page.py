@@ -96,6 +96,8 @@ class Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+        if tag in ("td", "th", "dt", "dd", "li", "p"):
+            self.text += " "
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] != "style":
