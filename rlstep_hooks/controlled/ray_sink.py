@@ -115,6 +115,12 @@ def _actor_name(run: str) -> str:
     return f"rlstep-{run}"
 
 
+def _told(error: BaseException) -> str:
+    """An exception in a line: that of the actor where Ray hands it on, without Ray's pages about where it came from."""
+    said = describe(getattr(error, "cause", None) or error)
+    return said.splitlines()[0]
+
+
 class RayLedger:
     """One process's lines on their way to the actor of its run.
 
@@ -174,7 +180,7 @@ class RayLedger:
             self._send_all(self._find())
         except Exception as error:  # noqa: BLE001 - whatever ends the actor must not end training
             with self._lock:
-                self._trouble = f"recording stopped: {describe(error)}"
+                self._trouble = f"recording stopped: {_told(error)}"
                 self._over = True
                 self._waiting.clear()
             print(f"rlstep: not evaluated: {self._process}: {self._trouble}", flush=True)
@@ -266,7 +272,7 @@ class Sink:
             answer = answer or self._actor.alive.remote().future()
             if answer.done():
                 error = answer.exception()
-                self.trouble = f"the recording actor is gone: {describe(error)}" if error is not None else ""
+                self.trouble = f"the recording actor is gone: {_told(error)}" if error is not None else ""
                 answer = None
             if time.monotonic() - begun > PATIENCE:
                 self._given_up |= missing

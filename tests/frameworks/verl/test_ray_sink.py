@@ -129,7 +129,8 @@ def test_without_the_recording_actor_training_goes_on_and_nothing_is_claimed(nod
     assert time.monotonic() - begun < ray_sink.PATIENCE / 2
     assert not controller.dead
     assert (report.verdict, problems(report)) == ("NOT_EVALUATED", [])
-    assert "the recording actor is gone" in report.not_evaluated["order"]
+    assert report.not_evaluated["order"].startswith("the recording actor is gone: ActorDiedError: The actor")
+    assert "\n" not in report.not_evaluated["order"]
     again = report_of(tmp_path, "actor")
     assert (again.verdict, problems(again)) == ("NOT_EVALUATED", [])
     for process in trainers:
@@ -214,6 +215,10 @@ def test_a_second_process_of_the_same_name_leaves_the_first_record_alone(nodes: 
     wait_for(lambda: record_files(tmp_path).get("twice"))
     second.write(event)
     wait_for(lambda: stopped(second))
+    with pytest.raises(
+        OSError, match=r"^recording stopped: FileExistsError: twice.rank0.jsonl belongs to a process that"
+    ):
+        second.write(event)
     first.write(event)
     first.close()
     first._thread.join(10)
