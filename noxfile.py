@@ -70,7 +70,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_TH
 def install_trl(session: nox.Session, release: str, *more: str) -> None:
     # torch first and held: any other release of it brings gigabytes. TRL without its dependencies, which are pinned above.
     session.install(TORCH)
-    session.install(TORCH, *PINS[TRL[release]], *COMMON, *more)
+    session.install(TORCH, *PINS[TRL.get(release, "4.51")], *COMMON, *more)
     session.install("--no-deps", f"trl=={release}", *(["peft==0.21.2"] if release == NEWEST else []))
     session.install("-e", ".")
 
@@ -101,6 +101,13 @@ def browser(session: nox.Session) -> None:
 def trl(session: nox.Session, release: str) -> None:
     install_trl(session, release, *TESTS)
     session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *session.posargs, env=OFFLINE)
+
+
+@nox.session(name="trl-step")
+def trl_step(session: nox.Session) -> None:
+    """TRL's first PPOTrainer, whose `step()` a script calls itself: the last release that has it."""
+    install_trl(session, "0.11.4", "tyro==1.0.17", *TESTS)
+    session.run("pytest", *IN_PARALLEL, "tests/frameworks/trl_step", *session.posargs, env=OFFLINE)
 
 
 @nox.session

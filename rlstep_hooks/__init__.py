@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.frameworks.classic.loop import audit
     from rlstep_hooks.frameworks.sb3.callback import StepAuditSB3Callback
     from rlstep_hooks.frameworks.trl.callback import StepAuditCallback
+    from rlstep_hooks.frameworks.trl_ppo_step.audit import StepAuditPPO
     from rlstep_hooks.planning import plan
     from rlstep_hooks.report import Finding, Report, StepAuditError
     from rlstep_hooks.schedule import Schedule
@@ -28,6 +29,7 @@ _HOMES = {
     "Schedule": "rlstep_hooks.schedule",
     "StepAuditCallback": "rlstep_hooks.frameworks.trl.callback",
     "StepAuditError": "rlstep_hooks.report",
+    "StepAuditPPO": "rlstep_hooks.frameworks.trl_ppo_step.audit",
     "StepAuditSB3Callback": "rlstep_hooks.frameworks.sb3.callback",
     "assert_schedule": "rlstep_hooks.assertions",
     "audit": "rlstep_hooks.frameworks.classic.loop",
@@ -40,6 +42,7 @@ __all__ = [
     "Schedule",
     "StepAuditCallback",
     "StepAuditError",
+    "StepAuditPPO",
     "StepAuditSB3Callback",
     "assert_schedule",
     "audit",

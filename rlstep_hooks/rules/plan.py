@@ -130,7 +130,9 @@ class UpdatesNotAsTheSizesSay(Rule):
     def _of_last_rollouts(self) -> int | None:
         """Updates of a rollout in which every micro-batch is one, where the run has such rollouts."""
         schedule = self.schedule
-        if schedule.flush is None or schedule.updates is None or schedule.rollouts is None:
+        if schedule.flush is None:
             return None
-        more = schedule.updates > schedule.rollouts * schedule.updates_per_rollout
-        return schedule.microbatches_per_rollout if more else None
+        known = schedule.updates is not None and schedule.rollouts is not None
+        if known and schedule.updates <= schedule.rollouts * schedule.updates_per_rollout:  # type: ignore[operator]
+            return None
+        return schedule.microbatches_per_rollout

@@ -240,17 +240,20 @@ class _Updates:
         Returns:
             Updates made, and how many of them were applied.
         """
-        size = self.schedule.samples_per_microbatch
+        size, count = self.schedule.samples_per_microbatch, self.schedule.microbatches_per_rollout or 0
         each = None if size is None else size // self.schedule.world_size
-        made = applied = 0
-        for _ in range(self.schedule.microbatches_per_rollout or 0):
-            yield ExpectedMicroBatch(each, None if lag is None else lag + applied, self._role)
+        self._made = applied = 0
+        for index in range(count):
+            # These loops look at the KL between two passes.
+            may_end = self._may_end() and index % (count // self.schedule.reuse_epochs) == 0
+            now = None if lag is None else lag + applied
+            if (yield ExpectedMicroBatch(each, now, self._role, may_end=may_end)) == "ended":
+                break
             self._window += 1
             if flushed or self._window == self.schedule.window:
-                applied += (yield ExpectedUpdate(self._window, self._role)) is not False
-                made += 1
+                applied += yield from self._update(self._window)
                 self._window = 0
-        return made, applied
+        return self._made, applied
 
     def _carried_pass(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int]:
         """A pass whose accumulation goes on from the one before; samples that fill no micro-batch are dropped."""

@@ -208,6 +208,16 @@ class LoopAudit:
             self._observer.skipped(role, reason)
             self._act()
 
+    def cannot(self, topic: str, why: str) -> None:
+        """Say that something cannot be observed: rules that need it are then NOT EVALUATED.
+
+        Args:
+            topic: One of `rlstep_hooks.events.TOPICS`.
+            why: The reason, for the report.
+        """
+        if self._recorder is not None:
+            self._recorder.cannot(topic, why)
+
     def _rollout_begins(self) -> None:
         if self._observer is not None:
             self._observer.rollout_begins()

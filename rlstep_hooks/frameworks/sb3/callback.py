@@ -13,8 +13,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from rlstep_hooks.arguments import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.frameworks.classic.loop import LoopAudit, RolloutBlock
+from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.sb3.plan import make_schedule, sizes_of
+from rlstep_hooks.frameworks.versions import versions_of
 from rlstep_hooks.patching import Patches
+from rlstep_hooks.recorder import describe
 from rlstep_hooks.report import Report
 
 if TYPE_CHECKING:
@@ -94,21 +97,16 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
     def _on_training_start(self) -> None:
         self._end(None)
         self._audit, self._refused = None, _refusal(self.model)
-        if self._refused:
+        if not self._refused:
+            try:
+                self._audit = self._planned()
+            except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+                self._refused = f"the audit could not begin: {describe(error)}"
+        if self._audit is None:
             print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
             return
-        schedule = make_schedule(
-            sizes_of(self.model, int(self.locals["total_timesteps"])), version("stable-baselines3")
-        )
-        self._audit = LoopAudit(
-            schedule,
-            optimizer=self.model.policy.optimizer,
-            on_fail=self._on_fail,
-            log_dir=self._log_dir,
-            listeners=self._listeners,
-            versions=_versions(),
-        )
         self._audit.begin()
+        self._guard = Contained(self._audit, ("order", "refresh", "log_ratio"))
         policy = self.model.policy
         # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
         self._patches.wrap(self.model.rollout_buffer, "_get_samples", self._around_get_samples)
@@ -116,6 +114,17 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         self._patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
         # A mini-batch that is trained: `train` asks for this right before the backward, and leaves earlier with target_kl.
         self._patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
+
+    def _planned(self) -> LoopAudit:
+        sizes = sizes_of(self.model, int(self.locals["total_timesteps"]))
+        return LoopAudit(
+            make_schedule(sizes, version("stable-baselines3")),
+            optimizer=self.model.policy.optimizer,
+            on_fail=self._on_fail,
+            log_dir=self._log_dir,
+            listeners=self._listeners,
+            versions=versions_of("stable-baselines3", "gymnasium", "torch"),
+        )
 
     def _on_rollout_start(self) -> None:
         if self._audit is None:
@@ -130,11 +139,13 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
     def _on_rollout_end(self) -> None:
         if self._audit is None or self._rollout is None:
             return
-        buffer, rollout = self.model.rollout_buffer, self._rollout
+        buffer, rollout, old = self.model.rollout_buffer, self._rollout, None
         if self._audit.schedule.old_logprob_source != "none":
-            # In the order of the places above: all steps of the first environment, then of the next.
-            flat = buffer.swap_and_flatten(buffer.log_probs).reshape(-1)
-            self._audit.refresh(torch.as_tensor(flat, device=self.model.device))
+            with self._guard:
+                # In the order of the places above: all steps of the first environment, then of the next.
+                flat = buffer.swap_and_flatten(buffer.log_probs).reshape(-1)
+                old = torch.as_tensor(flat, device=self.model.device)
+            self._audit.refresh(old)
         rollout.samples = self.model.num_timesteps - self._began_at
         self._rollout = None
         rollout.__exit__(None, None, None)
@@ -158,7 +169,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
 
     def _around_evaluate_actions(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        self._log_probs = result[1].detach()
+        with self._guard:
+            self._log_probs = result[1].detach()
         return result
 
     def _around_zero_grad(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -167,7 +179,6 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             places, samples = minibatch
             ratio = self._audit.schedule.old_logprob_source != "none"
             self._audit.microbatch(
-                len(samples.advantages),
                 indices=places,
                 old_logprobs=samples.old_log_prob if ratio else None,
                 new_logprobs=self._log_probs if ratio else None,
@@ -186,9 +197,3 @@ def _refusal(model: Any) -> str:
     if not FIRST <= Version(Version(release).base_version) < FIRST_UNSUPPORTED:
         return f"Stable-Baselines3 {release} is not supported (2.7 to 2.9 are)"
     return ""
-
-
-def _versions() -> dict[str, str]:
-    """Releases of the packages involved."""
-    names = ("rlstep-hooks", "stable-baselines3", "gymnasium", "torch")
-    return {"python": sys.version.partition(" ")[0]} | {name: version(name) for name in names}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from rlstep_hooks.frameworks.versions import versions_of
 
 
 def live_facts(trainer: Any) -> dict[str, Any]:
@@ -78,10 +78,4 @@ def active_dropout(model: Any) -> int:
 @cache
 def package_versions() -> dict[str, str]:
     """Releases of the packages involved."""
-    found = {"python": platform.python_version()}
-    for name in ("rlstep-hooks", "trl", "transformers", "accelerate", "torch", "vllm", "peft", "deepspeed"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return versions_of("trl", "transformers", "accelerate", "torch", "vllm", "peft", "deepspeed")
