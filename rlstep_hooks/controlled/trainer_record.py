@@ -22,12 +22,11 @@ from rlstep_hooks.events import (
     Refresh,
     RolloutValues,
     Update,
-    UpdateValues,
     WeightSync,
 )
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.deferred import DeferredValues
-from rlstep_hooks.frameworks.weight_probe import WeightProbe
+from rlstep_hooks.frameworks.weight_probe import UpdateSource, WeightProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +67,7 @@ class TrainerRecord:
         self._probes: dict[Role, WeightProbe] = {}
         self._open: MicroBatch | None = None
         self._log_ratios: DeferredValues[int] = DeferredValues()
-        self._changes: DeferredValues[tuple[Role, tuple[int, ...]]] = DeferredValues()
+        self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
         self.writer.emit(attached)
@@ -211,7 +210,7 @@ class TrainerRecord:
             worked = probe.work_up()
             if worked is not None:
                 updates, values = worked
-                self._changes.add((role, updates), values)
+                self._changes.add(UpdateSource(updates, probe.size, role), values)
         self._log_ratios.send()
         self._changes.send()
 
@@ -228,26 +227,9 @@ class TrainerRecord:
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()
         )
-        updates = [values for key, numbers in self._changes.ready() for values in self._update_values(*key, numbers)]
+        updates = [values for source, numbers in self._changes.ready() for values in source.values(numbers)]
         rollouts, self._rollout_values = tuple(self._rollout_values), []
         if microbatches or updates or rollouts:
             self.writer.emit(
                 Measured(at=self.writer.now(), rollouts=rollouts, microbatches=microbatches, updates=tuple(updates))
             )
-
-    def _update_values(self, role: Role, updates: tuple[int, ...], numbers: list[float]) -> list[UpdateValues]:
-        count = len(updates)
-        columns = [numbers[start : start + count] for start in range(0, 5 * count, count)]
-        return [
-            UpdateValues(
-                index=update,
-                role=role,
-                probed=self._probes[role].size,
-                changed=int(changed),
-                with_gradient=int(with_gradient),
-                visible=int(visible),
-                moved_before=int(moved),
-                max_change=largest,
-            )
-            for update, changed, with_gradient, visible, moved, largest in zip(updates, *columns, strict=True)
-        ]

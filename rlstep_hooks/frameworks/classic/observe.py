@@ -160,48 +160,71 @@ class LoopObserver:
         targets: Tensor | None,
     ) -> None:
         """One forward and backward; see `LoopAudit.microbatch`."""
+        index = self._microbatches
+        self._microbatches += 1
+        rows: tuple[int, ...] | None = None
         with self._microbatch_guard:
-            index, recorder = self._microbatches, self._recorder
-            self._microbatches += 1
             rows = None if indices is None else self._rows(indices)
-            size = samples if rows is None else len(rows)
-            if size is None:
-                size = next(
-                    (int(t.shape[0]) for t in (new_logprobs, old_logprobs, advantages, targets) if t is not None), None
-                )
-            if size is None:
-                raise ValueError("audit.microbatch was told neither samples nor indices, nor given a tensor")
-            source = self._schedule.old_logprob_source
-            if not self._refreshes and role == "policy" and source in ("at_rollout", "recompute"):
-                recorder.cannot("refresh", "audit.refresh was not called before the first micro-batch")
             given: dict[Constant, Tensor | None] = {
                 "old_logprobs": old_logprobs,
                 "advantages": advantages,
                 "targets": targets,
             }
-            constants = {name: tensor.requires_grad for name, tensor in given.items() if tensor is not None}
-            recorder.emit(
-                MicroBatch(
-                    at=recorder.now(),
-                    index=index,
-                    samples=size,
-                    role=role,
-                    trained=None if rows is None else (SampleRows(self._rollouts - 1, rows),),
-                    policy_version=self.version,
-                    sampled_version=self._sampled,
-                    old_version=self._refreshed,
-                    old_source=source,
-                    constants=tuple(constants),
-                    with_gradient=tuple(name for name, requires in constants.items() if requires),
-                )
-            )
-            self._windows[role] += 1
+            seen = {name: tensor for name, tensor in given.items() if tensor is not None}
+            shown = (new_logprobs, *seen.values()) if new_logprobs is not None else tuple(seen.values())
+            self._emit_microbatch(index, role, samples if rows is None else len(rows), rows, shown, seen)
         if role == "policy" and old_logprobs is not None:
             with self._ratio_guard:
                 if new_logprobs is not None:
                     self._see_dtype(new_logprobs)
                 refreshed = None if rows is None else self._refreshed_rows(indices, old_logprobs)
                 self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
+
+    def _emit_microbatch(
+        self,
+        index: int,
+        role: Role,
+        samples: int | None,
+        rows: tuple[int, ...] | None,
+        shown: tuple[Tensor, ...],
+        constants: dict[Constant, Tensor],
+    ) -> None:
+        """Write the event.
+
+        Args:
+            index: The micro-batch.
+            role: Whose loss it is.
+            samples: How many; None where a tensor says it.
+            rows: Which; None where that is not known.
+            shown: All tensors that were handed over, each with a row a sample.
+            constants: Those that the loss takes as given.
+
+        Raises:
+            ValueError: Nothing says how many samples there are.
+        """
+        if samples is None and not shown:
+            raise ValueError("audit.microbatch was told neither samples nor indices, nor given a tensor")
+        source = self._schedule.old_logprob_source
+        if not self._refreshes and role == "policy" and source in ("at_rollout", "recompute"):
+            self._recorder.cannot("refresh", "audit.refresh was not called before the first micro-batch")
+        self._recorder.emit(
+            MicroBatch(
+                at=self._recorder.now(),
+                index=index,
+                samples=int(shown[0].shape[0]) if samples is None else samples,
+                role=role,
+                trained=None if rows is None else (SampleRows(self._rollouts - 1, rows),),
+                policy_version=self.version,
+                sampled_version=self._sampled,
+                old_version=self._refreshed,
+                old_source=source,
+                constants=tuple(constants),
+                with_gradient=tuple(
+                    name for name, given in constants.items() if getattr(given, "requires_grad", False)
+                ),
+            )
+        )
+        self._windows[role] += 1
 
     def _rows(self, indices: Tensor | Sequence[int]) -> tuple[int, ...] | None:
         """Samples of the rollout by number, from 0; negative ones count from the end, as they do for torch and numpy."""

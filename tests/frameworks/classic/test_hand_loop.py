@@ -348,6 +348,16 @@ def test_indices_on_a_device_are_not_waited_for() -> None:
     assert "device" in report.not_evaluated["samples"]
 
 
+def test_arrays_of_numpy_are_taken_too() -> None:
+    class WithNumpy(TinyLoop):
+        def tell(self, audit: LoopAudit, chosen: Tensor, new: Tensor, old: Tensor, advantages: Tensor) -> None:
+            audit.microbatch(indices=chosen.numpy(), advantages=advantages.numpy())
+
+    report = audited(WithNumpy())
+    assert (report.verdict, report.findings) == ("PASS", [])
+    assert {"RLS301", "RLS302", "RLS305"} <= not_evaluated(report)
+
+
 def test_negative_indices_count_from_the_end() -> None:
     class FromTheEnd(TinyLoop):
         def tell(self, audit: LoopAudit, chosen: Tensor, new: Tensor, old: Tensor, advantages: Tensor) -> None:
