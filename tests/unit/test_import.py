@@ -48,6 +48,7 @@ def test_importing_the_package_loads_nothing_else(record_property: Any) -> None:
         "import rlstep_hooks.judge, rlstep_hooks.recorder, rlstep_hooks.ranks",
         "import rlstep_hooks.frameworks.trl.plan, rlstep_hooks.frameworks.trl.resume",
         "from rlstep_hooks import plan",
+        "from rlstep_hooks import Schedule, audit; audit(Schedule.ppo(actors=1, steps=4))",
     ],
 )
 def test_the_core_loads_no_framework_and_no_terminal(statement: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,16 @@ def test_a_beginners_mistake_is_named(
     found = {finding.code: finding.where for finding in report_of(tmp_path).findings}
     assert code in found, list(found)
     assert (found[code].rollout, found[code].update) == (0, update)
+
+
+def test_rlstep_run_reports_a_loop_that_audits_itself(tmp_path: Path) -> None:
+    loop = [sys.executable, str(EXAMPLES / "ppo_loop.py"), "--rollouts", "2", "--fault", "one_update"]
+    run_it = [sys.executable, "-m", "rlstep_hooks", "run", "--strict", "--dir", str(tmp_path / "record"), "--"]
+    done = subprocess.run([*run_it, *loop], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    printed = done.stdout + done.stderr
+    assert printed.count("ERROR RLS204") == 1  # from the record, and not a second time by the loop itself
+    assert len(list((tmp_path / "record").glob("*.rank0.jsonl"))) == 1
 
 
 def test_every_fault_of_the_loop_is_tested() -> None:
