@@ -8,10 +8,13 @@ never waits for the device.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Literal, cast
+from functools import reduce
+from operator import or_
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
+from rlstep_hooks.columns import Columns
 from rlstep_hooks.report import Finding, Verdict
 from rlstep_hooks.schedule import Schedule, decode_fraction, encode_fraction
 
@@ -234,7 +237,7 @@ class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_chan
     since: Literal["construction", "train_begin"]
 
 
-class MicroBatchValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Numbers of one micro-batch, over real (unmasked) tokens."""
 
     index: int
@@ -252,11 +255,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Loss over the loss that the documented formula gives for the same log-probs; None where it cannot be told."""
 
 
-class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Numbers of one update, from a probe of the trainable weights."""
 
     index: int
-    role: Literal["policy", "critic"] = "policy"
     probed: int
     """Weights in the probe."""
     changed: int
@@ -265,12 +267,13 @@ class UpdateValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Probed weights with a gradient other than zero."""
     visible: int
     """Probed weights whose gradient times learning rate is large enough to change them in their dtype."""
+    role: Literal["policy", "critic"] = "policy"
     max_change: float | None = None
     moved_before: int = 0
     """Probed weights that differ from their value right after the update before this one."""
 
 
-class RolloutValues(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Numbers of one rollout."""
 
     index: int
@@ -369,13 +372,40 @@ def _decode_extension(kind: type, value: Any) -> Any:
     return value
 
 
+_VALUES: dict[str, Columns[Any]] = {
+    "rollouts": Columns(RolloutValues),
+    "microbatches": Columns(MicroBatchValues),
+    "updates": Columns(UpdateValues),
+}
+_MeasuredLine: Any = msgspec.defstruct(
+    "MeasuredLine",
+    [(name, columns.type | None, None) for name, columns in _VALUES.items()],
+    bases=(Event,),
+    tag="measured",
+    frozen=True,
+    kw_only=True,
+    gc=False,
+)
+"""`Measured` as it is written: numbers of many micro-batches would be most of a record if each carried its names."""
+
 _encoder = msgspec.json.Encoder(enc_hook=_encode_extension)
-_decoder = msgspec.json.Decoder(AnyEvent, dec_hook=_decode_extension)
+_lines = [_MeasuredLine, *(kind for kind in get_args(AnyEvent) if kind is not Measured)]
+_decoder = msgspec.json.Decoder(reduce(or_, _lines), dec_hook=_decode_extension)
+
+
+def _to_line(event: Measured) -> Any:
+    rows = {name: getattr(event, name) for name in _VALUES}
+    return {"event": "measured", "at": event.at} | {name: _VALUES[name].of(rows[name]) for name in rows if rows[name]}
+
+
+def _from_line(line: Any) -> Measured:
+    columns = {name: getattr(line, name) for name in _VALUES}
+    return Measured(at=line.at, **{name: _VALUES[name].rows(of) for name, of in columns.items() if of is not None})
 
 
 def encode(event: Event) -> bytes:
     """One event as a line of JSON, newline included."""
-    return _encoder.encode(event) + b"\n"
+    return _encoder.encode(_to_line(event) if isinstance(event, Measured) else event) + b"\n"
 
 
 def decode(line: bytes) -> AnyEvent:
@@ -385,9 +415,10 @@ def decode(line: bytes) -> AnyEvent:
         ValueError: The line is not an event.
     """
     try:
-        return cast("AnyEvent", _decoder.decode(line))
+        event = _decoder.decode(line)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    return _from_line(event) if type(event) is _MeasuredLine else cast("AnyEvent", event)
 
 
 def to_json(value: Any, *, indent: int = 0) -> bytes:

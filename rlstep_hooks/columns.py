@@ -1,0 +1,70 @@
+"""Rows of numbers written as columns: each name once instead of once in every row, and once each value that all rows share."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+class Columns(Generic[Row]):
+    """How rows of one type are written.
+
+    `[Values(index=3, tokens=8), Values(index=4, tokens=8)]` becomes `{"index": [3, 4], "tokens": 8}`. A field that has its
+    default in all rows is left out.
+
+    Args:
+        row: A struct with a field `index`, and no field that is a list.
+    """
+
+    def __init__(self, row: type[Row]) -> None:
+        self._row = row
+        fields = msgspec.structs.fields(row)
+        self._defaults = {field.name: field.default for field in fields}
+        one_or_all = [
+            (field.name, field.type | list[field.type] if field.name != "index" else list[int], field.default)  # type: ignore[name-defined]
+            for field in fields
+        ]
+        self.type: Any = msgspec.defstruct(
+            f"{row.__name__}Columns",
+            [
+                (name, kind) if default is msgspec.NODEFAULT else (name, kind, default)
+                for name, kind, default in one_or_all
+            ],
+            kw_only=True,
+            gc=False,
+        )
+        """What they are decoded as."""
+
+    def of(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """The columns of some rows, as they are encoded."""
+        columns: dict[str, Any] = {}
+        for (name, default), column in zip(
+            self._defaults.items(), zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True
+        ):
+            shared = name != "index" and column.count(column[0]) == len(column)
+            if not shared:
+                columns[name] = column
+            elif column[0] != default:
+                columns[name] = column[0]
+        return columns
+
+    def rows(self, columns: msgspec.Struct) -> tuple[Row, ...]:
+        """The rows of decoded columns.
+
+        Raises:
+            ValueError: The columns are of different lengths.
+        """
+        size = len(columns.index)  # type: ignore[attr-defined]
+        values = msgspec.structs.astuple(columns)
+        if any(len(column) != size for column in values if isinstance(column, list)):
+            raise ValueError("columns of different lengths")
+        return tuple(
+            map(self._row, *(column if isinstance(column, list) else repeat(column, size) for column in values))
+        )
