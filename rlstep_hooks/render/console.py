@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlstep_hooks.events import Rollout, RunStarted, Unobserved, Update
+from rlstep_hooks.events import Measured, Rollout, RunStarted, Unobserved, Update
 from rlstep_hooks.injection import PARENT
 from rlstep_hooks.render.live import EVERY, live_line
 from rlstep_hooks.render.plan import headline, plan_rows
@@ -171,7 +171,7 @@ class LiveListener:
         if self._status is None and isinstance(event, Rollout) and event.purpose == "training":
             self._print(judge)
         self._tally.hear(event)
-        if self._status is not None and isinstance(event, Update):
+        if self._status is not None and isinstance(event, Update | Measured):
             self._status.update(self._line(judge))
 
     def _print(self, judge: Judge | ControlledRun) -> None:

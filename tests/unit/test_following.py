@@ -20,8 +20,11 @@ from rlstep_hooks import following
 from rlstep_hooks.cli import app
 from rlstep_hooks.events import AnyEvent, Attached, Measured, MicroBatch, Rollout, RunEnded, RunStarted, Update, encode
 from rlstep_hooks.following import FollowedRun, News
+from rlstep_hooks.injection import PARENT
+from rlstep_hooks.judge import Judge
 from rlstep_hooks.ledger import CONTROLLER
-from rlstep_hooks.render import live
+from rlstep_hooks.render import console, live
+from rlstep_hooks.render.console import ConsoleListener, LiveListener
 from rlstep_hooks.render.live import Lines, Redrawn, live_line
 from rlstep_hooks.replay import report_of
 from rlstep_hooks.report import Finding, Where
@@ -361,6 +364,43 @@ def test_the_line_of_a_terminal_of_its_own_is_taken_away_and_errors_stay() -> No
     assert "FAIL: RLS304 Old log-probs changed at rollout 3\n" in out.getvalue()
     assert "rollout 2 of 6" in out.getvalue()
     assert out.getvalue().rstrip("\x1b[?25h\r\n").endswith(("\x1b[2K", "FAIL")), out.getvalue()[-40:]
+
+
+# The views of the process that trains
+
+
+def listened(view: ConsoleListener | LiveListener) -> None:
+    judge = Judge()
+    for event in scripted_run(PLAN):
+        judge.observe(event)
+        view.heard(event, judge)
+    view.finished(judge.report())
+
+
+def test_the_trainers_own_line_is_the_same_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "EVERY", 0.0)
+    out = io.StringIO()
+    listened(LiveListener(Console(file=out, width=200)))
+    expected = (
+        f"rollout {k} of 6 · update {2 * k} of 12 · lag 1 · ratio 0.90 to 1.11 · PASS so far\n" for k in range(1, 6)
+    )
+    assert out.getvalue() == "".join(expected)
+
+
+def test_the_trainers_own_line_in_a_terminal_is_taken_away() -> None:
+    out = io.StringIO()
+    listened(LiveListener(Console(file=out, force_terminal=True, color_system=None, width=60)))
+    assert "update 12 of 12 · ratio 0.90 to 1.11 · PASS so far" in out.getvalue()
+    assert "lag" not in out.getvalue(), "the terminal is too narrow for it"
+
+
+def test_under_rlstep_run_the_process_that_trains_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PARENT, "1")
+    for terminal in (True, False):
+        out = io.StringIO()
+        listened(LiveListener(Console(file=out, force_terminal=terminal)))
+        listened(ConsoleListener(Console(file=out, force_terminal=terminal)))
+        assert out.getvalue() == ""
 
 
 # `rlstep report --follow`
