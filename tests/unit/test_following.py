@@ -389,7 +389,7 @@ def test_the_trainers_own_line_is_the_same_line(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_trainers_own_line_in_a_terminal_is_taken_away() -> None:
     out = io.StringIO()
-    listened(LiveListener(Console(file=out, force_terminal=True, color_system=None, width=60)))
+    listened(LiveListener(Console(file=out, force_terminal=True, color_system=None, width=70)))
     assert "update 12 of 12 · ratio 0.90 to 1.11 · PASS so far" in out.getvalue()
     assert "lag" not in out.getvalue(), "the terminal is too narrow for it"
 
