@@ -30,12 +30,10 @@ Loop = Literal["loader", "phases"]
 """What drives a run: a loader whose micro-batches set off rollouts and updates alike (TRL), or rollout after rollout, each followed
 by a phase of updates (verl, OpenRLHF, classic PPO)."""
 
-Remainder = Literal[
-    "error", "keep", "drop", "pad", "carry", "wrap", "refill", "rebalance", "spread", "flush", "data_dependent"
-]
+Remainder = Literal["error", "keep", "drop", "pad", "carry", "wrap", "rebalance", "spread", "flush", "data_dependent"]
 """What becomes of samples that do not fill a mini-batch: the run ends with an error; a smaller last mini-batch is kept; they are
-dropped; the rollout is padded; gradients are carried into the next rollout; the pass goes on at its beginning (wrap) or with new
-samples (refill); mini-batches are rebalanced or spread evenly; each becomes an update (flush); or it depends on the data."""
+dropped; the rollout is padded; gradients are carried into the next rollout; the pass goes on at its beginning (wrap); mini-batches
+are rebalanced or spread evenly; each becomes an update (flush); or it depends on the data."""
 
 Bound = Literal["exact", "upper", "data_dependent"]
 """How a count holds: exactly, as an upper bound (an early stop may save some), or only once the data is seen."""
