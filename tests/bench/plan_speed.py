@@ -1,4 +1,7 @@
-"""Wall time of `rlstep plan` on one core, from the start of the process to its end. Exit status 1 above the goal."""
+"""Wall time of `rlstep plan` on one core, from the start of the process to its end, and of `rlstep run` until its command starts.
+
+Exit status 1 above the goal, which is the same for both.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,13 @@ def milliseconds(words: list[str], environment: dict[str, str]) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
+def until_started(words: list[str], environment: dict[str, str]) -> float:
+    """One run of a command that prints when it started."""
+    began = time.time()
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
+    return 1000 * (float(done.stdout) - began)
+
+
 def main() -> int:
     """Print the median and the spread; the exit status."""
     if hasattr(os, "sched_setaffinity"):
@@ -42,12 +52,26 @@ def main() -> int:
         milliseconds(plan, environment)
         times = sorted(milliseconds(plan, environment) for _ in range(RUNS))
         empty = statistics.median(milliseconds(nothing, environment) for _ in range(RUNS))
+        # The command says when it is there, in the place of the Python that would launch verl.
+        launcher = os.path.join(compiled, "python3")
+        with open(launcher, "w") as file:
+            file.write(f"#!{sys.executable} -S\nimport time; print(time.time())\n")
+        os.chmod(launcher, 0o755)
+        environment["PATH"] = compiled + os.pathsep + environment["PATH"]
+        run = [sys.executable, "-m", "rlstep_hooks", "run", "--dir", os.path.join(compiled, "records"), *plan[4:]]
+        until_started(run, environment)
+        starts = sorted(until_started(run, environment) for _ in range(RUNS))
     median = statistics.median(times)
     print(
         f"rlstep plan, a verl command, one core: median {median:.0f} ms of {RUNS} runs "
         f"(quickest {times[0]:.0f}, slowest {times[-1]:.0f}); an empty Python takes {empty:.0f} ms; goal {GOAL_MS} ms"
     )
-    return 0 if median < GOAL_MS else 1
+    started = statistics.median(starts)
+    print(
+        f"rlstep run, the same command, until it starts: median {started:.0f} ms "
+        f"(quickest {starts[0]:.0f}, slowest {starts[-1]:.0f}); goal {GOAL_MS} ms"
+    )
+    return 0 if max(median, started) < GOAL_MS else 1
 
 
 if __name__ == "__main__":
