@@ -135,11 +135,16 @@ def _run(command: Sequence[str], variables: dict[str, str], watching: _Watching)
         if not _in_front_of_a_terminal():
             forward(number, frame)
 
-    # Before the command starts, so that none of them ends this process alone. The command does not inherit them.
+    # Before the command starts, so that none of them ends this process alone. The command does not inherit handlers; it does inherit
+    # what is ignored (nohup), so that stays.
     handlers = {signal.SIGINT: interrupt} | {
         getattr(signal, name): forward for name in FORWARDED if hasattr(signal, name)
     }
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    previous = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         process = subprocess.Popen(command, env=variables)
         for number in early:

@@ -132,6 +132,13 @@ def test_an_interrupt_of_rlstep_alone_is_passed_on(tmp_path: Path) -> None:
     assert process.wait(LIMIT) == 41
 
 
+def test_what_nohup_ignores_the_command_ignores_too(tmp_path: Path) -> None:
+    program = "import signal; print(signal.getsignal(signal.SIGHUP).name, signal.getsignal(signal.SIGTERM).name)"
+    command = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *rlstep(tmp_path, sys.executable, "-c", program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
+    assert done.stdout == "SIG_IGN SIG_DFL\n"
+
+
 def test_a_command_that_a_signal_ends_has_the_shells_status(tmp_path: Path) -> None:
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run(
