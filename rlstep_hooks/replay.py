@@ -75,10 +75,11 @@ def _report(folder: Path, found: list[Record]) -> Report:
     judge = ControlledRun(lambda rank: recorded_phases(folder, first.run, rank)) if controller else Judge()
     last = 0.0
     for event in Tail(first.path).read():
-        _observe(judge, event)
+        # The file's name says the run even where its first line is damaged.
+        _observe(judge, msgspec.structs.replace(event, run=first.run) if isinstance(event, RunStarted) else event)
         last = max(last, event.at)
     problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
-    report = judge.report()
+    report = msgspec.structs.replace(judge.report(), run=first.run)
     if "record" in report.not_evaluated:
         problems.append(report.not_evaluated["record"])
     if controller and judge.run is None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
+from rlstep_hooks.cli.report import Form, show
 from rlstep_hooks.events import encode
-from rlstep_hooks.ledger import read_lines, records
-from rlstep_hooks.render.trace import write_trace
-from rlstep_hooks.replay import report_of
+from rlstep_hooks.ledger import read_lines
 from tests.fuzz.limits import time_limit
 from tests.unit.scripted import make_plan, scripted_run
 from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases
@@ -17,7 +18,8 @@ from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECONDS = 10
+SECONDS = 20
+FORMS: tuple[Form, ...] = ("text", "json", "markdown")
 PIECES = (
     b"\n", b'"', b"{", b"}", b"[", b"]", b",", b"\x00", b"\xff\xfe", b"null", b"true", b"-1", b"0", b"9" * 25, b"1e300", b'"1/0"',
     b"[" * 3000, b'{"event":"run_started"', b'"at":', b"\\ud800", b'"world_size":', b'"samples":99999999999,',
@@ -60,7 +62,7 @@ def damaged_records(draw: st.DrawFn) -> tuple[dict[str, bytes], str, int]:
 
 
 def check_records(folder: Path, left: dict[str, bytes], process: str, first: int) -> None:
-    """What stands before the damage is read as it was; the report and the trace are made of whatever is left."""
+    """What stands before the damage is read as it was; the report, its page and its trace are made of whatever is left."""
     for path in folder.glob("*.jsonl"):
         path.unlink()
     for name, content in left.items():
@@ -72,6 +74,9 @@ def check_records(folder: Path, left: dict[str, bytes], process: str, first: int
         assert b"".join(encode(event) for event, _ in read[:before] if event) == b"".join(
             left[process].splitlines(keepends=True)[:before]
         )
-        report = report_of(folder)
-        report.to_json()
-        write_trace(records(folder)["run"], report, folder / "trace.json")
+        for form in FORMS:
+            with contextlib.redirect_stdout(io.StringIO()):
+                status = show(
+                    folder, run=None, form=form, strict=False, trace=folder / "trace.json", html=folder / "page.html"
+                )
+            assert status in (0, 1, 2)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rlstep_hooks.cli.report import show
 from rlstep_hooks.events import AnyEvent, MicroBatch, RunEnded, Update, encode
 from rlstep_hooks.ledger import LONGEST_LINE, FolderLedger, MemoryLedger, rank_process, read_lines, records
 from rlstep_hooks.recorder import Recorder
@@ -233,6 +234,22 @@ def test_a_foreign_file_is_named_and_the_rest_is_used(tmp_path: Path, process: s
     assert report.counts.updates == 8
     assert [finding.code for finding in report.findings] == ["RLS901"]
     assert process.removeprefix("rank") in report.findings[0].observed
+
+
+@pytest.mark.parametrize("line", [b"{", b'{"event":"rollout","index":0,"samples":8,"policy_version":0}'])
+def test_a_record_without_its_beginning_still_has_a_page_and_a_trace(tmp_path: Path, line: bytes) -> None:
+    path = write(tmp_path, EVENTS)
+    path.write_bytes(line + WHOLE[WHOLE.index(b"\n") :])
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    assert show(tmp_path, run=None, form="json", strict=False, trace=trace, html=page) == 2
+    assert page.stat().st_size
+    assert trace.stat().st_size
+
+
+def test_another_name_in_the_first_line_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, [msgspec.structs.replace(started(REUSE), run="ruN"), *EVENTS[1:]])
+    report = report_of(tmp_path)
+    assert (report.run, report.verdict, report.findings) == ("run", "PASS", [])
 
 
 def test_a_flipped_bit_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
