@@ -21,6 +21,7 @@ from rlstep_hooks.events import (
     Rollout,
     RunEnded,
     RunStarted,
+    Unobserved,
     Update,
     WeightSync,
 )
@@ -481,7 +482,7 @@ def test_text_that_utf8_cannot_hold_is_written(tmp_path: Path) -> None:
 
 def test_a_run_without_a_plan_shows_what_was_seen(tmp_path: Path) -> None:
     shown = page(tmp_path, [started(None), *scripted_run(PLAN)[1:]])
-    assert (shown.verdict, shown.timeline.compared) == ("NOT EVALUATED", False)
+    assert (shown.verdict, shown.timeline.uncompared) == ("NOT EVALUATED", 20)
     assert len(shown.timeline.cells) == 20
     text = read(shown).text
     assert "the order of events was not compared with a plan" in text
@@ -501,13 +502,18 @@ def test_a_run_of_nothing_but_its_beginning(tmp_path: Path) -> None:
     assert "No training rollout was recorded." in read(shown).text
 
 
-def test_what_cannot_be_observed_stands_with_its_reason(tmp_path: Path) -> None:
-    from rlstep_hooks.events import Unobserved
-
-    first, *rest = scripted_run(PLAN)
-    shown = page(tmp_path, [first, Unobserved(what="order", why="a <loop> of its own"), *rest])
-    assert not shown.timeline.compared
-    assert "a <loop> of its own" in read(shown).text
+@pytest.mark.parametrize("rollout", [0, 7])
+def test_what_cannot_be_observed_stands_with_its_reason_and_is_not_called_planned(tmp_path: Path, rollout: int) -> None:
+    events = scripted_run(PLAN)
+    after = next(i for i, event in enumerate(events) if isinstance(event, Rollout) and event.index == rollout)
+    lost = Unobserved(what="order", why="a <loop> of its own")
+    shown = page(tmp_path, [*events[: after + 1], lost, *events[after + 1 :]])
+    assert [cell.uncompared for cell in shown.timeline.cells] == [0] * rollout + [1] * (20 - rollout)
+    assert shown.verdict == "NOT EVALUATED"
+    text = " ".join(read(shown).text.split())
+    assert "a <loop> of its own" in text
+    assert ("not compared with a plan" if not rollout else "13 not compared with the plan") in text
+    assert ("order as planned" in text) is bool(rollout)
 
 
 def test_events_of_a_trainer_come_as_they_were_recorded(tmp_path: Path) -> None:

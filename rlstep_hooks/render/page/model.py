@@ -84,6 +84,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """Updates on each rollout; the mean of them."""
     differing: int
     """Rollouts that are not as planned."""
+    uncompared: int
+    """Rollouts whose order of events was not compared with the plan to their end."""
     policy_version: int
     """Of the rollout whose sampler was furthest behind."""
     sampler_version: int | None
@@ -105,13 +107,21 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[RolloutRow, ...] = ()
     planned_updates: Fraction | None = None
     """Updates on each rollout, as planned."""
-    compared: bool = False
-    """Whether the order of events was compared with a plan."""
 
     @property
     def differing(self) -> int:
         """Rollouts that are not as planned."""
         return sum(cell.differing for cell in self.cells)
+
+    @property
+    def uncompared(self) -> int:
+        """Rollouts whose order of events was not compared with the plan to their end."""
+        return sum(cell.uncompared for cell in self.cells)
+
+    @property
+    def rollouts(self) -> int:
+        """Training rollouts."""
+        return self.cells[-1].last - self.cells[0].first + 1 if self.cells else 0
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

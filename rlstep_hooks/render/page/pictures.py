@@ -136,28 +136,28 @@ def overview(timeline: Timeline) -> Markup:
     cells = timeline.cells
     planned = float(timeline.planned_updates) if timeline.planned_updates is not None else 0.0
     top = max(most_updates(timeline), 1e-9)
-    differing = timeline.differing
-    described = f"Updates on each of {cells[-1].last - cells[0].first + 1} rollouts; "
-    described += f"{differing} are not as planned" if timeline.compared else "not compared with a plan"
+    described = f"Updates on each of {timeline.rollouts} rollouts; {timeline.differing} are not as planned"
+    described += f", {timeline.uncompared} were not compared with the plan" if timeline.uncompared else ""
     picture = _picture(len(cells), 100, described, stretched=True)
     gap = 0.14 if len(cells) <= _PARTED else 0.0
     for index, cell in enumerate(cells):
         height = max(cell.updates / top * 100, 1.5)
-        kind = "plain" if not timeline.compared else "differing" if cell.differing else "matching"
+        kind = "differing" if cell.differing else "plain" if cell.uncompared else "matching"
         bar = _add(
             picture, "rect", x=index + gap / 2, y=100 - height, width=1 - gap, height=height, class_=f"bar {kind}"
         )
-        _add(bar, "title", _cell_words(cell, compared=timeline.compared))
+        _add(bar, "title", _cell_words(cell))
     if planned:
         y = 100 - planned / top * 100
         _add(picture, "line", x1=0, x2=len(cells), y1=y, y2=y, class_="plan")
     return _markup(picture)
 
 
-def _cell_words(cell: Cell, *, compared: bool) -> str:
+def _cell_words(cell: Cell) -> str:
     which = f"rollout {cell.first}" if cell.first == cell.last else f"rollouts {cell.first} to {cell.last}"
     words = f"{which}: {cell.updates:.3g} updates" + (" each" if cell.first != cell.last else "")
-    return words + (f", {cell.differing} not as planned" if compared and cell.differing else "")
+    words += f", {cell.differing} not as planned" if cell.differing else ""
+    return words + (f", {cell.uncompared} not compared" if cell.uncompared else "")
 
 
 def versions(cells: Sequence[Cell]) -> Markup:

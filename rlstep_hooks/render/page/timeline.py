@@ -54,7 +54,6 @@ class _Collector:
         self._schedule: Schedule | None = None
         self._matcher: Conformance | ConformanceOfRoles | None = None
         self._cursor: Cursor | None = None
-        self._compared = False
         self._cells: dict[int, _CellTotals] = {}
         self._first_number: int | None = None
         self._rows: list[RolloutRow] = []
@@ -98,7 +97,6 @@ class _Collector:
     def _differences(self, event: OrderedEvent) -> list[Difference]:
         if self._matcher is None or self._schedule is None or not _is_planned(self._schedule, event):
             return []
-        self._compared = True
         return self._matcher.observe(event)
 
     def _expected_at(self, event: OrderedEvent, differences: list[Difference]) -> str:
@@ -130,7 +128,7 @@ class _Collector:
         if self._rollout is not None:
             index = min((self._number - (self._first_number or 0)) // self._per_cell, CELLS - 1)
             self._cells.setdefault(index, _CellTotals(self._number)).add(
-                self._number, self._updates, self._rollout, differs=self._differs
+                self._number, self._updates, self._rollout, differs=self._differs, compared=self._matcher is not None
             )
         if self._row is not None:
             row = self._row.result(self._schedule, differs=self._differs, cut_short=cut_short, focus=self._focus)
@@ -156,7 +154,6 @@ class _Collector:
             rollouts_per_cell=self._per_cell,
             rows=tuple(self._rows),
             planned_updates=schedule.updates_per_rollout if schedule is not None else None,
-            compared=self._compared,
         )
 
 
@@ -165,15 +162,16 @@ class _CellTotals:
 
     def __init__(self, first: int) -> None:
         self._first = self._last = first
-        self._rollouts = self._updates = self._differing = 0
+        self._rollouts = self._updates = self._differing = self._uncompared = 0
         self._oldest: Rollout | None = None
 
-    def add(self, number: int, updates: int, rollout: Rollout, *, differs: bool) -> None:
+    def add(self, number: int, updates: int, rollout: Rollout, *, differs: bool, compared: bool) -> None:
         """Add one rollout."""
         self._last = number
         self._rollouts += 1
         self._updates += updates
         self._differing += differs
+        self._uncompared += not compared
         if self._oldest is None or _age(rollout) > _age(self._oldest):
             self._oldest = rollout
 
@@ -185,6 +183,7 @@ class _CellTotals:
             last=self._last,
             updates=self._updates / self._rollouts,
             differing=self._differing,
+            uncompared=self._uncompared,
             policy_version=self._oldest.policy_version,
             sampler_version=self._oldest.sampler_version,
         )
