@@ -16,6 +16,8 @@ _ON_IMPORT = {
     "trl.trainer.grpo_trainer": "rlstep_hooks.injection.hooks:audit_grpo",
     "trl.trainer.rloo_trainer": "rlstep_hooks.injection.hooks:audit_rloo",
     "trl.trainer.ppo_trainer": "rlstep_hooks.injection.hooks:audit_ppo",
+    # Stable-Baselines3 2.7 to 2.9: the module with the loop of PPO and A2C.
+    "stable_baselines3.common.on_policy_algorithm": "rlstep_hooks.injection.hooks:audit_sb3",
     # verl 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
     "verl": "rlstep_hooks.injection.hooks:audit_verl",
     # OpenRLHF 0.7 and later: imported by the driver before it starts Ray.
@@ -44,6 +46,43 @@ def audit_ppo(module: Any) -> None:
     """`PPOTrainer` gets an audit of its own, where this module defines it (up to 0.24)."""
     if getattr(module.PPOTrainer, "__module__", "") == module.__name__:
         _give_callback(module.PPOTrainer)
+
+
+def audit_sb3(module: Any) -> None:
+    """Each call of `learn` of an on-policy algorithm gets an audit of its own, unless its user gave it one."""
+    algorithm = module.OnPolicyAlgorithm
+    learn = algorithm.learn
+
+    @wraps(learn)
+    def learn_with_audit(self: Any, total_timesteps: int, callback: Any = None, *args: Any, **kwargs: Any) -> Any:
+        audit, callbacks = _sb3_callbacks(callback)
+        if audit is None:
+            return learn(self, total_timesteps, callback, *args, **kwargs)
+        with audit:
+            return learn(self, total_timesteps, callbacks, *args, **kwargs)
+
+    algorithm.learn = learn_with_audit
+
+
+def _sb3_callbacks(given: Any) -> tuple[Any, list[Any]]:
+    """An audit, and it beside the callbacks that were given; None where there is to be none."""
+    if not os.environ.get("RLSTEP_DIR"):
+        return None, []
+    try:
+        from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
+
+        from rlstep_hooks import StepAuditSB3Callback
+
+        several = given if isinstance(given, list) else [] if given is None else [given]
+        callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in several]
+        inner = [held for one in callbacks for held in getattr(one, "callbacks", [one])]
+        if any(isinstance(one, StepAuditSB3Callback) for one in inner):
+            return None, []
+        audit = StepAuditSB3Callback()
+    except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+        print(f"rlstep: not evaluated: the audit could not begin: {type(error).__name__}: {error}", flush=True)
+        return None, []
+    return audit, [*callbacks, audit]
 
 
 def audit_verl(module: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -17,6 +19,7 @@ import rlstep_hooks
 from rlstep_hooks import StepAuditError, StepAuditSB3Callback
 from rlstep_hooks.events import MicroBatch, RunEnded
 from rlstep_hooks.ledger import MemoryLedger
+from rlstep_hooks.replay import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -300,3 +303,28 @@ def test_the_record_is_written(tmp_path: Path) -> None:
     audit = audited(ppo(), 128, log_dir=tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
     assert audit.report.counts.updates == 16
+
+
+SCRIPT = """
+from stable_baselines3 import PPO
+seen = []
+model = PPO("MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16, n_epochs=2, device="cpu")
+model.learn(64, callback=lambda given, globals_: seen.append(1) is None)
+assert len(seen) == 64
+raise SystemExit(3)
+"""
+
+
+def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-m", "rlstep_hooks", "run", "--dir", "log", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    report = report_of(tmp_path / "log")
+    assert (report.verdict, report.counts.rollouts, report.counts.updates, report.complete) == ("PASS", 2, 8, True)
