@@ -395,7 +395,9 @@ _decoder = msgspec.json.Decoder(reduce(or_, _lines), dec_hook=_decode_extension)
 
 def _to_line(event: Measured) -> Any:
     rows = {name: getattr(event, name) for name in _VALUES}
-    return {"event": "measured", "at": event.at} | {name: _VALUES[name].of(rows[name]) for name in rows if rows[name]}
+    return {"event": Measured.__struct_config__.tag, "at": event.at} | {
+        name: _VALUES[name].of(rows[name]) for name in rows if rows[name]
+    }
 
 
 def _from_line(line: Any) -> Measured:

@@ -27,7 +27,7 @@ from rlstep_hooks.events import (
     Update,
     WeightSync,
 )
-from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Summary, Verdict, Where
+from rlstep_hooks.report import Counts, Finding, LagValues, Report, RuleOutcome, Summary, Verdict
 from rlstep_hooks.rules import RANK_RULES, RULES
 from rlstep_hooks.rules.base import HANDLERS, Place, Progress, Rule, disabled
 from rlstep_hooks.timeline import position_of
@@ -98,9 +98,9 @@ class Judge:
         return any(topic in self._unobserved for topic in topics)
 
     @property
-    def place(self) -> Where:
-        """Where the run stands; empty where there is no plan."""
-        return self._progress.where() if self._progress is not None else Where()
+    def rollout(self) -> int:
+        """The training rollout that is under way, counted from 0."""
+        return max(self._progress.rollouts - 1, 0) if self._progress is not None else 0
 
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
         """What those who follow the run should hear now: the event itself."""

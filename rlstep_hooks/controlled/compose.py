@@ -306,20 +306,19 @@ class TrainerStream:
         return msgspec.structs.replace(values, index=values.index + self._base)
 
     def _microbatch(self, event: MicroBatch) -> MicroBatch:
-        event = msgspec.structs.replace(
+        parts = event.trained and tuple(
+            SampleRows(self._rollout_of_refresh.get(part.rollout, part.rollout), part.rows) for part in event.trained
+        )
+        rollouts = [self._rollout] if parts is None else [part.rollout for part in parts]
+        sampled = [self._sampled.get(rollout) for rollout in rollouts]
+        known = [version for version in sampled if version is not None]
+        return msgspec.structs.replace(
             event,
             policy_version=event.policy_version + self._base,
             old_version=self._counted(event.old_version),
+            trained=parts,
+            sampled_version=min(known) if known and len(known) == len(sampled) else None,
         )
-        if event.trained is None:
-            return msgspec.structs.replace(event, sampled_version=self._sampled.get(self._rollout))
-        parts = tuple(
-            SampleRows(self._rollout_of_refresh.get(part.rollout, part.rollout), part.rows) for part in event.trained
-        )
-        sampled = [self._sampled.get(part.rollout) for part in parts]
-        known = [version for version in sampled if version is not None]
-        oldest = min(known) if len(known) == len(sampled) and known else None
-        return msgspec.structs.replace(event, trained=parts, sampled_version=oldest)
 
     def _values(self, values: RolloutValues) -> RolloutValues:
         """Numbers of a rollout, which a trainer counts by its refreshes."""

@@ -56,11 +56,12 @@ class _Trainer:
     @property
     def rollout(self) -> int:
         """The rollout that is under way, counted from 0."""
-        return self.judge.place.rollout or 0
+        return self.judge.rollout
 
     def take_done(self, *, ended: bool) -> list[tuple[int, str]]:
         """What was done in rollouts that are over: whether the record of one under way has an end is not known yet."""
-        count = len(self.done) if ended else sum(1 for rollout, _ in self.done if rollout < self.rollout)
+        now = self.rollout
+        count = len(self.done) if ended else sum(1 for rollout, _ in self.done if rollout < now)
         done, self.done = self.done[:count], self.done[count:]
         return done
 

@@ -74,9 +74,8 @@ def check_records(folder: Path, left: dict[str, bytes], process: str, first: int
         assert b"".join(encode(event) for event, _ in read[:before] if event) == b"".join(
             left[process].splitlines(keepends=True)[:before]
         )
+        files = {"trace": folder / "trace.json", "html": folder / "page.html"}
         for form in FORMS:
             with contextlib.redirect_stdout(io.StringIO()):
-                status = show(
-                    folder, run=None, form=form, strict=False, trace=folder / "trace.json", html=folder / "page.html"
-                )
+                status = show(folder, run=None, form=form, strict=False, **(files if form == "text" else {}))
             assert status in (0, 1, 2)
