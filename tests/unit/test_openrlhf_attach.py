@@ -22,7 +22,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The environment of a driver for which an audit was asked."""
-    for name in (launch.RUN, "RAY_RUNTIME_ENV_HOOK", "RLSTEP_ON_FAIL", "RLSTEP_PARENT", "RLSTEP_SINK", "RLSTEP_SCALARS"):
+    for name in (
+        launch.RUN,
+        "RAY_RUNTIME_ENV_HOOK",
+        "RLSTEP_ON_FAIL",
+        "RLSTEP_PARENT",
+        "RLSTEP_SINK",
+        "RLSTEP_SCALARS",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(launch.FOLDER, str(tmp_path))
 
