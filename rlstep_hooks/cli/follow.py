@@ -25,17 +25,22 @@ def follow(folder: Path, name: str | None) -> None:
 
     Args:
         folder: The folder of records. It may appear later.
-        name: The run; the latest if left out, or the first to appear.
+        name: The run; the latest if left out, or the first to appear. One that the folder does not have is not waited for.
     """
     console = Console(stderr=True)
     try:
         _follow(console, folder, name)
+    except OSError as error:
+        console.print(f"rlstep: no longer following: {error}", style="yellow", highlight=False)
     except KeyboardInterrupt:
         console.print("rlstep: no longer following; this is what was recorded so far", style="yellow")
 
 
 def _follow(console: Console, folder: Path, name: str | None) -> None:
-    run = FollowedRun(folder, name or _latest(console, folder))
+    found = _found(console, folder)
+    if name is not None and name not in found:
+        return  # the report says which runs there are
+    run = FollowedRun(folder, name or found[-1])
     news = run.look()
     if run.over:
         return
@@ -59,12 +64,12 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
         console.print("rlstep: the processes of the run are gone, without an end in their record", style="yellow")
 
 
-def _latest(console: Console, folder: Path) -> str:
-    """The latest run of a folder, once there is one."""
-    found = records(folder)
+def _found(console: Console, folder: Path) -> list[str]:
+    """The runs of a folder, oldest first, once there is one."""
+    found = list(records(folder))
     if not found:
-        console.print(f"rlstep: waiting for a run in {folder}", style="dim", highlight=False)
+        console.print(f"rlstep: waiting for a run in {folder}", style="dim", highlight=False, soft_wrap=True)
     while not found:
         time.sleep(INTERVAL)
-        found = records(folder)
-    return next(reversed(found))
+        found = list(records(folder))
+    return found

@@ -68,5 +68,5 @@ class Watch:
         if not self._shown:
             self._lines.display(plan_table(started.schedule))
         elif news:
-            self._lines.display(rows_table(news, "from the live configuration, where the command did not say it"))
+            self._lines.display(rows_table(news, "the live configuration, where it is not what the command said"))
         self._shown = rows

@@ -16,6 +16,8 @@ from rich.text import Text
 from rlstep_hooks.render.words import number
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from rich.console import Console, RenderableType
 
     from rlstep_hooks.following import News
@@ -61,8 +63,8 @@ def live_line(standing: Standing, verdict: Verdict, *, width: int | None = None)
     return next((line for line in lines if width is None or len(line) <= width), lines[-1])
 
 
-def _of(unit: str, count: int, planned: object) -> str:
-    return f"{unit} {number(count)} of {number(planned) if planned is not None else '?'}"  # type: ignore[arg-type]
+def _of(unit: str, count: int, planned: int | Fraction | None) -> str:
+    return f"{unit} {number(count)} of {number(planned) if planned is not None else '?'}"
 
 
 def _ratio_range(max_abs_log_ratio: float) -> str:

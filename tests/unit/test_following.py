@@ -420,6 +420,16 @@ def test_a_finished_run_is_reported_at_once(tmp_path: Path, capsys: pytest.Captu
     assert "PASS" in out
 
 
+def test_a_run_that_the_folder_does_not_have_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append(tmp_path, scripted_run(PLAN)[:-1])
+    with pytest.raises(SystemExit) as exit_:
+        app.main(["report", str(tmp_path), "--follow", "--run", "another"])
+    assert exit_.value.code == 2
+    assert "holds no run another" in capsys.readouterr().err
+
+
 def test_a_run_that_begins_later_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = scripted_run(PLAN)
 
