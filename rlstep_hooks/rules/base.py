@@ -76,14 +76,16 @@ class Progress:
             rollout=max(self.rollouts - 1, 0) if rollout is None else rollout,
             update=self.update if update is None else update,
             microbatch=microbatch,
-            epoch=self.epoch if self.schedule.has_data_epochs else None,
+            epoch=self._epoch(self.epoch),
         )
 
-    @staticmethod
-    def where_at(place: Place) -> Where:
+    def where_at(self, place: Place) -> Where:
         """A place in words that everybody reads."""
         rollouts, update, microbatch, epoch = place
-        return Where(rollout=max(rollouts - 1, 0), update=update, microbatch=microbatch, epoch=epoch)
+        return Where(rollout=max(rollouts - 1, 0), update=update, microbatch=microbatch, epoch=self._epoch(epoch))
+
+    def _epoch(self, epoch: int) -> int | None:
+        return epoch if self.schedule.has_data_epochs else None
 
     def count_update(self, *, applied: bool) -> None:
         """Go on by one update of the policy, or by one that was skipped."""

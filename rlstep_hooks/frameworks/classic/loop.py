@@ -86,7 +86,7 @@ class LoopAudit:
         versions: Releases of the packages involved, for the record.
 
     Raises:
-        ValueError: `on_fail` is none of the three.
+        ValueError: `on_fail` is none of the three, or the critic's optimizer is named and the policy's is not.
     """
 
     def __init__(
@@ -102,6 +102,8 @@ class LoopAudit:
         versions: dict[str, str] | None = None,
     ) -> None:
         self.on_fail = on_fail_asked(on_fail)
+        if optimizer is None and critic_optimizer is not None:
+            raise ValueError("critic_optimizer is given, so the policy's is needed too: optimizer=...")
         self.schedule = schedule
         self.folder: Path | None = None
         """Where the record is written; None in memory."""

@@ -341,8 +341,10 @@ def _by_sample(old_logprobs: Tensor, samples: int) -> Tensor | None:
 
 
 def _dtype_of(parameters: Sequence[Tensor]) -> str:
-    """In which dtype forwards with these weights compute; "tf32" where matmuls use it."""
+    """In which dtype forwards with these weights compute; "tf32" where matmuls, or convolutions (by torch's default), use it."""
     first = parameters[0]
-    if first.dtype == torch.float32 and first.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        return "tf32"
+    if first.dtype == torch.float32 and first.is_cuda:
+        convolves = any(parameter.dim() > 2 for parameter in parameters)
+        if torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32):
+            return "tf32"
     return str(first.dtype).removeprefix("torch.")

@@ -10,6 +10,7 @@ from torch.optim import optimizer as torch_hooks
 
 import rlstep_hooks
 from rlstep_hooks import Schedule, StepAuditError
+from rlstep_hooks.events import FactsRead
 from rlstep_hooks.frameworks.classic.numbers import HELD
 from rlstep_hooks.ledger import records
 from rlstep_hooks.replay import report_of
@@ -180,6 +181,14 @@ class NewForOld(TinyLoop):
         return super().log_probs(everywhere)[chosen]
 
 
+class AutocastKeptOpen(TinyLoop):
+    """One autocast around all updates: it keeps the weights that it has cast, so no forward sees an update until it ends."""
+
+    def run(self, audit: LoopAudit, rollouts: int = ROLLOUTS) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            super().run(audit, rollouts)
+
+
 class OneUpdate(TinyLoop):
     """The optimizer steps once a rollout."""
 
@@ -258,6 +267,7 @@ class FrozenModel(TinyLoop):
         (RecomputedOld, "RLS303", 0, MINIBATCHES),
         (OldReplaced, "RLS305", 0, MINIBATCHES),
         (NewForOld, "RLS302", 0, 1),
+        (AutocastKeptOpen, "RLS302", 0, 1),
         (OneUpdate, "RLS204", 0, 0),
         (Overlapping, "RLS502", 0, 1),
         (HalfTrained, "RLS502", 0, 1),
@@ -541,6 +551,24 @@ def test_the_record_is_written_as_it_happens_and_gives_the_same_report(
     assert len(records(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("reduced", [False, True])
+def test_the_precision_is_read_from_the_weights_and_from_autocast(reduced: bool, tmp_path: Path) -> None:
+    class WithAutocast(TinyLoop):
+        def compute_old(self, audit: LoopAudit) -> None:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=reduced):
+                super().compute_old(audit)
+
+        def train_minibatch(self, audit: LoopAudit, chosen: Tensor) -> None:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=reduced):
+                super().train_minibatch(audit, chosen)
+
+    report = audited(WithAutocast(), log_dir=tmp_path)
+    assert (report.verdict, report.findings) == ("PASS", [])
+    (record,) = next(iter(records(tmp_path).values()))
+    facts = [event.facts for event in record.events() if isinstance(event, FactsRead)]
+    assert facts == [{"compute_dtype": "bfloat16" if reduced else "float32"}]
+
+
 def test_a_folder_that_cannot_be_written_is_said_and_the_run_is_judged(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     report = audited(TinyLoop(), log_dir=tmp_path / "file")
@@ -556,6 +584,8 @@ def test_the_report_before_and_during_the_loop() -> None:
         loop.run(audit, rollouts=1)
         assert (audit.report.verdict, audit.version) == ("PASS", EPOCHS * MINIBATCHES)
         loop.run(audit, rollouts=ROLLOUTS - 1)
+    with pytest.raises(ValueError, match="optimizer="):
+        rlstep_hooks.audit(plan(critic=plan()), critic_optimizer=loop.optimizer)
     with pytest.raises(ValueError, match="on_fail"):
         rlstep_hooks.audit(plan(), on_fail="explode")  # type: ignore[arg-type]
 
