@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlstep_hooks import Schedule
 from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedUpdate, expected_events
+from tests.golden.reading import read
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,41 @@ def test_published_settings(settings: dict[str, int], samples: int, minibatch: i
     assert schedule.updates_per_rollout == per_rollout
     assert schedule.lags == tuple(range(per_rollout))
     assert schedule.ratio_one_updates == (1,)
+
+
+@pytest.mark.parametrize(
+    ("launch", "same"),
+    [
+        (
+            "python -m baselines.run --alg=ppo2 --env=BreakoutNoFrameskip-v4 --num_timesteps=1e7 --num_env=8 --noptepochs=3",
+            {"actors": 8, "steps": 128, "epochs": 3, "minibatches": 4, "rollouts": 9765},
+        ),
+        ("python cleanrl/ppo.py", {"actors": 4, "steps": 128, "epochs": 4, "minibatches": 4, "rollouts": 976}),
+        (
+            "python cleanrl/ppo.py --target-kl 0.02 --num-minibatches 5",
+            {
+                "actors": 4,
+                "steps": 128,
+                "epochs": 4,
+                "minibatches": (102, 102, 102, 102, 102, 2),
+                "rollouts": 976,
+                "early_stop": True,
+            },
+        ),
+        (
+            "python sota-implementations/ppo/ppo_mujoco.py",
+            {"actors": 1, "steps": 2048, "epochs": 10, "minibatches": 32, "rollouts": 489},
+        ),
+    ],
+)
+def test_readers_of_classic_systems_agree(launch: str, same: dict[str, Any]) -> None:
+    read_from_launch, own = read(launch).schedule, Schedule.ppo(**same)
+    for name in (
+        "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs", "minibatches", "samples_per_update",
+        "updates_per_rollout", "updates_bound", "rollouts", "updates", "lags", "ratio_one_updates", "old_logprob_source", "remainder",
+        "samples_dropped_per_rollout", "loop",
+    ):  # fmt: skip
+        assert getattr(own, name) == getattr(read_from_launch, name), name
 
 
 def test_twenty_thousand_iterations_of_four_epochs_are_eighty_thousand_updates() -> None:
