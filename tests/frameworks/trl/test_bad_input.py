@@ -123,7 +123,7 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     """The kernel refuses further writes (a file size limit stands for a full disk: write() fails the same way)."""
     log = tmp_path / "log"
     audit = StepAuditCallback(log_dir=log, listeners=())
-    trainer = tiny_trainer(tmp_path / "out", callbacks=[audit], max_steps=6)
+    trainer = tiny_trainer(tmp_path / "out", callbacks=[audit], max_steps=6, logging_steps=100)
     before, old = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))
     try:
