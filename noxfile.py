@@ -13,7 +13,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.3.2"
-nox.options.sessions = ["lint", "unit", "trl", "trl-step", "classic", "verl", "openrlhf"]
+nox.options.sessions = ["lint", "unit", "browser", "trl", "trl-step", "classic", "verl", "openrlhf"]
 nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
