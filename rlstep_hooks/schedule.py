@@ -274,6 +274,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.minibatches) if self.minibatches else self.samples_per_rollout
 
     @property
+    def updates_of_flushed_rollout(self) -> int | None:
+        """Updates of a rollout in which every micro-batch is one; None where the run has no such rollout, as far as is known."""
+        if self.flush is None:
+            return None
+        known = self.updates is not None and self.rollouts is not None
+        if known and self.updates <= self.rollouts * self.updates_per_rollout:  # type: ignore[operator]
+            return None
+        return self.microbatches_per_rollout
+
+    @property
     def window(self) -> int:
         """Micro-batches of a full accumulation window, where that number is fixed.
 

@@ -137,6 +137,11 @@ def _remainder_rows(schedule: Schedule) -> list[Row]:
                 "so that it divides",
             )
         )
+    flushed = schedule.updates_of_flushed_rollout
+    if flushed is not None:
+        rows.append(
+            ("last rollout", "of a data epoch: each micro-batch is an update", number(flushed, "updates on it"))
+        )
     if schedule.frozen_rollouts:
         rows.append(("frozen", f"the first {number(schedule.frozen_rollouts, 'rollouts')}", "no update of the policy"))
     if schedule.max_age:

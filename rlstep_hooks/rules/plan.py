@@ -116,7 +116,7 @@ class UpdatesNotAsTheSizesSay(Rule):
         if nominal <= 0:
             return None
         self.checks += 1
-        last = self._of_last_rollouts()
+        last = self.schedule.updates_of_flushed_rollout
         if Fraction(2, 3) < made / nominal < Fraction(3, 2) and last is None:
             return None
         return self.fail(
@@ -126,13 +126,3 @@ class UpdatesNotAsTheSizesSay(Rule):
             fix="sizes that divide evenly at each of these divisions; --explain shows them",
             where=Where(),
         )
-
-    def _of_last_rollouts(self) -> int | None:
-        """Updates of a rollout in which every micro-batch is one, where the run has such rollouts."""
-        schedule = self.schedule
-        if schedule.flush is None:
-            return None
-        known = schedule.updates is not None and schedule.rollouts is not None
-        if known and schedule.updates <= schedule.rollouts * schedule.updates_per_rollout:  # type: ignore[operator]
-            return None
-        return schedule.microbatches_per_rollout

@@ -5,20 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from packaging.version import Version
 
 from rlstep_hooks.frameworks.trl.facts import trainer_facts
 from rlstep_hooks.frameworks.trl.subject import Observer, Start, Subject
 from rlstep_hooks.frameworks.trl_ppo.observe import PpoObserver
 from rlstep_hooks.frameworks.trl_ppo.plan import SETTINGS, read_trainer
+from rlstep_hooks.frameworks.trl_ppo.releases import refusal
 from rlstep_hooks.timeline import PhasePosition
 
 if TYPE_CHECKING:
     from rlstep_hooks.frameworks.trl.releases import Release
     from rlstep_hooks.recorder import Recorder
-
-FIRST_UNSUPPORTED = Version("0.25")
-"""First release after those that were read and trained for real."""
 
 
 class PpoSubject(Subject):
@@ -29,8 +26,7 @@ class PpoSubject(Subject):
 
     def refusal(self, release: Release) -> str:
         """Outside 0.16 to 0.24."""
-        supported = release.supported and Version(release.trl) < FIRST_UNSUPPORTED
-        return "" if supported else f"PPOTrainer of TRL {release.trl} is not supported (0.16 to 0.24 are)"
+        return refusal(release)
 
     def start(self, trainer: Any, release: Release) -> Start:
         """The plan; a resume is not something that this trainer has."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -23,7 +25,6 @@ from rlstep_hooks.replay import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.report import Report
@@ -328,3 +329,12 @@ def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     report = report_of(tmp_path / "log")
     assert (report.verdict, report.counts.rollouts, report.counts.updates, report.complete) == ("PASS", 2, 8, True)
+
+
+def test_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[3] / "examples" / "sb3_cartpole.py"
+    monkeypatch.setattr(sys, "argv", [str(path), "--n-steps", "100", "--timesteps", "800"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    assert "PASS" in capsys.readouterr().err

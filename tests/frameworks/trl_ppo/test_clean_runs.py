@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+import rlstep_hooks
+import rlstep_hooks.planning
 from rlstep_hooks.events import EpochEnd, Rollout, RunStarted
 from tests.frameworks.trl.conftest import RELEASE
 from tests.frameworks.trl.helpers import events_of, problems
@@ -76,3 +80,13 @@ def test_a_ratio_in_the_logs_is_the_one_that_was_measured(build: Callable[..., A
     trainer.train()
     outcome = next(rule for rule in audit.report.rules if rule.code == "RLS309")
     assert (outcome.verdict, outcome.checks) == ("PASS", 2)
+
+
+def test_the_plan_of_a_configuration_and_of_a_trainer(build: Callable[..., Any]) -> None:
+    trainer, _ = build(rows=24, gradient_accumulation_steps=2, total_episodes=48)
+    planned = rlstep_hooks.plan(trainer)
+    assert (planned.rollouts, planned.updates) == (6, 2 + 2 + 4 + 2 + 2 + 4)
+    assert rlstep_hooks.plan(trainer.args, rows=24) == planned
+    assert rlstep_hooks.plan(trainer.args).updates is None
+    with pytest.raises(rlstep_hooks.planning.PlanError, match="hangs"):
+        rlstep_hooks.plan(trainer, rows=4)
