@@ -131,7 +131,8 @@ class WeightProbe:
         reach = torch.stack([row * reading.learning_rate for row, reading in zip(gradient, held, strict=True)]).abs_()
         change = (after - before).abs_()
         visible = reach > before.abs() * torch.finfo(after.dtype).eps
-        counts = torch.stack([change != 0, gradient != 0, visible, before != earlier]).sum(2, dtype=torch.float32)
+        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # what is no number differs from itself
+        counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2, dtype=torch.float32)
         return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
 
 

@@ -165,6 +165,18 @@ def test_a_probe_compares_many_updates_at_once() -> None:
     assert probe.work_up() is None
 
 
+def test_weights_that_are_no_numbers_were_moved_by_nobody() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, float("nan")]))
+    probe = WeightProbe([weight])
+    for update in range(2):
+        weight.grad = torch.ones(2)
+        probe.before_step()
+        probe.after_step(update, 0.0)
+    worked_up = probe.work_up()
+    assert worked_up is not None
+    assert worked_up[1].reshape(5, 2)[3].tolist() == [0, 0]
+
+
 def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
     """Tensors without data (torch's meta device) refuse to be read: what would wait for a GPU raises here."""
     meter = MicroBatchMeter(SETTINGS)
