@@ -338,3 +338,25 @@ def test_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == 0
     assert "PASS" in capsys.readouterr().err
+
+
+def test_an_error_of_the_audit_costs_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ppo()
+    monkeypatch.setattr(model.rollout_buffer, "swap_and_flatten", failing_once(model.rollout_buffer.swap_and_flatten))
+    report = audited(model, 128).report
+    assert report.verdict == "NOT_EVALUATED"
+    assert "hook failed: ArithmeticError" in report.not_evaluated["order"]
+    assert report.counts.updates == 2 * 8
+
+
+def failing_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Fails for its first caller, which is the audit: the framework flattens its buffer after the rollout."""
+    calls: list[int] = []
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ArithmeticError("of the audit")
+        return function(*args, **kwargs)
+
+    return called

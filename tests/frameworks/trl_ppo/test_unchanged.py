@@ -11,6 +11,7 @@ import torch
 
 from rlstep_hooks import StepAuditCallback, StepAuditError
 from rlstep_hooks.events import RunEnded
+from rlstep_hooks.frameworks.trl_ppo.measure import RatioMeter
 from rlstep_hooks.testing.tiny_ppo import tiny_ppo_trainer
 from tests.frameworks.trl.helpers import events_of, problems
 
@@ -149,3 +150,18 @@ def test_on_fail_stop_is_said_to_be_impossible(build: Callable[..., Any], capsys
     trainer.train()
     assert "PPOTrainer does not stop when a callback asks it to" in capsys.readouterr().err
     assert audit.report.complete
+
+
+@pytest.mark.parametrize("method", ["generated", "trained", "mean_ratio"])
+def test_an_error_of_the_audit_costs_an_observation(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise ArithmeticError("of the audit")
+
+    trainer, audit = build(rows=8, total_episodes=8)
+    monkeypatch.setattr(RatioMeter, method, fail)
+    trainer.train()
+    assert audit.report.verdict == "PASS"
+    assert "hook failed" in audit.report.not_evaluated["log_ratio"]
+    assert audit.report.counts.updates == 4
