@@ -83,6 +83,7 @@ def test_a2c(tmp_path: Path) -> None:
         tmp_path, "env = make_vec_env('CartPole-v1', 8)\nA2C('MlpPolicy', env).learn(total_timesteps=500_000)\n"
     ).schedule
     assert schedule.algorithm == "A2C"
+    assert schedule.old_logprob_source == "none"
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout) == (40, 1)
     assert (schedule.rollouts, schedule.updates) == (12500, 12500)
 
