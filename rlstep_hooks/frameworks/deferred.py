@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 
+INTERVAL = 2.0
+"""Seconds between two times that numbers are worked up, at least. Real rollouts are longer, so theirs come with the next
+rollout; where they take milliseconds, small operations for each would be most of what the audit costs."""
+
 
 class DeferredValues(Generic[Key]):
     """Collects small vectors and hands them out as plain numbers once the device has them ready.

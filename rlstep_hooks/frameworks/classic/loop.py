@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.arguments import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.events import RunEnded, RunStarted
+from rlstep_hooks.frameworks.deferred import INTERVAL
 from rlstep_hooks.ledger import open_ledger, rank_process
 from rlstep_hooks.ranks import agree_on_run
 from rlstep_hooks.recorder import Recorder, describe
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.recorder import Listener
     from rlstep_hooks.report import Finding
     from rlstep_hooks.schedule import Schedule
-
-INTERVAL = 1.0
-"""Seconds between two times that numbers are worked up, at least. Where rollouts take milliseconds, small operations for each
-would be most of what the audit costs."""
 
 
 class RolloutBlock:

@@ -13,8 +13,8 @@ from transformers import Trainer, TrainerCallback
 
 from rlstep_hooks.arguments import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.events import ConfigChanged, RunEnded, RunStarted
+from rlstep_hooks.frameworks.deferred import INTERVAL
 from rlstep_hooks.frameworks.trl.facts import package_versions
-from rlstep_hooks.frameworks.trl.numbers import INTERVAL
 from rlstep_hooks.frameworks.trl.releases import Release, installed_release
 from rlstep_hooks.frameworks.trl.subject import Observer, Subject, subject_of
 from rlstep_hooks.frameworks.trl.trackers import TrackerLogs

@@ -23,6 +23,9 @@ ROWS = "rlstep_rows"
 CHECKS = "rlstep_checks"
 """Key added to a rollout's tensors: for each sample, checksums of its completion tokens and of its old log-probs."""
 
+_FACTOR = 6364136223846793005
+"""Knuth's multiplier of a linear congruential generator modulo 2**64."""
+
 HELD_ELEMENTS = 1 << 20
 """Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
 
@@ -204,7 +207,9 @@ class MicroBatchMeter:
 
         width, known = completion_ids.shape[-1], self._positions
         if known is None or known.shape[0] < width or known.device != completion_ids.device:
-            known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * 2654435761
+            # A factor of its own for each place, all bits mixed: with plain multiples, small changes could cancel.
+            known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * _FACTOR
+            known = (known ^ (known >> 32)) * _FACTOR | 1
             self._positions = known
         return (completion_ids * known[:width]).sum(-1)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rlstep_hooks.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
 from rlstep_hooks.frameworks.contained import Contained
-from rlstep_hooks.frameworks.deferred import DeferredValues, finite
+from rlstep_hooks.frameworks.deferred import INTERVAL, DeferredValues, finite
 from rlstep_hooks.frameworks.trl.measure import MicroBatchSource, token_mask
 from rlstep_hooks.frameworks.weight_probe import UpdateSource
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.frameworks.trl.updates import UpdateObserver
     from rlstep_hooks.recorder import Recorder
-
-INTERVAL = 1.0
-"""Seconds between two times that numbers are worked up, at least. Real rollouts are longer, so theirs come with the next
-rollout; where they take milliseconds, small operations for each would be most of what the audit costs."""
 
 
 class RolloutSource(msgspec.Struct, frozen=True):

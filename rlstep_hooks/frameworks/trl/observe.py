@@ -27,11 +27,12 @@ from rlstep_hooks.events import (
     WeightSync,
 )
 from rlstep_hooks.frameworks.contained import Contained
+from rlstep_hooks.frameworks.deferred import INTERVAL
 from rlstep_hooks.frameworks.forward_watch import ForwardWatch
 from rlstep_hooks.frameworks.trl.limits import uncovered_loss, unobservable
 from rlstep_hooks.frameworks.trl.loss import COVERED, LossTerms, read_loss_settings
 from rlstep_hooks.frameworks.trl.measure import ROWS, MicroBatchMeter, version_of
-from rlstep_hooks.frameworks.trl.numbers import INTERVAL, NumberCollector
+from rlstep_hooks.frameworks.trl.numbers import NumberCollector
 from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
 from rlstep_hooks.frameworks.trl.subject import Observer
 from rlstep_hooks.frameworks.trl.updates import UpdateObserver

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.events import ConfigChanged, EpochEnd, MicroBatch, Refresh, Rollout
 from rlstep_hooks.frameworks.contained import Contained
-from rlstep_hooks.frameworks.trl.numbers import INTERVAL, NumberCollector
+from rlstep_hooks.frameworks.deferred import INTERVAL
+from rlstep_hooks.frameworks.trl.numbers import NumberCollector
 from rlstep_hooks.frameworks.trl.subject import Observer
 from rlstep_hooks.frameworks.trl.updates import UpdateObserver
 from rlstep_hooks.frameworks.trl_ppo.measure import RatioMeter
