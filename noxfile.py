@@ -172,8 +172,8 @@ def detect(session: nox.Session) -> None:
     session.install("-e", ".")
     outcomes = Path(session.create_tmp(), "outcomes.jsonl").absolute()
     outcomes.unlink(missing_ok=True)
-    for name in (f"trl(release='{NEWEST}')", "verl", "openrlhf"):
-        tests = ("-k", "fault_is_found or test_clean_runs")
+    for name in (f"trl(release='{NEWEST}')", "classic", "verl", "openrlhf"):
+        tests = ("-k", "fault_is_found or test_clean_runs or as_planned_passes")
         session.run(
             sys.executable,
             "-m",

@@ -15,8 +15,8 @@ CLASSES = {
     "L": "resume, evaluation in between",
     "M": "scale of the loss",
     "N": "asynchronous bookkeeping",
-    "P": "textbook PPO",
     "O": "the audit itself",
+    "P": "mistakes of a loop of one's own",
 }
 
 CLASS_OF = {
@@ -43,6 +43,7 @@ CLASS_OF = {
     "rllm#111": "G",
     "rllm#291": "J",
     "slime#774": "H",
+    "textbook PPO": "P",
     "trl PR#3029": "I",
     "trl PR#3148": "L",
     "trl PR#3234": "H",

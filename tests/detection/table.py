@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -32,7 +33,7 @@ def show(outcomes: list[Detected | Clean]) -> bool:
     table.add_column("events after", justify="right")
     table.add_column("rollouts after", justify="right")
     for one in detected:
-        table.add_row(CLASS_OF[one.report], one.report, one.framework, one.fault.replace("_", " "), *_found(one))
+        table.add_row(CLASS_OF[one.report], one.report, one.framework, _words(one.fault), *_found(one))
     console = Console(width=150)
     console.print(table)
     clean = [outcome for outcome in outcomes if isinstance(outcome, Clean)]
@@ -52,6 +53,11 @@ def show(outcomes: list[Detected | Clean]) -> bool:
         highlight=False,
     )
     return len(soon) + len(at_end) == len(detected) and not alarmed and not early
+
+
+def _words(name: str) -> str:
+    """A function's or a class's name in words."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower()
 
 
 def _found(one: Detected) -> tuple[str, str, str]:

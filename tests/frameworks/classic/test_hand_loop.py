@@ -12,8 +12,11 @@ import rlstep_hooks
 from rlstep_hooks import Schedule, StepAuditError
 from rlstep_hooks.events import FactsRead
 from rlstep_hooks.frameworks.classic.numbers import HELD
+from rlstep_hooks.judge import Judge
 from rlstep_hooks.ledger import records
 from rlstep_hooks.replay import report_of
+from rlstep_hooks.report import Where
+from tests.detection.outcomes import Clean, Detected, delay_of, note
 from tests.frameworks.classic.tiny import EPOCHS, MINIBATCHES, ROLLOUTS, SAMPLES, TinyLoop, errors, plan
 
 if TYPE_CHECKING:
@@ -21,10 +24,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.frameworks.classic.loop import LoopAudit
     from rlstep_hooks.report import Report
 
 UPDATES = ROLLOUTS * EPOCHS * MINIBATCHES
+
+
+class Events:
+    """Keeps the events of a run."""
+
+    def __init__(self) -> None:
+        self.heard_so_far: list[AnyEvent] = []
+
+    def heard(self, event: AnyEvent, judge: Any) -> None:
+        self.heard_so_far.append(event)
 
 
 def audited(loop: TinyLoop, schedule: Schedule | None = None, **options: Any) -> Report:
@@ -41,6 +55,7 @@ def audited(loop: TinyLoop, schedule: Schedule | None = None, **options: Any) ->
 def test_a_loop_as_planned_passes_without_a_finding(named: bool) -> None:
     loop = TinyLoop()
     report = audited(loop, optimizer=loop.optimizer if named else None)
+    note(Clean(framework="a loop of one's own", alarms=tuple(finding.code for finding in report.findings)))
     assert (report.verdict, report.findings, report.complete) == ("PASS", [], True)
     counts = report.counts
     assert (counts.rollouts, counts.samples) == (ROLLOUTS, ROLLOUTS * SAMPLES)
@@ -279,9 +294,23 @@ class FrozenModel(TinyLoop):
         (FrozenModel, "RLS404", 0, 1),
     ],
 )
-def test_each_mistake_is_found_at_its_place(broken: type[TinyLoop], code: str, rollout: int, update: int) -> None:
-    report = audited(broken())
+def test_fault_is_found_at_its_place(
+    broken: type[TinyLoop], code: str, rollout: int, update: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlstep_hooks.frameworks.classic.loop.INTERVAL", 0.0)  # as where rollouts take longer than it
+    events = Events()
+    report = audited(broken(), listeners=(events,))
     found = {finding.code: finding for finding in report.findings}
+    outcome = Detected(
+        framework="a loop of one's own",
+        fault=broken.__name__,
+        report="textbook PPO",
+        code=code,
+        found=code in found,
+        delay=delay_of(events.heard_so_far, Judge(), code, Where(rollout=rollout, update=update)),
+        early=0,
+    )
+    note(outcome)
     assert code in found, errors(report)
     assert (found[code].where.rollout, found[code].where.update) == (rollout, update)
     assert report.verdict == ("PASS" if found[code].severity == "warning" else "FAIL")
