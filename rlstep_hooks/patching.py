@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import wrapt
@@ -10,6 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Wrapper = "Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]"
+
+
+class _StaysWithItsObject(wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """A wrapper that copies of its object do not get: they have the method itself. wrapt's own refuses to be copied or pickled,
+    and so would the object."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__wrapped__, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__wrapped__.__reduce_ex__(protocol)
 
 
 class Patches:
@@ -27,7 +39,7 @@ class Patches:
             wrapper: Called as `wrapper(wrapped, instance, args, kwargs)`, wrapt's convention.
         """
         before = vars(owner).get(name, _ABSENT)
-        proxy = wrapt.FunctionWrapper(getattr(owner, name), wrapper)
+        proxy = _StaysWithItsObject(getattr(owner, name), wrapper)
         setattr(owner, name, proxy)
         self._placed.append((owner, name, before, proxy))
 

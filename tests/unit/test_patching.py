@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rlstep_hooks.patching import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Trainer:
@@ -49,6 +54,15 @@ def test_an_attribute_that_was_none_comes_back() -> None:
     patches.wrap(trainer, "step", add_one)
     assert patches.restore() == []
     assert vars(trainer) == {"step": None}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda trainer: pickle.loads(pickle.dumps(trainer))])
+def test_a_copy_of_the_object_has_the_method_itself(copied: Callable[[Any], Any]) -> None:
+    trainer, patches = Trainer(), Patches()
+    patches.wrap(trainer, "step", add_one)
+    other = copied(trainer)
+    assert (trainer.step(3), other.step(3)) == (7, 6)
+    assert other.step.__self__ is other
 
 
 def test_wrapping_twice_is_undone_in_turn() -> None:

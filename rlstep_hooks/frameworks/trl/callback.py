@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import weakref
@@ -72,6 +73,10 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         self._raised: Finding | None = None
         self.folder: Path | None = None
         """Where the current record is written; None in memory."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also one in another process, is a new audit with the same arguments: the run's own stays with its trainer."""
+        return functools.partial(type(self), self.on_fail, self._log_dir, listeners=self._listeners), ()
 
     @property
     def report(self) -> Report:
