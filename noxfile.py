@@ -13,7 +13,6 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.3.2"
-nox.options.sessions = ["lint", "unit", "browser", "trl", "trl-step", "classic", "verl", "openrlhf"]
 nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
@@ -34,6 +33,9 @@ PINS = {
 }  # fmt: skip
 TRL = {"0.16.1": "4.51", "0.17.0": "4.57", "0.18.2": "4.57", "0.24.0": "4.57", "1.0.0": "5.23", "1.16.0": "5.23"}
 NEWEST = "1.16.0"
+BY_DEFAULT = [f"trl(release='{release}')" for release in TRL if release != "0.17.0"]
+"""0.17.0 does what 0.18.2 does but for the generation period: `nox -s trl` has it too."""
+nox.options.sessions = ["lint", "unit", "browser", *BY_DEFAULT, "trl-step", "classic", "verl", "openrlhf"]
 TRL_TESTS = ("tests/frameworks/trl", "tests/frameworks/trl_ppo", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
