@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlstep_hooks.frameworks.openrlhf import releases as openrlhf
+from rlstep_hooks.frameworks.sb3 import releases as sb3
 from rlstep_hooks.frameworks.trl import releases as trl
 from rlstep_hooks.frameworks.verl import releases as verl
 
@@ -21,6 +22,7 @@ PACKAGES = (
     "peft",
     "verl",
     "openrlhf",
+    "stable-baselines3",
     "ray",
     "vllm",
     "deepspeed",
@@ -41,6 +43,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 def diagnose() -> list[Diagnosis]:
     """All frameworks that can be observed, installed or not."""
     of_trl, of_verl, of_openrlhf = trl.installed_release(), verl.installed_release(), openrlhf.installed_release()
+    of_sb3, torch = sb3.installed_release(), _release("torch")
     return [
         Diagnosis(
             f"TRL {of_trl.trl} with transformers {of_trl.transformers}" if of_trl is not None else "TRL",
@@ -67,7 +70,29 @@ def diagnose() -> list[Diagnosis]:
             "them, old log-probs, micro-batches, updates of policy and critic, weight syncs on both sides",
             "weights that colocated engines take through CUDA IPC; the processes of reference and reward models",
         ),
+        Diagnosis(
+            f"Stable-Baselines3 {of_sb3.sb3}" if of_sb3 is not None else "Stable-Baselines3",
+            of_sb3.supported if of_sb3 is not None else None,
+            sb3.SUPPORTED,
+            "PPO and A2C with their own `train`: rollouts, old log-probs by sample, mini-batches, updates, an early stop by target_kl",
+            "other algorithms; subclasses with a `train` of their own",
+        ),
+        Diagnosis(
+            f"a loop of your own, with torch {torch}" if torch else "a loop of your own",
+            True if torch else None,
+            "all releases of torch with hooks on optimizers (2.2 and later)",
+            "what it tells `rlstep_hooks.audit`, and the updates of torch's optimizers",
+            "what it does not tell",
+        ),
     ]
+
+
+def _release(package: str) -> str:
+    """The installed release of a package; empty where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def show() -> int:
@@ -75,10 +100,7 @@ def show() -> int:
     console = Console()
     packages = Table.grid(padding=(0, 2))
     for package in PACKAGES:
-        try:
-            packages.add_row(package, version(package))
-        except PackageNotFoundError:
-            packages.add_row(package, "[dim]not installed[/dim]")
+        packages.add_row(package, _release(package) or "[dim]not installed[/dim]")
     console.print(packages, "")
     diagnoses = diagnose()
     for diagnosis in diagnoses:

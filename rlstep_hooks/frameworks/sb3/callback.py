@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
-from packaging.version import Version
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -15,6 +14,7 @@ from rlstep_hooks.arguments import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.frameworks.classic.loop import LoopAudit, RolloutBlock
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.sb3.plan import make_schedule, sizes_of
+from rlstep_hooks.frameworks.sb3.releases import SUPPORTED, installed_release
 from rlstep_hooks.frameworks.versions import versions_of
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.recorder import describe
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.arguments import OnFail
     from rlstep_hooks.recorder import Listener
-
-FIRST, FIRST_UNSUPPORTED = Version("2.7"), Version("2.10")
-"""Releases whose training code was read and compared; 2.9.2 was trained for real (tests/frameworks/classic)."""
 
 
 class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
@@ -190,10 +187,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
 
 def _refusal(model: Any) -> str:
     """Why a model cannot be audited; empty where it can."""
-    name, release = type(model).__name__, version("stable-baselines3")
+    name, release = type(model).__name__, installed_release()
     trained = next((kind for kind in (PPO, A2C) if isinstance(model, kind)), None)
     if trained is None or type(model).train is not trained.train:
         return f"{name} is not supported (PPO and A2C with their own `train` are)"
-    if not FIRST <= Version(Version(release).base_version) < FIRST_UNSUPPORTED:
-        return f"Stable-Baselines3 {release} is not supported (2.7 to 2.9 are)"
+    if release is None or not release.supported:
+        return (
+            f"Stable-Baselines3 {release.sb3 if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
+        )
     return ""
