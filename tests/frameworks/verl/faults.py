@@ -201,7 +201,7 @@ def mini_batch_trained_once_more(at: int) -> None:
     on_mini_batches(at, act)
 
 
-@fault(report="OpenRLHF#1320", code="RLS502", variant="trained 3 times")
+@fault(report="OpenRLHF#1320", code="RLS502", variant="a sample trained 2 times in 1 pass")
 def mini_batch_in_place_of_another(at: int) -> None:
     """Every second mini-batch is the one before it: counts are right, half of the samples are never trained."""
     first: list[Any] = []
