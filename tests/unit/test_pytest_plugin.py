@@ -59,6 +59,8 @@ ROLLOUT = 1
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Session:
     """Runs pytest on a test module, with an audit that is scripted."""
     monkeypatch.setitem(vars(rlstep_hooks), "StepAuditCallback", ScriptedAudit)
+    for name in ("CI", "BUILD_NUMBER"):  # where pytest's summary has each message whole
+        monkeypatch.delenv(name, raising=False)
 
     def run(body: str, *options: str) -> pytest.RunResult:
         head = f"import pytest\nfrom rlstep_hooks import StepAuditError\nROLLOUT = {ROLLOUT}\n"
