@@ -22,6 +22,7 @@ def install() -> None:
     wrapt.when_imported("openrlhf.trainer.ray.vllm_worker_wrap")(receive_without_cuda)
     wrapt.when_imported("vllm.model_executor.layers.utils")(keep_weights)
     wrapt.when_imported("transformers.modeling_utils")(attention_without_flash)
+    wrapt.when_imported("deepspeed.runtime.zero.partition_parameters")(gather_one_after_another)
     module = os.environ.get(EXTRA_MODULE)
     if module:
         __import__(module)
@@ -127,3 +128,16 @@ def attention_without_flash(module: ModuleType) -> None:
         return original(self, attention, *arguments, **keywords)
 
     module.PreTrainedModel._check_and_adjust_attn_implementation = check
+
+
+def gather_one_after_another(module: ModuleType) -> None:
+    """ZeRO-3 gathers a module's parameters at once and waits for the last gather only (0.19.6, partition_parameters.py:2082).
+
+    NCCL ends them in order. Gloo has two threads: an earlier gather may end after a weight was loaded into its buffer, and the
+    model then trains on memory that was never written. DeepSpeed's own other way gathers and waits parameter by parameter.
+    """
+
+    def one_after_another(self: Any, parameters: Any, hierarchy: int = 0, quantize: bool = False) -> None:
+        self._allgather_params_sequential(parameters, hierarchy=hierarchy)
+
+    module.Init._allgather_params_coalesced = one_after_another
