@@ -359,6 +359,25 @@ AnyEvent = (
     | Judged
 )
 
+_NAMES = {
+    "rollout": "a rollout",
+    "refresh": "old log-probs",
+    "microbatch": "a micro-batch",
+    "update": "an update",
+    "weight_sync": "a push of weights to the engine",
+    "epoch_end": "the end of the data epoch",
+    "run_ended": "the end of training",
+}
+
+NOT_FINITE = "gradient not finite"
+"""Reason of an update that the framework itself skips because of its gradient."""
+
+
+def name_of(event: Any) -> str:
+    """The event's kind in words, and its role where that is not the policy."""
+    of = " of the critic" if getattr(event, "role", "policy") == "critic" else ""
+    return _NAMES[event.__struct_config__.tag] + of
+
 
 def _encode_extension(value: Any) -> Any:
     if isinstance(value, Fraction):

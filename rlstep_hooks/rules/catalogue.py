@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from rlstep_hooks.rules import data, learning_rate, loss, observation, order, plan, ratio, resume, weights
+from rlstep_hooks.rules import data, learning_rate, loss, observation, order, plan, ratio, resume, updates, weights
 from rlstep_hooks.rules.base import Progress, Rule
 
 RULES: tuple[type[Rule], ...] = (
@@ -19,10 +19,10 @@ RULES: tuple[type[Rule], ...] = (
     order.RunLength,
     order.EventSize,
     order.WindowSize,
-    order.NoUpdate,
-    order.SkippedUpdate,
+    updates.NoUpdate,
+    updates.SkippedUpdate,
     order.RoleOutOfTurn,
-    order.UpdatesSaved,
+    updates.UpdatesSaved,
     ratio.RatioAtLagZero,
     ratio.RatioStuckAtOne,
     ratio.RefreshNotAsPlanned,

@@ -23,9 +23,9 @@ from rlstep_hooks.events import (
     Unobserved,
     Update,
     WeightSync,
+    name_of,
 )
 from rlstep_hooks.report import Where
-from rlstep_hooks.rules.order import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from rlstep_hooks.events import Update
-from rlstep_hooks.rules.order import NOT_FINITE
+from rlstep_hooks.events import NOT_FINITE, Update
 from tests.unit.scripted_phases import Live, PhaseCase, Script, phase_plan, scripted_phases
 
 if TYPE_CHECKING:

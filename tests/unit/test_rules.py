@@ -134,6 +134,7 @@ def test_titles_tell_rules_apart() -> None:
 HOMES = {
     "plan": 1,
     "order": 2,
+    "updates": 2,
     "ratio": 3,
     "weights": 4,
     "data": 5,

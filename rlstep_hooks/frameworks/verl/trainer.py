@@ -18,12 +18,11 @@ import torch
 from rlstep_hooks.controlled.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.controlled.ray_sink import open_trainer_ledger
 from rlstep_hooks.controlled.trainer_record import TrainerRecord
-from rlstep_hooks.events import Attached, FactsRead, RolloutValues
+from rlstep_hooks.events import NOT_FINITE, Attached, FactsRead, RolloutValues
 from rlstep_hooks.frameworks.shards import local_shards
 from rlstep_hooks.frameworks.verl.attach import folder, run_name, versions
 from rlstep_hooks.frameworks.verl.samples import completion_rows, keys_of, rows_of
 from rlstep_hooks.ledger import rank_process
-from rlstep_hooks.rules.order import NOT_FINITE
 
 if TYPE_CHECKING:
     from rlstep_hooks.controlled.trainer_record import Role

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.conformance import observed_lag
-from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, Update, WeightSync
+from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, Update, WeightSync, name_of
 from rlstep_hooks.render.page.model import Moment
 from rlstep_hooks.render.words import number
-from rlstep_hooks.rules.order import name_of
 from rlstep_hooks.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
