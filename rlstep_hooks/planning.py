@@ -43,6 +43,7 @@ def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | N
         PlanError: The framework refuses this configuration, or fails on it.
     """
     from rlstep_hooks.frameworks.openrlhf import plan as openrlhf
+    from rlstep_hooks.frameworks.openrlhf import settings as openrlhf_settings
     from rlstep_hooks.frameworks.trl import plan as trl
     from rlstep_hooks.frameworks.trl_ppo import plan as ppo
     from rlstep_hooks.frameworks.verl.settings import is_config
@@ -53,7 +54,7 @@ def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | N
     )
     if is_config(config):
         return _plan_verl(config, trl.rows_of(trainer.train_dataset) if trainer is not None and rows is None else rows)
-    if trainer is None and openrlhf.is_config(config):
+    if trainer is None and openrlhf_settings.is_config(config):
         return openrlhf.plan_config(config, rows=rows)
     if ppo.is_config(config):
         return _plan_ppo(config, trainer, rows, world_size)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from rlstep_hooks.conformance import Conformance
 from rlstep_hooks.deviations import known_deviations
 from rlstep_hooks.events import MicroBatch, Refresh, Rollout, RunEnded, WeightSync
-from rlstep_hooks.frameworks.openrlhf.plan import is_config, plan_config
+from rlstep_hooks.frameworks.openrlhf.plan import plan_config
 from rlstep_hooks.frameworks.openrlhf.releases import Release
+from rlstep_hooks.frameworks.openrlhf.settings import is_config
 from rlstep_hooks.planning import PlanError
 from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRollout, ExpectedUpdate, PhasePosition, expected_events
 from tests.golden.openrlhf_runs import COMMON, RUNS, Run, nested
