@@ -165,13 +165,14 @@ def _commands(words: list[str], path: Path, options: Options) -> tuple[list[Comm
 
 
 def _script(path: Path, arguments: tuple[Token, ...], variables: dict[str, str]) -> list[Command]:
-    from rlstep_hooks.launch.shell import read_script  # only where there is shell to read: it takes 25 ms to load
+    # Only where there is shell to read: it takes 25 ms to load.
+    from rlstep_hooks.launch.shell.script import read_script
 
     return read_script(path, arguments=arguments, given=variables)
 
 
 def _text(token: Token, variables: dict[str, str]) -> list[Command]:
-    from rlstep_hooks.launch.shell import read_text
+    from rlstep_hooks.launch.shell.script import read_text
 
     return read_text(token.text, "the command", given=variables, folder=Path())
 

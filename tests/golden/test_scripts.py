@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlstep_hooks.launch.shell import read_script
+from rlstep_hooks.launch.shell.script import read_script
 from rlstep_hooks.readers.launch_plan import Options, find_launch
 from tests.golden.reading import planned
 

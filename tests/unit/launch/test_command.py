@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.command import Command, Program, unwrap
-from rlstep_hooks.launch.shell import read_text
+from rlstep_hooks.launch.shell.script import read_text
 from rlstep_hooks.launch.text import LaunchError, Token
 
 if TYPE_CHECKING:

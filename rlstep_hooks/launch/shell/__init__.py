@@ -1,0 +1,1 @@
+"""Shell scripts: their syntax tree, their variables, and the commands that they would run. Nothing is executed."""

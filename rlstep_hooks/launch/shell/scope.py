@@ -1,0 +1,117 @@
+"""What a shell script knows at one point: its variables and positional parameters, and which of them only the run could tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.shell.syntax import source_of
+from rlstep_hooks.launch.text import Place, Token, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tree_sitter import Node
+
+NOT_SET = "is not set in the script"
+"""How the reason ends why a variable without a value is unknown."""
+
+
+class Text(msgspec.Struct, frozen=True, gc=False):
+    """A string during evaluation, with what is unknown in it."""
+
+    text: str
+    unknown: tuple[Unknown, ...] = ()
+
+
+Variable = Text | tuple[Text, ...]
+"""A scalar or an array."""
+
+
+class Scope:
+    """Variables at one point of a walk through a script; the walk changes them.
+
+    Args:
+        source: What messages call the script.
+        arguments: Its positional parameters.
+        given: Values of variables that the script takes from elsewhere.
+    """
+
+    def __init__(self, source: str, arguments: Iterable[Token], given: Mapping[str, str]) -> None:
+        self.source = source
+        self.given = dict(given)
+        self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
+        self.positional = [Text(token.text, token.unknown) for token in arguments]
+        self.missing: list[Unknown] = []
+        """Arrays without a value that were expanded since the list was last emptied."""
+
+    def place(self, node: Node) -> Place:
+        """Where a node begins."""
+        return Place(self.source, node.start_point[0] + 1, node.start_point[1] + 1)
+
+    def not_set(self, name: str, node: Node) -> Unknown:
+        """A variable that nothing sets, and the node that asks for it."""
+        return Unknown(name, f"${name} {NOT_SET}", self.place(node))
+
+    def assign(self, name: str, value: Variable, place: Place) -> None:
+        """Set a variable. Where its value is unknown, what the user gave for it stands instead."""
+        if not isinstance(value, tuple) and value.unknown:
+            if name in self.given:
+                value = Text(self.given[name])
+            else:  # the nearest name is the one to ask for: the variable itself
+                value = Text(value.text, (Unknown(name, f"{name} is {value.unknown[0].why}", place),))
+        self.variables[name] = value
+
+    def append(self, name: str, value: Variable, place: Place) -> None:
+        """`NAME+=value`: an array grows, a string is continued."""
+        before = self.variables.get(name, () if isinstance(value, tuple) else Text(""))
+        if isinstance(value, tuple):
+            value = (*(before if isinstance(before, tuple) else (before,)), *value)
+        elif not isinstance(before, tuple):
+            value = Text(before.text + value.text, before.unknown + value.unknown)
+        self.assign(name, value, place)
+
+    def value_of(self, node: Node) -> Variable | None:
+        """The value of a variable node; None where nothing sets it."""
+        if node.type == "subscript":
+            name_node, index_node = node.child_by_field_name("name"), node.child_by_field_name("index")
+            if name_node is None or index_node is None:
+                return None
+            value = self.variables.get(source_of(name_node))
+            index = source_of(index_node)
+            if index in ("@", "*"):
+                return (value,) if isinstance(value, Text) else value
+            if isinstance(value, tuple) and index.isdigit() and int(index) < len(value):
+                return value[int(index)]
+            return None
+        name = source_of(node)
+        if name in ("@", "*"):
+            return tuple(self.positional)
+        if name == "#":
+            return Text(str(len(self.positional)))
+        if name.isdigit() and name != "0":
+            return self.positional[int(name) - 1] if int(name) <= len(self.positional) else None
+        return self.variables.get(name)
+
+    def merge(self, outcomes: list[dict[str, Variable]]) -> None:
+        """Go on after branches of which one is taken: variables that come out different are unknown."""
+        merged: dict[str, Variable] = {}
+        for name in dict.fromkeys(name for outcome in outcomes for name in outcome):
+            values = [outcome.get(name) for outcome in outcomes]
+            known = [value for value in values if value is not None]
+            if all(value == values[0] for value in values):
+                merged[name] = known[0]
+            elif name in self.given:
+                merged[name] = Text(self.given[name])
+            else:
+                merged[name] = self._one_of(name, known, unset=len(known) < len(values))
+        self.variables = merged
+
+    def _one_of(self, name: str, values: list[Variable], *, unset: bool) -> Text:
+        shown = [" ".join(part.text for part in value) if isinstance(value, tuple) else value.text for value in values]
+        choices = " or ".join(dict.fromkeys([*shown, *(["unset"] if unset else [])]))
+        return Text(
+            f"${name}",
+            (Unknown(name, f"{name} is {choices}, as a condition in the script decides", Place(self.source)),),
+        )
