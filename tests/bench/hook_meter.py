@@ -1,0 +1,285 @@
+"""Stands between a framework and the audit's hooks, in every process of a launch: times the hooks, or takes them out now and then.
+
+verl and OpenRLHF import this module before they are hooked. What it does is said by `RLSTEP_BENCH_WAY`:
+
+- "time": each call of a hook is timed, by the wall and by the processor's time of its thread, and the time of the framework's own
+  call within it is left out. Calls are written as JSON lines below `RLSTEP_BENCH_FOLDER`, one file for each process.
+- "switch": the hooks of all processes are called in some rollouts and left out in others. The controller says which, by one byte of a
+  file that all processes have in memory. Only the pushes of weights are written, with their time.
+
+A push of weights is the end of a rollout in both.
+"""
+
+from __future__ import annotations
+
+import inspect
+import mmap
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import wrapt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MODULE = __name__
+FOLDER = "RLSTEP_BENCH_FOLDER"
+WAY = "RLSTEP_BENCH_WAY"
+SWITCH = "switch"
+"""Name of the way, and of the file with the byte."""
+
+PATTERN = (True, False, False, True)
+"""Rollouts with the hooks and without, again and again: a steady drift of the machine cancels."""
+
+PUSHES = ("CheckpointEngineManager.update_weights", "PPOTrainer.broadcast_to_vllm")
+"""The controller's hooks on a push of weights, of verl and of OpenRLHF."""
+
+CALLED_BY_TORCH = {
+    "rlstep_hooks.frameworks.verl.trainer": (
+        "VerlTrainer.sees_log_probs",
+        "VerlTrainer._before_optimizer",
+        "VerlTrainer._after_optimizer",
+    ),
+    "rlstep_hooks.frameworks.openrlhf.trainer": (
+        "OpenRlhfTrainer._before_loss",
+        "OpenRlhfTrainer._before_optimizer",
+        "OpenRlhfTrainer._after_optimizer",
+    ),
+}
+"""Hooks that wrap nothing: those of optimizers and losses."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of a hook. All processes of a machine have the same clock."""
+
+    process: str
+    hook: str
+    end: float
+    wall: float
+    """Seconds, the framework's own call left out."""
+    processor: float
+    """Seconds of the thread's processor time, likewise."""
+
+
+class Push(msgspec.Struct, frozen=True):
+    """The end of a rollout."""
+
+    end: float
+    audited: bool
+
+
+class Stopwatch:
+    """Runs from its making to `stop`, but for the framework's own calls."""
+
+    def __init__(self) -> None:
+        self.wall = self.processor = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Go on."""
+        self.wall -= time.perf_counter()
+        self.processor -= time.thread_time()
+
+    def stop(self) -> None:
+        """Stand still."""
+        self.processor += time.thread_time()
+        self.wall += time.perf_counter()
+
+    def around(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        """A call during which the watch stands still."""
+
+        def paused(*args: Any, **kwargs: Any) -> Any:
+            self.stop()
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                self.start()
+
+        return paused
+
+    def around_async(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        """The same of a coroutine."""
+
+        async def paused(*args: Any, **kwargs: Any) -> Any:
+            self.stop()
+            try:
+                return await wrapped(*args, **kwargs)
+            finally:
+                self.start()
+
+        return paused
+
+
+class Timing:
+    """Times each call of a hook."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"{os.getpid()}.jsonl"
+        self._file: Any = None
+        self.process = f"process{os.getpid()}"
+
+    def wrapper(self, hook: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook that wraps a call, with the watch."""
+
+        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return wrapper(watch.around(wrapped), instance, args, kwargs)
+            finally:
+                self._write(hook, watch)
+
+        async def timed_async(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return await wrapper(watch.around_async(wrapped), instance, args, kwargs)
+            finally:
+                self._write(hook, watch)
+
+        return timed_async if inspect.iscoroutinefunction(wrapper) else timed
+
+    def plain(self, hook: str) -> Callable[..., Any]:
+        """For a hook that wraps nothing."""
+
+        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                self._write(hook, watch)
+
+        return timed
+
+    def load_weights(self, wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        """The engine's hook stands in the place of a method and keeps that itself."""
+        watch = Stopwatch()
+        load = engine._load
+        engine._load = watch.around(load)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            engine._load = load
+            self._write("load_weights", watch)
+
+    def _write(self, hook: str, watch: Stopwatch) -> None:
+        watch.stop()
+        # Opened by the process that writes: its parent may have imported this module.
+        self._file = self._file or self._path.open("ab", buffering=0)
+        call = Call(self.process, hook, time.perf_counter(), watch.wall, watch.processor)
+        self._file.write(msgspec.json.encode(call) + b"\n")
+
+
+class Switching:
+    """Calls the hooks in some rollouts, and only what they wrap in the others."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with (folder / SWITCH).open("r+b") as file:
+            self._byte = mmap.mmap(file.fileno(), 1)
+        self._pushes = 0
+
+    def wrapper(self, hook: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook that wraps a call, with the switch."""
+
+        def switched(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            if self._byte[0]:
+                return wrapper(wrapped, instance, args, kwargs)
+            return wrapped(*args, **kwargs)
+
+        def pushing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            try:
+                return switched(wrapped, instance, args, kwargs)
+            finally:
+                self._pushed()
+
+        return pushing if hook in PUSHES else switched
+
+    def plain(self, hook: str) -> Callable[..., Any]:
+        """For a hook that wraps nothing."""
+
+        def switched(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            return wrapped(*args, **kwargs) if self._byte[0] else None
+
+        return switched
+
+    def load_weights(self, wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        """The engine's hook stands in the place of a method and keeps that itself."""
+        return wrapped(*args, **kwargs) if self._byte[0] else engine._load(*args, **kwargs)
+
+    def _pushed(self) -> None:
+        push = Push(time.perf_counter(), bool(self._byte[0]))
+        with (self._folder / "pushes.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(push) + b"\n")
+        self._pushes += 1
+        self._byte[0] = PATTERN[self._pushes % len(PATTERN)]
+
+
+def calls(folder: Path) -> Iterator[Call]:
+    """What all processes timed."""
+    for file in folder.glob("*.jsonl"):
+        yield from msgspec.json.decode(b"[" + b",".join(file.read_bytes().splitlines()) + b"]", type=list[Call])
+
+
+def pushes(folder: Path) -> list[Push]:
+    """The pushes of a run with a switch."""
+    lines = (folder / "pushes.jsonl").read_bytes().splitlines()
+    return msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Push])
+
+
+def _name(owner: Any, method: str) -> str:
+    kind = owner if hasattr(owner, "__name__") else type(owner)
+    return f"{kind.__name__.rpartition('.')[2]}.{method}"
+
+
+def _install(meter: Timing | Switching) -> None:
+    """Put the meter between the framework and each hook that is placed from now on."""
+    wrapt.when_imported("rlstep_hooks.patching")(lambda module: _in_patches(module, meter))
+    wrapt.when_imported("rlstep_hooks.frameworks.openrlhf.attach")(lambda module: _in_functions(module, meter))
+    for name, hooks in CALLED_BY_TORCH.items():
+        wrapt.when_imported(name)(lambda module, hooks=hooks: _in_methods(module, hooks, meter))
+    wrapt.when_imported("rlstep_hooks.frameworks.openrlhf.engine")(
+        lambda module: wrapt.wrap_function_wrapper(module, "EngineRecord._load_weights", meter.load_weights)
+    )
+    if isinstance(meter, Timing):
+        wrapt.when_imported("rlstep_hooks.ledger")(lambda module: _in_ledgers(module, meter))
+
+
+def _in_patches(module: Any, meter: Timing | Switching) -> None:
+    wrap = module.Patches.wrap
+
+    def metered(self: Any, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        wrap(self, owner, name, meter.wrapper(_name(owner, name), wrapper))
+
+    module.Patches.wrap = metered
+
+
+def _in_functions(module: Any, meter: Timing | Switching) -> None:
+    put_around = module.put_around
+
+    def metered(owner: Any, name: str, around: Callable[..., Any]) -> None:
+        put_around(owner, name, meter.wrapper(_name(owner, name), around))
+
+    module.put_around = metered
+
+
+def _in_methods(module: Any, hooks: tuple[str, ...], meter: Timing | Switching) -> None:
+    for hook in hooks:
+        wrapt.wrap_function_wrapper(module, hook, meter.plain(hook))
+
+
+def _in_ledgers(module: Any, meter: Timing) -> None:
+    """A process has the name of its record."""
+    start = module.FolderLedger.__init__
+
+    def named(self: Any, folder: Path, run: str, process: str) -> None:
+        start(self, folder, run, process)
+        meter.process = process
+
+    module.FolderLedger.__init__ = named
+
+
+if FOLDER in os.environ:
+    _folder = Path(os.environ[FOLDER])
+    _install(Switching(_folder) if os.environ[WAY] == SWITCH else Timing(_folder))
