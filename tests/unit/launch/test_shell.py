@@ -140,6 +140,11 @@ def test_an_array_from_elsewhere_is_missing_and_swallows_no_flag() -> None:
     assert [unknown.name for unknown in command.missing] == ["MODEL_ARGS"]
 
 
+def test_an_array_from_elsewhere_may_stand_before_the_first_command() -> None:
+    command = read_text('ARGS=(--b 1 "${MODEL_ARGS[@]}")\npython train.py "${ARGS[@]}"', "run.sh")[-1]
+    assert [token.text for token in command.arguments] == ["--b", "1"]
+
+
 def test_sourced_and_called_scripts_are_followed_when_they_are_here(tmp_path: Path) -> None:
     (tmp_path / "common.sh").write_text("BATCH=64\nARGS=(--x 1)\n")
     (tmp_path / "inner.sh").write_text("python inner.py --n ${1:-0} --b $BATCH\n")
