@@ -77,6 +77,23 @@ def install_trl(session: nox.Session, release: str, *more: str) -> None:
     session.install("-e", ".")
 
 
+def install_verl(session: nox.Session) -> None:
+    session.install(TORCH)
+    session.install(TORCH, *VERL, *TESTS)
+    session.install("-e", ".")
+
+
+def install_openrlhf(session: nox.Session) -> dict[str, str]:
+    """Install OpenRLHF and DeepSpeed; the variable that says where DeepSpeed's compiled operations are kept."""
+    session.install(TORCH, "setuptools==78.1.1", "wheel==0.48.0")
+    session.install("--no-deps", "-r", "tests/frameworks/openrlhf/requirements.txt")
+    # Built from source with this environment's torch; its operations are compiled when they are first used.
+    build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.6", env=build)
+    session.install("-e", ".", *TESTS)
+    return {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute())}
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     session.install("ruff==0.17.5", "mypy==2.4.1", TESTS[0], "-e", ".")  # pytest: its types, for the plugin
@@ -115,9 +132,7 @@ def trl_step(session: nox.Session) -> None:
 @nox.session
 def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
-    session.install(TORCH)
-    session.install(TORCH, *VERL, *TESTS)
-    session.install("-e", ".")
+    install_verl(session)
     # A launch imports torch in one process after another, so two at a time take hardly longer than one.
     session.run("pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/frameworks/verl", *session.posargs, env=OFFLINE)
 
@@ -125,13 +140,7 @@ def verl(session: nox.Session) -> None:
 @nox.session
 def openrlhf(session: nox.Session) -> None:
     """Real training with OpenRLHF on the CPU, DeepSpeed and vLLM included: clean runs and faults."""
-    session.install(TORCH, "setuptools==78.1.1", "wheel==0.48.0")
-    session.install("--no-deps", "-r", "tests/frameworks/openrlhf/requirements.txt")
-    # Built from source with this environment's torch; its operations are compiled when they are first used.
-    build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
-    session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.6", env=build)
-    session.install("-e", ".", *TESTS)
-    kept = {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute())}
+    kept = install_openrlhf(session)
     # A launch imports torch in one process after another, so two at a time take hardly longer than one.
     session.run(
         "pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/frameworks/openrlhf", *session.posargs, env=OFFLINE | kept
@@ -213,3 +222,17 @@ def bench(session: nox.Session) -> None:
     session.run("python", "tests/bench/plan_speed.py")
     session.run("python", "-m", "tests.bench.judge_speed")
     session.run("python", "tests/bench/trl_overhead.py", *session.posargs, env=OFFLINE)
+
+
+@nox.session(name="bench-verl")
+def bench_verl(session: nox.Session) -> None:
+    """What the audit costs verl for each rollout, process by process, in real runs."""
+    install_verl(session)
+    session.run("python", "-m", "tests.bench.controlled_overhead", "verl", *session.posargs, env=OFFLINE)
+
+
+@nox.session(name="bench-openrlhf")
+def bench_openrlhf(session: nox.Session) -> None:
+    """What the audit costs OpenRLHF for each rollout, process by process, in real runs."""
+    kept = install_openrlhf(session)
+    session.run("python", "-m", "tests.bench.controlled_overhead", "openrlhf", *session.posargs, env=OFFLINE | kept)
