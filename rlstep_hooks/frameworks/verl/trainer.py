@@ -361,12 +361,9 @@ def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, d
     masks = rows_of(data, "response_mask")
     if own is None or engine is None or masks is None:
         return RolloutValues(index=number)
-    gaps = torch.cat(
-        [
-            (mine.float() - theirs[: len(mine)].float()).abs()[mask[: len(mine)].bool()]
-            for mine, theirs, mask in zip(own, engine, masks, strict=True)
-        ]
-    )
+    pairs = [(theirs[: len(mine)], mask[: len(mine)]) for mine, theirs, mask in zip(own, engine, masks, strict=True)]
+    theirs, mask = (torch.cat(rows) for rows in zip(*pairs, strict=True))
+    gaps = (torch.cat(own).float() - theirs.float()).abs()[mask.bool()]
     if not gaps.numel():
         return RolloutValues(index=number)
     return RolloutValues(index=number, sampler_gap_mean=float(gaps.mean()), sampler_gap_max=float(gaps.max()))
