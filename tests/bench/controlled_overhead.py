@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SETTLING = 4
 """Rollouts at the beginning that are left out."""
-LIMIT = 580.0
+LIMIT = 1500.0
 """Seconds of a launch."""
 SLOW = 0.001
 """Seconds; hooks whose median call takes longer are named in any case."""
