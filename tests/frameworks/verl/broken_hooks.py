@@ -1,28 +1,28 @@
-"""Makes the audit's own functions raise, each of them once, in a real run. verl imports this module in every process.
-
-What broke is written to the file that `RLSTEP_TEST_BROKEN` names, one name a line.
-"""
+"""Makes what the audit's hooks call raise in a real run. verl imports this module in every process."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
-import wrapt
+from tests.frameworks.broken import VARIABLE, break_function
 
-VARIABLE = "RLSTEP_TEST_BROKEN"
 MODULE = __name__
-MESSAGE = "broken on purpose"
-
-AT_CALL = 2
-"""Each raises at its second call, when the run is under way."""
 
 FUNCTIONS = (
     ("rlstep_hooks.frameworks.verl.trainer", "keys_of"),
     ("rlstep_hooks.frameworks.verl.trainer", "rows_of"),
     ("rlstep_hooks.frameworks.verl.trainer", "recognise"),
     ("rlstep_hooks.frameworks.verl.trainer", "_sampler_gap"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.begin"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.end"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.refreshed"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.measured"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.open_microbatch"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.see_log_probs"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.close_microbatch"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.probe"),
     ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.updated"),
+    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.pushed"),
     ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.write_numbers"),
     ("rlstep_hooks.frameworks.weight_probe", "WeightProbe.before_step"),
     ("rlstep_hooks.frameworks.weight_probe", "WeightProbe.after_step"),
@@ -31,28 +31,13 @@ FUNCTIONS = (
     ("rlstep_hooks.frameworks.deferred", "DeferredValues.send"),
     ("rlstep_hooks.frameworks.verl.controller", "VerlController._all_returned"),
     ("rlstep_hooks.frameworks.verl.controller", "VerlController._generated_v0"),
+    ("rlstep_hooks.frameworks.verl.controller", "scalars"),
+    ("rlstep_hooks.controlled.controller_record", "ControllerRecord.take_errors"),
     ("rlstep_hooks.controlled.run", "ControlledRun.observe"),
     ("rlstep_hooks.controlled.run", "ControlledRun.summary"),
 )
 """Modules and functions of theirs that hooks call: of trainers, then of the controller."""
 
-
-def break_once(module: str, name: str) -> None:
-    """Make a function raise at one call, and work at all others."""
-    calls = 0
-
-    def broken(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == AT_CALL:
-            with open(os.environ[VARIABLE], "a") as file:
-                file.write(name + "\n")
-            raise RuntimeError(MESSAGE)
-        return wrapped(*args, **kwargs)
-
-    wrapt.when_imported(module)(lambda found: wrapt.wrap_function_wrapper(found, name, broken))
-
-
 if VARIABLE in os.environ:
     for module, name in FUNCTIONS:
-        break_once(module, name)
+        break_function(module, name)

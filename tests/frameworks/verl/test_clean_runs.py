@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.events import Generated, MicroBatch, RunStarted, WeightSync
-from tests.frameworks.verl.audited import Expected, audited, metrics
+from tests.detection.outcomes import Detected, note
+from tests.frameworks.verl.audited import Expected, alarms, audited, metrics, tail
 from tests.frameworks.verl.launch import critic, grpo, reference
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ UNEVEN = {
 }
 
 
-def test_two_passes_over_an_uneven_rollout_then_resumed(assets: Assets, tmp_path: Path) -> None:
+def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | TWO_PASSES | UNEVEN | {"trainer.default_local_dir": tmp_path / "checkpoints"}
     overrides |= {"trainer.total_epochs": 2}
     run = audited(overrides | {"trainer.total_training_steps": 3, "trainer.save_freq": 3}, tmp_path / "run")
@@ -50,6 +51,31 @@ def test_two_passes_over_an_uneven_rollout_then_resumed(assets: Assets, tmp_path
     pushed = [event.label for event in resumed.record("rank0") if isinstance(event, WeightSync)]
     assert pushed == [3, 4, 5, 6]
     assert resumed.report.counts.data_epochs_ended == 1, "the fourth rollout is the last of the first pass"
+
+    # With the steps of the first run again: nothing is left to do, and verl ends at once with status 0 (verl#7401).
+    again = audited(overrides | on | {"trainer.total_training_steps": 3}, tmp_path / "again")
+    assert again.outcome.status == 0, tail(again.outcome)
+    counts = again.report.counts
+    assert (counts.rollouts, counts.updates, counts.weight_syncs) == (0, 0, 1)
+    (finding,) = alarms(again.report)
+    note(
+        Detected(
+            framework="verl",
+            fault="resumed_at_the_end_of_its_plan",
+            report="verl#7401",
+            code="RLS209",
+            found=(finding.code, finding.where.update) == ("RLS209", 18),
+            delay=again.delay("RLS209", None),
+            early=0,
+        )
+    )
+    assert (finding.code, finding.severity) == ("RLS209", "warning")
+    assert finding.observed == "a resume after update 18 of 18, and none made"
+    assert "the checkpoint is at the end of the plan" in finding.why
+    assert "raise the epochs or the number of steps" in finding.fix
+    assert again.live is not None
+    assert [found for found in again.live.findings if found.severity != "info"] == [finding]
+    assert again.live.verdict == again.report.verdict == "PASS", "a warning"
 
 
 def test_critic_with_other_mini_batches_that_trains_first(assets: Assets, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.frameworks import broken
 from tests.frameworks.verl import broken_hooks
 from tests.frameworks.verl.audited import Expected, audited, logged, metrics, problems, shown, tail
 from tests.frameworks.verl.launch import Assets, critic, grpo, launch
@@ -66,14 +67,14 @@ def test_training_is_the_same(overrides: dict[str, Any], bare: list[dict[str, An
 def test_training_is_the_same_when_hooks_raise(
     overrides: dict[str, Any], bare: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken.txt"
-    run = audited(
-        overrides, tmp_path / "run", modules=[broken_hooks.MODULE], environment={broken_hooks.VARIABLE: str(broken)}
-    )
+    names = tmp_path / "broken.txt"
+    # At its second call, when the run is under way.
+    environment = broken.asking(names, call=2)
+    run = audited(overrides, tmp_path / "run", modules=[broken_hooks.MODULE], environment=environment)
     assert run.outcome.status == 0, tail(run.outcome)
     assert metrics(run.outcome) == bare
-    assert sorted(broken.read_text().split()) == sorted(name for _, name in broken_hooks.FUNCTIONS)
+    assert broken.names_in(names) == {name for _, name in broken_hooks.FUNCTIONS}
     assert run.report.verdict == "NOT_EVALUATED"
     assert problems(run.report) == [], "what was not observed is no finding"
-    reasons = {what: why for what, why in run.report.not_evaluated.items() if broken_hooks.MESSAGE in why}
+    reasons = {what: why for what, why in run.report.not_evaluated.items() if broken.MESSAGE in why}
     assert {"order", "samples", "log_ratio", "weights"} <= set(reasons)

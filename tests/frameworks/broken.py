@@ -1,0 +1,47 @@
+"""Makes functions of the audit raise in the processes of a real run, and says which did.
+
+What broke is written to the file that `RLSTEP_TEST_BROKEN` names, one name a line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARIABLE = "RLSTEP_TEST_BROKEN"
+CALL = "RLSTEP_TEST_BROKEN_CALL"
+"""Which call of each function raises in each process, counted from 1; without it, every call."""
+MESSAGE = "broken on purpose"
+
+
+def break_function(module: str, name: str) -> None:
+    """Make a function raise, once its module is imported."""
+    at = int(os.environ.get(CALL, 0))
+    calls = itertools.count(1)
+
+    def broken(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        call = next(calls)
+        if at and call != at:
+            return wrapped(*args, **kwargs)
+        if call == (at or 1):
+            with open(os.environ[VARIABLE], "a") as file:
+                file.write(name + "\n")
+        raise RuntimeError(MESSAGE)
+
+    wrapt.when_imported(module)(lambda found: wrapt.wrap_function_wrapper(found, name, broken))
+
+
+def asking(file: Path, *, call: int | None = None) -> dict[str, str]:
+    """The environment that breaks functions, at one call of each or at all."""
+    return {VARIABLE: str(file)} | ({CALL: str(call)} if call else {})
+
+
+def names_in(file: Path) -> set[str]:
+    """The functions that raised."""
+    return set(file.read_text().split())
