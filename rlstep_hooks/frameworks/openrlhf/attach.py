@@ -17,6 +17,7 @@ import wrapt
 
 from rlstep_hooks.frameworks.openrlhf.launch import FOLDER, RUN
 from rlstep_hooks.frameworks.openrlhf.releases import installed_release
+from rlstep_hooks.frameworks.versions import versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,12 +147,4 @@ def _write_attached() -> None:
 
 def versions() -> dict[str, str]:
     """Releases of the packages involved."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for package in ("rlstep-hooks", "openrlhf", "deepspeed", "vllm", "torch", "ray", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return versions_of("openrlhf", "deepspeed", "vllm", "torch", "ray", "transformers")

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.controlled import ray_sink
-from rlstep_hooks.controlled.live import recorded_phases
-from rlstep_hooks.controlled.run import ControlledRun
+from rlstep_hooks.controlled.controller_record import ControllerRecord
 from rlstep_hooks.controlled.tail import Tail
-from rlstep_hooks.events import EpochEnd, FactsRead, Generated, Judged, Phase, PhaseName, Purpose, RunEnded, RunStarted
+from rlstep_hooks.events import EpochEnd, FactsRead, Generated
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.logged import with_more
 from rlstep_hooks.frameworks.openrlhf.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
@@ -26,17 +23,16 @@ from rlstep_hooks.frameworks.openrlhf.generator import GeneratorTail, Sampling
 from rlstep_hooks.frameworks.openrlhf.labels import FIRST_WEIGHTS, NOT_KNOWN
 from rlstep_hooks.frameworks.openrlhf.plan import plan_config
 from rlstep_hooks.frameworks.openrlhf.releases import SUPPORTED, installed_release
-from rlstep_hooks.ledger import CONTROLLER, FolderLedger, MemoryLedger, rank_process
+from rlstep_hooks.ledger import rank_process
 from rlstep_hooks.patching import Patches
-from rlstep_hooks.recorder import Recorder, describe
+from rlstep_hooks.recorder import describe
 from rlstep_hooks.render import scalars
-from rlstep_hooks.render.console import ConsoleListener
 from rlstep_hooks.report import StepAuditError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.ledger import Ledger
+    from rlstep_hooks.events import PhaseName
     from rlstep_hooks.report import Report
     from rlstep_hooks.schedule import Schedule
 
@@ -45,9 +41,6 @@ ATTACH_HINT = (
     "(where they share none, also RLSTEP_SINK=ray) "
     "and RAY_RUNTIME_ENV_HOOK=rlstep_hooks.frameworks.openrlhf.launch.runtime_env_hook"
 )
-JUDGED_FINDINGS = 64
-"""Findings that the last line of a record holds at most."""
-
 _CALLS: dict[tuple[str, str], PhaseName] = {
     ("actor_model_group", "forward"): "refresh",
     ("critic_model_group", "forward"): "values",
@@ -93,9 +86,6 @@ class OpenRlhfController:
         self._generator = GeneratorTail() if trainer.args.train.async_enable else None
         self._sampling: Sampling | None = None
         self._patches = Patches()
-        self._calls: dict[PhaseName, int] = {}
-        self._called: list[PhaseName] = []
-        """Calls to all trainers that were made and may not have returned."""
         self._waiting: Generated | None = None
         """The rollout that was generated and is trained next."""
         self._rollouts = 0
@@ -105,20 +95,13 @@ class OpenRlhfController:
         self._stopped = False
         self._ended = False
         run = run_name()
-        ledger, trouble = _open(run)
-        self._sink = ray_sink.Sink(folder(), run) if ray_sink.asked() else None
-        self._recorder = Recorder(
-            ledger, (ConsoleListener(),), judge=ControlledRun(lambda rank: recorded_phases(folder(), run, rank))
-        )
+        self._record = ControllerRecord(folder(), run)
+        self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))
         self.schedule, reason = self._plan()
+        self._updates_before = 0
         self._begin(run, int(states["global_step"]))
-        if trouble:
-            # Trainers tell what they saw through files of the same folder.
-            self._recorder.cannot("recording", trouble)
-            reason = reason or trouble
-        if reason:
-            self._recorder.cannot("order", reason)
+        self._record.cannot_follow(reason)
         self._attach()
 
     def _plan(self) -> tuple[Schedule | None, str]:
@@ -145,7 +128,7 @@ class OpenRlhfController:
 
     def _begin(self, run: str, rollouts: int) -> None:
         args, schedule = self._trainer.args, self.schedule
-        updates = self._updates_before(run) if rollouts else 0
+        self._updates_before = updates = self._engine_updates(run) if rollouts else 0
         facts: dict[str, Any] = {
             "position": {"rollouts": rollouts, "updates": updates, "version": updates},
             "engine_dtype": "bfloat16",  # vllm_engine.py:214
@@ -158,23 +141,14 @@ class OpenRlhfController:
             facts["first_label"] = FIRST_WEIGHTS
         if schedule is not None and schedule.lr_horizon:
             facts["lr_warmup"] = math.ceil(schedule.lr_horizon * args.actor.lr_warmup_ratio)  # deepspeed.py:381
-        self._recorder.emit(
-            RunStarted(
-                run=run,
-                rank=0,
-                world_size=schedule.world_size if schedule is not None else 1,
-                local_world_size=1,
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
-                schedule=schedule,
-                start_updates=updates,
-                facts=facts,
-                versions=versions(),
-            )
+        self._record.begin(
+            schedule,
+            updates=updates,
+            facts=facts,
+            versions=versions(),
         )
 
-    def _updates_before(self, run: str) -> int:
+    def _engine_updates(self, run: str) -> int:
         """Policy updates before this run began, as the first trainer's DeepSpeed engine counts them."""
         first = rank_process(0)
         record = Tail(folder() / f"{run}.{first}.jsonl")
@@ -184,8 +158,8 @@ class OpenRlhfController:
             read.extend(event for event in record.read() if isinstance(event, FactsRead))
             return [] if read else [first]
 
-        if self._sink is not None:
-            self._sink.wait_for(lacking)
+        if self._record.sink is not None:
+            self._record.sink.wait_for(lacking)
         return 0 if lacking() else int(read[0].facts.get("engine_updates", 0))
 
     # Hooks on the one trainer. All verified in 0.11.2 by real runs, line numbers of ppo_trainer.py.
@@ -230,7 +204,7 @@ class OpenRlhfController:
             with self._contained:
                 name = _CALLS.get((group, kwargs.get("method_name", args[0] if args else "")))
                 if name is not None:
-                    self._called.append(name)
+                    self._record.called.append(name)
             return wrapped(*args, **kwargs)
 
         return around
@@ -243,16 +217,8 @@ class OpenRlhfController:
 
     def _all_returned(self) -> None:
         """All processes have done what they were called for."""
-        called, self._called = self._called, []
         # A resumed run pushes its weights before anything else; that is no part of the plan, but engines then hold them.
-        purpose: Purpose = "training" if self._rollouts else "evaluation"
-        for name in called:
-            number = self._calls.get(name, 0)
-            self._calls[name] = number + 1
-            call = Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose)
-            if self._sink is not None:
-                self._sink.wait_for_call(call, self._recorder)
-            self._recorder.emit(call)
+        self._record.all_returned("training" if self._rollouts else "evaluation")
 
     def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         if self._stopped:
@@ -297,7 +263,7 @@ class OpenRlhfController:
         result = self._run(wrapped, args, kwargs)
         errors = []
         with self._contained:
-            errors = [found for found in self._recorder.take_findings() if found.severity == "error"]
+            errors = self._record.take_errors()
         if errors and (self._on_fail == "raise" or (self._on_fail == "stop" and self._generator is not None)):
             self.end(describe(StepAuditError(errors[0])))
             raise StepAuditError(errors[0])
@@ -344,34 +310,7 @@ class OpenRlhfController:
         if self._ended:
             return
         self._ended = True
-        recorder = self._recorder
-        with Contained(recorder, ("recording",)):
-            recorder.emit(
-                RunEnded(
-                    at=recorder.now(),
-                    status="raised" if error else "completed",
-                    updates=recorder.judge.counts.updates,
-                    error=error,
-                    stopped=self._stopped,
-                )
-            )
-            self.report = recorder.judge.report()
-            recorder.emit(
-                Judged(
-                    at=recorder.now(),
-                    verdict=self.report.verdict,
-                    findings=tuple(self.report.findings[:JUDGED_FINDINGS]),
-                )
-            )
-            recorder.ledger.close()
-            ConsoleListener().finished(self.report)
+        with Contained(self._recorder, ("recording",)):
+            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=self._stopped)
         if not self._stopped:  # later episodes must find no rows either
             self._patches.restore()
-
-
-def _open(run: str) -> tuple[Ledger, str]:
-    """The controller's record, and what is wrong with the place asked for."""
-    try:
-        return FolderLedger(folder(), run, CONTROLLER), ""
-    except OSError as error:
-        return MemoryLedger(), f"nothing is recorded in {folder()}: {describe(error)}"

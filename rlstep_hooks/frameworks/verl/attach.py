@@ -16,6 +16,7 @@ import wrapt
 
 from rlstep_hooks.frameworks.verl.plugin import FOLDER
 from rlstep_hooks.frameworks.verl.releases import installed_release
+from rlstep_hooks.frameworks.versions import versions_of
 from rlstep_hooks.patching import Patches
 from rlstep_hooks.render import scalars
 
@@ -143,12 +144,4 @@ def _write_attached() -> None:
 
 def versions() -> dict[str, str]:
     """Releases of the packages involved."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for package in ("rlstep-hooks", "verl", "torch", "ray", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return versions_of("verl", "torch", "ray", "transformers")

@@ -8,30 +8,25 @@ calls and their records are complete, and reports when `fit` ends.
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.controlled import ray_sink
-from rlstep_hooks.controlled.live import recorded_phases
-from rlstep_hooks.controlled.run import ControlledRun
-from rlstep_hooks.events import EpochEnd, Generated, Judged, Phase, PhaseName, Purpose, RunEnded, RunStarted
+from rlstep_hooks.controlled.controller_record import ControllerRecord
+from rlstep_hooks.events import EpochEnd, Generated
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.logged import with_more
 from rlstep_hooks.frameworks.verl.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.frameworks.verl.plan import plan_config
 from rlstep_hooks.frameworks.verl.releases import SUPPORTED, installed_release
 from rlstep_hooks.frameworks.verl.settings import unsupported
-from rlstep_hooks.ledger import CONTROLLER, FolderLedger, MemoryLedger
 from rlstep_hooks.patching import Patches
-from rlstep_hooks.recorder import Recorder, describe
-from rlstep_hooks.render.console import ConsoleListener
+from rlstep_hooks.recorder import describe
 from rlstep_hooks.render.scalars import scalars
 from rlstep_hooks.report import StepAuditError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.ledger import Ledger
+    from rlstep_hooks.events import PhaseName
     from rlstep_hooks.report import Report
     from rlstep_hooks.schedule import Schedule
 
@@ -40,9 +35,6 @@ ATTACH_HINT = (
     "+ray_kwargs.ray_init.runtime_env.env_vars.RLSTEP_DIR=<folder that all machines share>; where they share none, also "
     "RLSTEP_SINK=ray in the same way"
 )
-JUDGED_FINDINGS = 64
-"""Findings that the last line of a record holds at most."""
-
 _CALLS: tuple[tuple[str, str, PhaseName], ...] = (
     ("actor_rollout_wg", "compute_log_prob", "refresh"),
     ("ref_policy_wg", "compute_ref_log_prob", "reference"),
@@ -121,60 +113,34 @@ class VerlController:
         self._trainer = trainer
         self._v1 = any(kind.__module__.startswith("verl.trainer.ppo.v1") for kind in type(trainer).__mro__)
         self._patches = Patches()
-        self._calls: dict[PhaseName, int] = {}
         self._rollouts = 0
         self._submitted = 0
-        self._called: list[PhaseName] = []
-        """Calls to all workers that were made and may not have returned."""
         self._validating = False
         self._passes = 0
         self._updates_before = 0
         self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
         self._stopped = False
         self._followed = False
-        run = run_name()
-        ledger, trouble = _open(run)
-        self._sink = ray_sink.Sink(folder(), run) if ray_sink.asked() else None
-        self._recorder = Recorder(
-            ledger, (ConsoleListener(),), judge=ControlledRun(lambda rank: recorded_phases(folder(), run, rank))
-        )
+        self._record = ControllerRecord(folder(), run_name())
+        self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))
         self.schedule, reason = _plan(trainer)
-        self._begin(run)
-        if trouble:
-            # Trainers tell what they saw through files of the same folder.
-            self._recorder.cannot("recording", trouble)
-            reason = reason or trouble
-        if reason:
-            self._recorder.cannot("order", reason)
-        elif self.schedule is not None:
+        self._begin()
+        if not self._record.cannot_follow(reason) and self.schedule is not None:
             self._attach()
 
-    def _begin(self, run: str) -> None:
+    def _begin(self) -> None:
         trainer, schedule = self._trainer, self.schedule
         rollouts = int(trainer.global_steps)
         self._updates_before = updates = _updates_before(schedule, rollouts)
         self._passes = rollouts // schedule.rollouts_per_epoch if schedule and schedule.rollouts_per_epoch else 0
-        self._recorder.emit(
-            RunStarted(
-                run=run,
-                rank=0,
-                world_size=schedule.world_size if schedule is not None else 1,
-                local_world_size=1,
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
-                schedule=schedule,
-                start_updates=updates,
-                facts={
-                    "position": {"rollouts": rollouts, "updates": updates, "version": updates},
-                    "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
-                    "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
-                    "attach_hint": ATTACH_HINT,
-                },
-                versions=versions(),
-            )
-        )
+        facts = {
+            "position": {"rollouts": rollouts, "updates": updates, "version": updates},
+            "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
+            "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
+            "attach_hint": ATTACH_HINT,
+        }
+        self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
 
     # Hooks on the one trainer. Each gives an event once the wrapped call has returned, when all workers have done their part.
 
@@ -184,13 +150,17 @@ class VerlController:
         for group, method, name in _CALLS:
             workers = getattr(trainer, group, None)
             if hasattr(workers, method):
-                wrap(workers, method, self._after(lambda *_, name=name: self._called.append(name)))
+                wrap(workers, method, self._after(lambda *_, name=name: self._record.called.append(name)))
         for method in _RETURNING:
             wrap(trainer, method, self._after(lambda *_: self._all_returned()))
         wrap(trainer, "_compute_ref_log_prob", self._after(lambda *_: self._reference_returned()))
         # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
         wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
-        wrap(trainer.checkpoint_manager.actor_wg, "update_weights", self._after(lambda *_: self._called.append("sync")))
+        wrap(
+            trainer.checkpoint_manager.actor_wg,
+            "update_weights",
+            self._after(lambda *_: self._record.called.append("sync")),
+        )
         wrap(trainer, "_validate", self._around_validation)
         if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
@@ -214,19 +184,12 @@ class VerlController:
 
     def _all_returned(self) -> None:
         """All workers have done what they were called for."""
-        called, self._called = self._called, []
-        purpose: Purpose = "evaluation" if self._validating else "training"
-        for name in called:
-            number = self._calls.get(name, 0)
-            self._calls[name] = number + 1
-            call = Phase(at=self._recorder.now(), name=name, number=number, purpose=purpose)
-            if self._sink is not None:
-                self._sink.wait_for_call(call, self._recorder)
-            self._recorder.emit(call)
+        self._record.all_returned("evaluation" if self._validating else "training")
 
     def _reference_returned(self) -> None:
         # The reference of an actor with LoRA is the actor itself without its adapter, by the call that computes old log-probs.
-        self._called = ["reference" if name == "refresh" else name for name in self._called]
+        called = self._record.called
+        self._record.called = ["reference" if name == "refresh" else name for name in called]
         self._all_returned()
 
     def _prompts_submitted(self, result: Any, args: Any) -> None:
@@ -291,7 +254,7 @@ class VerlController:
         errors = []
         with self._contained:
             self._all_returned()
-            errors = [found for found in self._recorder.take_findings() if found.severity == "error"]
+            errors = self._record.take_errors()
         if errors and self._on_fail == "raise":
             raise StepAuditError(errors[0])
         if errors and self._on_fail == "stop":
@@ -310,36 +273,9 @@ class VerlController:
 
     def end(self, error: str = "") -> None:
         """Training returned, or raised `error`: write the last lines and report."""
-        recorder = self._recorder
-        with Contained(recorder, ("recording",)):
-            recorder.emit(
-                RunEnded(
-                    at=recorder.now(),
-                    status="raised" if error else "completed",
-                    updates=self._updates_before + recorder.judge.counts.updates,
-                    error=error,
-                    stopped=self._stopped,
-                )
-            )
-            self.report = recorder.judge.report()
-            recorder.emit(
-                Judged(
-                    at=recorder.now(),
-                    verdict=self.report.verdict,
-                    findings=tuple(self.report.findings[:JUDGED_FINDINGS]),
-                )
-            )
-            recorder.ledger.close()
-            ConsoleListener().finished(self.report)
+        with Contained(self._recorder, ("recording",)):
+            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=self._stopped)
         self._patches.restore()
-
-
-def _open(run: str) -> tuple[Ledger, str]:
-    """The controller's record, and what is wrong with the place asked for."""
-    try:
-        return FolderLedger(folder(), run, CONTROLLER), ""
-    except OSError as error:
-        return MemoryLedger(), f"nothing is recorded in {folder()}: {describe(error)}"
 
 
 def _plan(trainer: Any) -> tuple[Schedule | None, str]:
