@@ -69,12 +69,3 @@ FACTS = (
 
 DEVIATIONS: tuple[Deviation, ...] = tuple(known.deviation for known in FACTS)
 """The same, as findings are explained by them."""
-
-
-def deviations_of(settings: Mapping[str, Any]) -> tuple[Deviation, ...]:
-    """The deviations that a configuration meets.
-
-    Args:
-        settings: Settings under their dotted names, as `Schedule.settings` holds them.
-    """
-    return tuple(known.deviation for known in FACTS if known.holds(settings))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from rlstep_hooks.frameworks.simplerl.deviations import deviations_of
+from rlstep_hooks.frameworks.simplerl.deviations import FACTS
 from rlstep_hooks.frameworks.verl.early import (
-    EarlySettings,
     ForkPlan,
+    RoleSettings,
     WorkerSizes,
     algorithm_of,
     gpus_of,
-    make_schedule,
-    written_settings,
+    plan_fork,
+    read_settings,
 )
 from rlstep_hooks.frameworks.verl.settings import setting
 from rlstep_hooks.planning import PlanError
@@ -113,61 +111,39 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None) -> ForkPlan:
     Raises:
         PlanError: SimpleRL fails on this configuration.
     """
-    settings = read_settings(config)
-    schedule = make_schedule(settings, rows, framework="SimpleRL", sources=SOURCES)
-    written = written_settings(config)
-    return ForkPlan(
-        schedule=msgspec.structs.replace(schedule, settings=written), applied_deviations=deviations_of(written)
-    )
+    _check(config)
+    shuffle = bool(setting(config, "data.shuffle", True))
+    settings = read_settings(config, _sizes, shuffle=shuffle, old_logprob_source="recompute")
+    return plan_fork(config, settings, rows, framework="SimpleRL", sources=SOURCES, facts=FACTS)
 
 
-def read_settings(config: Mapping[str, Any]) -> EarlySettings:
-    """The settings that the loop needs.
+def _check(config: Mapping[str, Any]) -> None:
+    """The assertion on the size of a rollout, before any role is looked at.
 
     Raises:
         PlanError: SimpleRL fails on this configuration.
     """
+    # The trainer looks at the algorithm first.
+    algorithm_of(config)
     gpus = gpus_of(config)
-    algorithm = algorithm_of(config)
-    prompts = setting(config, "data.train_batch_size", 1024)
-    group = setting(config, "actor_rollout_ref.rollout.n", 1)
-    if prompts * group % gpus:
+    samples = setting(config, "data.train_batch_size", 1024) * setting(config, "actor_rollout_ref.rollout.n", 1)
+    if samples % gpus:
         raise PlanError(
-            f"AssertionError: real_train_batch_size ({prompts * group}) must be divisible by total n_gpus ({gpus}).",
+            f"AssertionError: real_train_batch_size ({samples}) must be divisible by total n_gpus ({gpus}).",
             when="at the start",
             fix=f"choose data.train_batch_size as a multiple of {gpus}",
             source="verl/trainer/ppo/ray_trainer.py:378-380 _validate_config",
         )
-    actor = setting(config, "actor_rollout_ref.actor", {})
-    critic = setting(config, "critic", {})
-    dynamic = bool(setting(actor, "use_dynamic_bsz", False))
-    minibatch = setting(actor, "ppo_mini_batch_size", 256)
-    # The critic's is not multiplied by the group (fsdp_workers.py:609).
-    critic_minibatch = setting(critic, "ppo_mini_batch_size", minibatch)
-    critic_dynamic = bool(setting(critic, "use_dynamic_bsz", dynamic))
-    return EarlySettings(
-        algorithm=algorithm,
-        gpus=gpus,
-        prompts=prompts,
-        group=group,
-        policy=_sizes(actor, gpus, minibatch * group, dynamic, "actor_rollout_ref.actor"),
-        critic=_sizes(critic, gpus, critic_minibatch, critic_dynamic, "critic") if algorithm == "PPO" else None,
-        critic_warmup=setting(config, "trainer.critic_warmup", 0),
-        epochs=setting(config, "trainer.total_epochs", 30),
-        total_steps=setting(config, "trainer.total_training_steps"),
-        shuffle=bool(setting(config, "data.shuffle", True)),
-        old_logprob_source="recompute",
-    )
 
 
-def _sizes(role: Mapping[str, Any], gpus: int, samples: int, dynamic: bool, section: str) -> WorkerSizes:
-    """Samples of a mini-batch over all processes, divided by the processes and rounded down."""
-    processes = gpus // setting(role, "ulysses_sequence_parallel_size", 1)
-    cut = samples // processes
-    if dynamic:
+def _sizes(role: RoleSettings) -> WorkerSizes:
+    """Samples of a mini-batch over all processes, divided by the processes and rounded down (the critic's: fsdp_workers.py:609)."""
+    processes, section = role.processes, role.section
+    cut = role.minibatch * role.group // processes
+    if role.dynamic:
         return WorkerSizes(processes=processes, minibatch=cut, microbatch=None)
-    each = setting(role, "ppo_micro_batch_size_per_gpu")
-    over_all = setting(role, "ppo_micro_batch_size")
+    each = setting(role.values, "ppo_micro_batch_size_per_gpu")
+    over_all = setting(role.values, "ppo_micro_batch_size")
     if (each is None) == (over_all is None):
         both = each is not None
         raise PlanError(

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from rlstep_hooks.frameworks.tinyzero.deviations import deviations_of
-from rlstep_hooks.frameworks.verl.early import (
-    EarlySettings,
-    ForkPlan,
-    WorkerSizes,
-    algorithm_of,
-    gpus_of,
-    make_schedule,
-    written_settings,
-)
+from rlstep_hooks.frameworks.tinyzero.deviations import FACTS
+from rlstep_hooks.frameworks.verl.early import ForkPlan, RoleSettings, WorkerSizes, plan_fork, read_settings
 from rlstep_hooks.frameworks.verl.settings import setting
 from rlstep_hooks.planning import PlanError
 
@@ -45,66 +35,22 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None) -> ForkPlan:
     Raises:
         PlanError: TinyZero fails on this configuration.
     """
-    settings = read_settings(config)
-    schedule = make_schedule(settings, rows, framework="TinyZero", sources=SOURCES)
-    written = written_settings(config)
-    return ForkPlan(
-        schedule=msgspec.structs.replace(schedule, settings=written), applied_deviations=deviations_of(written)
-    )
+    # The loader always shuffles (ray_trainer.py:355).
+    settings = read_settings(config, _sizes, shuffle=True, old_logprob_source="at_rollout")
+    return plan_fork(config, settings, rows, framework="TinyZero", sources=SOURCES, facts=FACTS)
 
 
-def read_settings(config: Mapping[str, Any]) -> EarlySettings:
-    """The settings that the loop needs.
-
-    Raises:
-        PlanError: TinyZero fails on this configuration.
-    """
-    gpus = gpus_of(config)
-    algorithm = algorithm_of(config)
-    group = setting(config, "actor_rollout_ref.rollout.n", 1)
-    actor = setting(config, "actor_rollout_ref.actor", {})
-    critic = setting(config, "critic", {})
-    dynamic = bool(setting(actor, "use_dynamic_bsz", False))
-    minibatch = setting(actor, "ppo_mini_batch_size", 256)
-    return EarlySettings(
-        algorithm=algorithm,
-        gpus=gpus,
-        prompts=setting(config, "data.train_batch_size", 1024),
-        group=group,
-        policy=_sizes(actor, gpus, minibatch, group, dynamic, "actor_rollout_ref.actor"),
-        critic=(
-            _sizes(
-                critic,
-                gpus,
-                setting(critic, "ppo_mini_batch_size", minibatch),
-                1,
-                bool(setting(critic, "use_dynamic_bsz", dynamic)),
-                "critic",
-            )
-            if algorithm == "PPO"
-            else None
-        ),
-        critic_warmup=setting(config, "trainer.critic_warmup", 0),
-        epochs=setting(config, "trainer.total_epochs", 30),
-        total_steps=setting(config, "trainer.total_training_steps"),
-        # The loader always shuffles (ray_trainer.py:355).
-        shuffle=True,
-        old_logprob_source="at_rollout",
-    )
-
-
-def _sizes(role: Mapping[str, Any], gpus: int, minibatch: int, group: int, dynamic: bool, section: str) -> WorkerSizes:
-    """Divided by the processes first, rounded down, and then multiplied by the group; the critic's group is 1."""
-    processes = gpus // setting(role, "ulysses_sequence_parallel_size", 1)
-    cut = minibatch // processes * group
-    each = setting(role, "ppo_micro_batch_size", 64) // processes * group
+def _sizes(role: RoleSettings) -> WorkerSizes:
+    """Divided by the processes first, rounded down, and then multiplied by the group."""
+    cut = role.minibatch // role.processes * role.group
+    each = setting(role.values, "ppo_micro_batch_size", 64) // role.processes * role.group
     # Also asserted where token counts decide (dp_actor.py:207, dp_critic.py:48).
     if each == 0 or cut % each:
         raise PlanError(
             "ZeroDivisionError" if each == 0 else "AssertionError",
             when="when the workers are built, or after the first rollout",
-            fix=f"a mini-batch has {cut} samples on each process and a micro-batch {each}: choose {section}.ppo_micro_batch_size "
-            f"as a multiple of {processes} that divides {section}.ppo_mini_batch_size",
+            fix=f"a mini-batch has {cut} samples on each process and a micro-batch {each}: choose {role.section}.ppo_micro_batch_size "
+            f"as a multiple of {role.processes} that divides {role.section}.ppo_mini_batch_size",
             source="verl/workers/actor/dp_actor.py update_policy, verl/workers/critic/dp_critic.py __init__",
         )
-    return WorkerSizes(processes=processes, minibatch=cut, microbatch=None if dynamic else each)
+    return WorkerSizes(processes=role.processes, minibatch=cut, microbatch=None if role.dynamic else each)

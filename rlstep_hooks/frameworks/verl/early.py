@@ -1,12 +1,13 @@
 """verl 0.1, as the forks carry it that were made of it: settings -> Schedule.
 
 The loop of `trainer/ppo/ray_trainer.py` and the FSDP workers are the same in all of them; how a worker's mini-batch follows from
-the settings is not, so each fork's own `plan` reads that. The Schedule says what the code does, also where the settings say
+its role's settings is not, so each fork's own `plan` says that. The Schedule says what the code does, also where the settings say
 something else; those differences are the fork's deviations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from rlstep_hooks.planning import PlanError
 from rlstep_hooks.schedule import OldLogProbSource, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable
 
+    from rlstep_hooks.frameworks.verl.early_deviations import Fact
 
 VERSION = "0.1"
 """What `verl/version/version` says in the forks."""
@@ -56,6 +58,23 @@ class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     schedule: Schedule
     applied_deviations: tuple[Deviation, ...]
+
+
+class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a configuration says of one role."""
+
+    section: str
+    """Its dotted name."""
+    values: Mapping[str, Any]
+    """What stands there."""
+    processes: int
+    """Data-parallel processes."""
+    minibatch: int
+    """`ppo_mini_batch_size`."""
+    group: int
+    """Samples that each row of a mini-batch stands for: those of a prompt for the policy, 1 for the critic."""
+    dynamic: bool
+    """Whether token counts cut micro-batches."""
 
 
 class WorkerSizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +129,92 @@ def gpus_of(config: Mapping[str, Any]) -> int:
 def written_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings behind a plan, under their own dotted names."""
     return {name: value for name in PLAN_SETTINGS if (value := setting(config, name)) is not None}
+
+
+def read_settings(
+    config: Mapping[str, Any],
+    sizes: Callable[[RoleSettings], WorkerSizes],
+    *,
+    shuffle: bool,
+    old_logprob_source: OldLogProbSource,
+) -> EarlySettings:
+    """The settings that the loop needs.
+
+    Args:
+        config: The configuration; settings that are missing have the defaults of `verl/trainer/config/ppo_trainer.yaml`.
+        sizes: What the fork's workers make of a role's settings.
+        shuffle: Whether rows are shuffled before each epoch.
+        old_logprob_source: Where the fork takes old log-probs from.
+
+    Raises:
+        PlanError: The trainers do not know the algorithm; and what `sizes` raises.
+    """
+    gpus = gpus_of(config)
+    algorithm = algorithm_of(config)
+    group = setting(config, "actor_rollout_ref.rollout.n", 1)
+    policy = _role(config, "actor_rollout_ref.actor", gpus, group, minibatch=256, dynamic=False)
+    critic = None
+    if algorithm == "PPO":
+        # Its mini-batch is not multiplied by the group, and what it does not say is the policy's.
+        critic = _role(config, "critic", gpus, 1, minibatch=policy.minibatch, dynamic=policy.dynamic)
+    return EarlySettings(
+        algorithm=algorithm,
+        gpus=gpus,
+        prompts=setting(config, "data.train_batch_size", 1024),
+        group=group,
+        policy=sizes(policy),
+        critic=sizes(critic) if critic is not None else None,
+        critic_warmup=setting(config, "trainer.critic_warmup", 0),
+        epochs=setting(config, "trainer.total_epochs", 30),
+        total_steps=setting(config, "trainer.total_training_steps"),
+        shuffle=shuffle,
+        old_logprob_source=old_logprob_source,
+    )
+
+
+def _role(
+    config: Mapping[str, Any], section: str, gpus: int, group: int, *, minibatch: int, dynamic: bool
+) -> RoleSettings:
+    """One role; `minibatch` and `dynamic` are what holds where its section does not say."""
+    values = setting(config, section, {})
+    return RoleSettings(
+        section=section,
+        values=values,
+        processes=gpus // setting(values, "ulysses_sequence_parallel_size", 1),
+        minibatch=setting(values, "ppo_mini_batch_size", minibatch),
+        group=group,
+        dynamic=bool(setting(values, "use_dynamic_bsz", dynamic)),
+    )
+
+
+def plan_fork(
+    config: Mapping[str, Any],
+    settings: EarlySettings,
+    rows: int | None,
+    *,
+    framework: str,
+    sources: dict[str, str],
+    facts: Iterable[Fact],
+) -> ForkPlan:
+    """The plan of one configuration.
+
+    Args:
+        config: The configuration.
+        settings: Its settings, from `read_settings`.
+        rows: Rows of the training set after filtering; None if not known.
+        framework: Name of the fork.
+        sources: Where the fork computes what it computes differently.
+        facts: The fork's deviations.
+
+    Raises:
+        PlanError: The fork fails on this configuration.
+    """
+    written = written_settings(config)
+    schedule = make_schedule(settings, rows, framework=framework, sources=sources)
+    return ForkPlan(
+        schedule=msgspec.structs.replace(schedule, settings=written),
+        applied_deviations=tuple(known.deviation for known in facts if known.holds(written)),
+    )
 
 
 def make_schedule(settings: EarlySettings, rows: int | None, *, framework: str, sources: dict[str, str]) -> Schedule:
