@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,36 @@ from rlstep_hooks.ledger import records
 from rlstep_hooks.patching import _ABSENT
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained.
+
+    Attributes:
+        name: For the reader.
+        model: Arguments of `tiny_model`.
+        settings: Of the GRPOConfig, besides those of every tiny run.
+        updates_per_cycle: Updates on one rollout.
+    """
+
+    name: str
+    model: dict[str, int]
+    settings: dict[str, int]
+    updates_per_cycle: int
+
+
 TINY = {"hidden_size": 64, "layers": 4}
-LARGE = {"hidden_size": 1024, "layers": 6}
+PASSES = {"gradient_accumulation_steps": 2, "num_iterations": 2}
+ONE_PASS = Run("tiny, one pass", TINY, {}, 1)
+TWO_PASSES = Run("tiny, two passes and accumulation", TINY, PASSES, 2)
+LARGER = Run("larger, two passes and accumulation", {"hidden_size": 1024, "layers": 6}, PASSES, 2)
 
 
 class Alternate(TrainerCallback):  # type: ignore[misc]
     """Switches the audit on and off within one run, and takes the time of each cycle.
 
-    A cycle is one rollout, four micro-batches and two updates. Neighbours are compared because the same program differs by
-    several percent from one second to the next on a shared machine, far more than what is measured here.
+    A cycle is one rollout and the updates on it. Neighbours are compared because the same program differs by several percent
+    from one second to the next on a shared machine, far more than what is measured here.
     """
 
     PATTERN = (True, False, False, True)
@@ -49,14 +71,15 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
     SETTLING = 8
     """Cycles at the beginning that are left out."""
 
-    def __init__(self, audit: StepAuditCallback) -> None:
+    def __init__(self, audit: StepAuditCallback, updates_per_cycle: int) -> None:
         self.audit = audit
+        self.updates_per_cycle = updates_per_cycle
         self.cycles: list[tuple[bool, float]] = []
         self._began = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An update ended."""
-        cycle, rest = divmod(state.global_step, 2)
+        cycle, rest = divmod(state.global_step, self.updates_per_cycle)
         observer = self.audit._observer
         if rest or observer is None:
             return
@@ -90,37 +113,36 @@ def _means(cycles: list[tuple[bool, float]]) -> tuple[float, float]:
     )
 
 
-def train(folder: Path, size: dict[str, int], updates: int) -> list[tuple[float, float]]:
+def train(folder: Path, run: Run, updates: int) -> list[tuple[float, float]]:
     """Train once; the mean seconds of a cycle with the audit and without it, group by group."""
     audit = StepAuditCallback(log_dir=folder / "log")
-    alternate = Alternate(audit)
+    alternate = Alternate(audit, run.updates_per_cycle)
     trainer = tiny_trainer(
         folder / "out",
         callbacks=[audit, alternate],
-        model=tiny_model(tiny_tokenizer(), **size),
-        gradient_accumulation_steps=2,
-        num_iterations=2,
+        model=tiny_model(tiny_tokenizer(), **run.model),
         max_steps=updates,
         logging_steps=10_000,
-        max_completion_length=8,
+        **run.settings,
     )
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         trainer.train()
     return alternate.groups()
 
 
-def paired(name: str, size: dict[str, int], runs: int, updates: int) -> None:
-    """Print the ratios of one size of model."""
+def paired(run: Run, runs: int, updates: int) -> None:
+    """Print the ratios of one kind of run."""
     with tempfile.TemporaryDirectory() as scratch:
-        groups = [group for _ in range(runs) for group in train(Path(scratch), size, updates)]
+        groups = [group for _ in range(runs) for group in train(Path(scratch), run, updates)]
     ratios = [audited / bare for audited, bare in groups]
     added = statistics.median(audited - bare for audited, bare in groups)
-    parameters = sum(p.numel() for p in tiny_model(tiny_tokenizer(), **size).parameters())
+    bare = statistics.median(bare for _, bare in groups)
+    parameters = sum(p.numel() for p in tiny_model(tiny_tokenizer(), **run.model).parameters())
     print(
-        f"{name}: {parameters:,} parameters, {runs} runs of {updates} updates, {len(groups)} groups, "
-        f"{1000 * statistics.median(bare for _, bare in groups) / 2:.1f} ms an update without the audit\n"
+        f"{run.name}: {parameters:,} parameters, {runs} runs of {updates} updates, {len(groups)} groups, "
+        f"{1000 * bare / run.updates_per_cycle:.1f} ms an update without the audit\n"
         f"  with / without: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios)}), "
-        f"{1e6 * added / 2:.0f} us more for an update with two micro-batches and half a rollout"
+        f"{1e6 * added / run.updates_per_cycle:.0f} us more an update"
     )
 
 
@@ -168,8 +190,9 @@ def main() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     print(f"trl {version('trl')}, torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}")
-    paired("tiny", TINY, options.runs, options.updates)
-    paired("larger", LARGE, max(options.runs // 4, 2), max(options.updates // 4, 40))
+    paired(ONE_PASS, options.runs, options.updates)
+    paired(TWO_PASSES, options.runs, options.updates)
+    paired(LARGER, max(options.runs // 4, 2), max(options.updates // 4, 40))
     events()
 
 
