@@ -15,7 +15,7 @@ from rlstep_hooks.render.scalars import PREFIX
 from rlstep_hooks.replay import report_of
 from rlstep_hooks.report import Where
 from tests.detection.outcomes import Delay, delay_of
-from tests.frameworks.openrlhf.launch import Outcome, launch
+from tests.frameworks.openrlhf.launch import launch
 from tests.frameworks.tensorboard import Points, points, split
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.report import Finding, Report
+    from tests.frameworks.processes import Outcome
 
 
 @dataclass(frozen=True)

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from tests.cpu.openrlhf_cpu.assets import REWARD_FILE, write_model, write_rows
+from tests.frameworks.processes import ray_folder, run_marked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tests.frameworks.processes import Outcome
+
 ROOT = Path(__file__).parents[3]
 CPU_FOLDER = ROOT / "tests" / "cpu"
 PATHS = (CPU_FOLDER / "openrlhf_cpu" / "site", CPU_FOLDER / "openrlhf_cpu" / "stubs", CPU_FOLDER, ROOT)
-
-# A process that lost its parent is still found by the environment that it inherited.
-MARK = "RLSTEP_TEST_LAUNCH"
 
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -51,23 +44,6 @@ class Assets:
     def write(cls, folder: Path, *, rows: int = 64) -> Assets:
         """Make them in a folder."""
         return cls(write_model(folder / "model"), write_rows(folder / "prompts.jsonl", rows))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a launch left.
-
-    Attributes:
-        status: Exit status of the command; None if the time limit ended it.
-        output: What all processes wrote.
-        seconds: Wall time.
-        folder: Working directory of the command; checkpoints are below it.
-    """
-
-    status: int | None
-    output: str
-    seconds: float
-    folder: Path
 
 
 def reinforce(assets: Assets, folder: Path, *, rows: int) -> dict[str, Any]:
@@ -140,60 +116,12 @@ def launch(
         extensions: Where DeepSpeed keeps what it compiles (a minute at its first start); keep it from launch to launch.
         limit: Seconds after which the run is ended.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    mark = uuid.uuid4().hex
     variables = os.environ | ENVIRONMENT | dict(environment or {})
     variables["TORCH_EXTENSIONS_DIR"] = str(extensions)
     variables["PYTHONPATH"] = os.pathsep.join([*map(str, PATHS), *filter(None, [variables.get("PYTHONPATH")])])
     # DeepSpeed looks for the `ninja` of its environment.
     variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", "")])
-    variables[MARK] = mark
-    # Of its own, so that no other Ray is found; short, because the paths of Ray's sockets are limited to 107 characters.
-    ray_folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    variables["RAY_TMPDIR"] = ray_folder
     variables.pop("RAY_ADDRESS", None)
-    written = folder / "output.txt"
-    begin = time.monotonic()
-    try:
-        with written.open("wb") as output:
-            process = subprocess.Popen(
-                command(flags, prefix=prefix),
-                cwd=folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                _end(_marked(mark))
-                process.wait()
-    finally:
-        shutil.rmtree(ray_folder, ignore_errors=True)
-    return Outcome(status, written.read_text(errors="replace"), time.monotonic() - begin, folder)
-
-
-def _marked(mark: str) -> list[psutil.Process]:
-    """The processes of one launch, also those that are children of nobody."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def _end(processes: list[psutil.Process]) -> None:
-    """End processes by their ids; psutil makes sure that an id still means the same process."""
-    for process in processes:
-        try:
-            process.kill()
-        except psutil.Error:
-            continue
-    psutil.wait_procs(processes, timeout=10)
+    with ray_folder() as ray:
+        variables["RAY_TMPDIR"] = ray
+        return run_marked(command(flags, prefix=prefix), folder, environment=variables, limit=limit)

@@ -17,12 +17,13 @@ from rlstep_hooks.replay import report_of
 from rlstep_hooks.report import Where
 from tests.detection.outcomes import Clean, Delay, delay_of, note
 from tests.frameworks.tensorboard import Points, points, split
-from tests.frameworks.verl.launch import Outcome, launch
+from tests.frameworks.verl.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rlstep_hooks.report import Finding, Report
+    from tests.frameworks.processes import Outcome
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from tests.cpu.verl_cpu.assets import REWARD_FILE, write_model, write_rows
+from tests.frameworks.processes import ray_folder, run_marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-CPU_FOLDER = Path(__file__).parents[2] / "cpu"
+    from tests.frameworks.processes import Outcome
 
-# A process that lost its parent is still found by the environment that it inherited.
-MARK = "RLSTEP_TEST_LAUNCH"
+CPU_FOLDER = Path(__file__).parents[2] / "cpu"
 
 ENVIRONMENT = {
     "VERL_PLATFORM": "cpu",
@@ -53,25 +46,6 @@ class Assets:
             write_rows(folder / "train.parquet", train_rows),
             write_rows(folder / "validation.parquet", validation_rows),
         )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a launch left.
-
-    Attributes:
-        status: Exit status of the command; None if the time limit ended it.
-        output: What all processes wrote.
-        seconds: Wall time.
-        folder: Working directory of the command; checkpoints and logs are below it.
-        mark: What the environment of all its processes holds; see `marked`.
-    """
-
-    status: int | None
-    output: str = field(repr=False)
-    seconds: float
-    folder: Path
-    mark: str
 
 
 def grpo(assets: Assets, *, ranks: int = 1) -> dict[str, Any]:
@@ -178,56 +152,9 @@ def launch(
         environment: Environment variables besides those that training on the CPU needs.
         limit: Seconds after which the run is ended.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    mark = uuid.uuid4().hex
-    environment = os.environ | ENVIRONMENT | dict(environment or {})
-    environment["VERL_USE_EXTERNAL_MODULES"] = ",".join(["verl_cpu.plugin", *modules])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CPU_FOLDER), environment.get("PYTHONPATH")]))
-    environment[MARK] = mark
-    # Of its own, so that no other Ray is found; short, because the paths of Ray's sockets are limited to 107 characters.
-    ray_folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    written = folder / "output.txt"
-    begin = time.monotonic()
-    try:
-        with written.open("wb") as output:
-            process = subprocess.Popen(
-                command({**overrides, "+ray_kwargs.ray_init._temp_dir": ray_folder}),
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                _end(marked(mark))
-                process.wait()
-    finally:
-        shutil.rmtree(ray_folder, ignore_errors=True)
-    return Outcome(status, written.read_text(errors="replace"), time.monotonic() - begin, folder, mark)
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """The processes of one launch, also those that are children of nobody."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def _end(processes: list[psutil.Process]) -> None:
-    """End processes by their ids; psutil makes sure that an id still means the same process."""
-    for process in processes:
-        try:
-            process.kill()
-        except psutil.Error:
-            continue
-    psutil.wait_procs(processes, timeout=10)
+    variables = os.environ | ENVIRONMENT | dict(environment or {})
+    variables["VERL_USE_EXTERNAL_MODULES"] = ",".join(["verl_cpu.plugin", *modules])
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CPU_FOLDER), variables.get("PYTHONPATH")]))
+    with ray_folder() as ray:
+        trainer = command({**overrides, "+ray_kwargs.ray_init._temp_dir": ray})
+        return run_marked(trainer, folder, environment=variables, limit=limit)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.frameworks.verl.launch import Assets, command, grpo, launch, marked
+from tests.frameworks.processes import marked
+from tests.frameworks.verl.launch import Assets, command, grpo, launch
 
 if TYPE_CHECKING:
     from pathlib import Path
