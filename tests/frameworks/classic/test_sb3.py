@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from rlstep_hooks import StepAuditError, StepAuditSB3Callback
 from rlstep_hooks.events import MicroBatch, RunEnded
 from rlstep_hooks.ledger import MemoryLedger
 from rlstep_hooks.replay import report_of
+from tests.frameworks.run_command import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -317,15 +317,7 @@ raise SystemExit(3)
 
 
 def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "rlstep_hooks", "run", "--dir", "log", "--", sys.executable, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_script(tmp_path, SCRIPT)
     assert done.returncode == 3, done.stderr
     report = report_of(tmp_path / "log")
     assert (report.verdict, report.counts.rollouts, report.counts.updates, report.complete) == ("PASS", 2, 8, True)

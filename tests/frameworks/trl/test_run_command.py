@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.events import RunStarted
 from rlstep_hooks.ledger import records
 from rlstep_hooks.replay import report_of
+from tests.frameworks.run_command import LIMIT, rlstep, run_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,19 +47,10 @@ print("trained", trainer.state.global_step)
 sys.exit(3)
 """
 """A script as people write it: its configuration can be read, and it never heard of an audit."""
-LIMIT = 300
-
-
-def rlstep(*words: str) -> list[str]:
-    return [sys.executable, "-m", "rlstep_hooks", *words]
 
 
 def run(folder: Path, change: str = "", *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "train.py").write_text(SCRIPT.format(change=change))
-    return subprocess.run(
-        rlstep("run", *options, "--dir", "log", "--", sys.executable, "train.py"),
-        cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
+    return run_script(folder, SCRIPT.format(change=change), options=options)
 
 
 def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
@@ -72,11 +64,7 @@ def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
 
 
 def test_plan_line_report_and_the_commands_own_status(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(OWN_SCRIPT)
-    done = subprocess.run(
-        rlstep("run", "--rows", "20", "--dir", "log", "--", sys.executable, "train.py", "0.6"),
-        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
+    done = run_script(tmp_path, OWN_SCRIPT, "0.6", options=("--rows", "20"))
     assert done.returncode == 3, done.stderr
     plan, verdict = done.stderr.find("· GRPO · from the launch command"), done.stderr.find("\nPASS  ")
     line = re.search(r"\nrollout \d", done.stderr)

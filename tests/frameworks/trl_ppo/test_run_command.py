@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.replay import report_of
+from tests.frameworks.run_command import run_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,15 +17,7 @@ tiny_ppo_trainer("out", rows=16, total_episodes=16).train()
 
 
 def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "rlstep_hooks", "run", "--dir", "log", "--", sys.executable, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_script(tmp_path, SCRIPT)
     assert done.returncode == 0, done.stderr
     report = report_of(tmp_path / "log")
     assert (report.verdict, report.counts.rollouts, report.counts.updates, report.complete) == ("PASS", 4, 8, True)
