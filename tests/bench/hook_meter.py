@@ -4,7 +4,7 @@ verl and OpenRLHF import this module before they are hooked. What it does is sai
 
 - "time": each call of a hook is timed, by the wall and by the processor's time of its thread, and the time of the framework's own
   call within it is left out. Calls are written as JSON lines below `RLSTEP_BENCH_FOLDER`, one file for each process.
-- "switch": the hooks of all processes are called in some rollouts and left out in others. The controller says which, by one byte of a
+- "switched": the hooks of all processes are called in some rollouts and left out in others. The controller says which, by one byte of a
   file that all processes have in memory. Only the pushes of weights are written, with their time.
 
 A push of weights is the end of a rollout in both.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MODULE = __name__
 FOLDER = "RLSTEP_BENCH_FOLDER"
 WAY = "RLSTEP_BENCH_WAY"
-SWITCH = "switch"
+SWITCH = "switched"
 """Name of the way, and of the file with the byte."""
 
 PATTERN = (True, False, False, True)
