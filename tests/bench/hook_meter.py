@@ -16,6 +16,7 @@ import inspect
 import mmap
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +239,7 @@ def _install(meter: Timing | Switching) -> None:
     wrapt.when_imported("rlstep_hooks.patching")(lambda module: _in_patches(module, meter))
     wrapt.when_imported("rlstep_hooks.frameworks.openrlhf.attach")(lambda module: _in_functions(module, meter))
     for name, hooks in CALLED_BY_TORCH.items():
-        wrapt.when_imported(name)(lambda module, hooks=hooks: _in_methods(module, hooks, meter))
+        wrapt.when_imported(name)(partial(_in_methods, hooks=hooks, meter=meter))
     wrapt.when_imported("rlstep_hooks.frameworks.openrlhf.engine")(
         lambda module: wrapt.wrap_function_wrapper(module, "EngineRecord._load_weights", meter.load_weights)
     )
