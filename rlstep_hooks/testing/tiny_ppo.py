@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_rows, tiny_tokenizer
+from rlstep_hooks.testing.tiny_trl import quiet_settings, tiny_architecture, tiny_model, tiny_rows, tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,24 +14,10 @@ if TYPE_CHECKING:
 def tiny_scorer(tokenizer: Any, *, seed: int) -> Any:
     """A randomly initialised Qwen2 that gives one number for each token: a value or a reward model."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForSequenceClassification
+    from transformers import Qwen2ForSequenceClassification
 
     torch.manual_seed(seed)
-    return Qwen2ForSequenceClassification(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=128,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=None,
-            num_labels=1,
-        )
-    )
+    return Qwen2ForSequenceClassification(tiny_architecture(tokenizer, num_labels=1))
 
 
 def tiny_ppo_trainer(
@@ -56,10 +42,7 @@ def tiny_ppo_trainer(
     import trl
 
     tokenizer = tiny_tokenizer()
-    wanted: dict[str, Any] = {
-        "output_dir": str(output_dir),
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 4,
+    wanted = quiet_settings(output_dir) | {
         "gradient_accumulation_steps": 1,
         "num_ppo_epochs": 2,
         "response_length": 6,
@@ -67,14 +50,6 @@ def tiny_ppo_trainer(
         "temperature": 0.7,
         "learning_rate": 1e-3,
         "num_sample_generations": 0,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "seed": 7,
     }
     return (trainer_class or trl.PPOTrainer)(
         args=trl.PPOConfig(**(wanted | settings)),

@@ -55,24 +55,32 @@ def tiny_tokenizer() -> Any:
 def tiny_model(tokenizer: Any, *, hidden_size: int = 32, layers: int = 2, seed: int = 0, dropout: float = 0.0) -> Any:
     """A randomly initialised Qwen2 for causal language modelling."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2ForCausalLM
 
     torch.manual_seed(seed)
     return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=hidden_size,
-            intermediate_size=2 * hidden_size,
-            num_hidden_layers=layers,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=128,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=None,
-            tie_word_embeddings=True,
-            attention_dropout=dropout,
+        tiny_architecture(
+            tokenizer, hidden_size=hidden_size, layers=layers, tie_word_embeddings=True, attention_dropout=dropout
         )
+    )
+
+
+def tiny_architecture(tokenizer: Any, *, hidden_size: int = 32, layers: int = 1, **more: Any) -> Any:
+    """The Qwen2Config of a tiny model; `more` are further settings of it."""
+    from transformers import Qwen2Config
+
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        **more,
     )
 
 
@@ -91,6 +99,23 @@ def tiny_reward(completions: Sequence[Any], **kwargs: Any) -> list[float]:
     return [float(zlib.crc32(str(text).encode()) % 7) for text in completions]
 
 
+def quiet_settings(output_dir: Path | str) -> dict[str, Any]:
+    """Settings that all tiny runs of TRL's trainers share: small batches, the CPU, nothing saved, shown or sent anywhere."""
+    return {
+        "output_dir": str(output_dir),
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "seed": 7,
+    }
+
+
 def tiny_config(output_dir: Path | str, *, algorithm: str = "GRPO", **settings: Any) -> Any:
     """A GRPOConfig or RLOOConfig for a run of some seconds; `settings` override it.
 
@@ -101,22 +126,11 @@ def tiny_config(output_dir: Path | str, *, algorithm: str = "GRPO", **settings: 
     import trl
 
     kind = getattr(trl, f"{algorithm}Config")
-    wanted: dict[str, Any] = {
-        "output_dir": str(output_dir),
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 4,
+    wanted = quiet_settings(output_dir) | {
         "num_generations": 4,
         "max_completion_length": 8,
         "learning_rate": 1e-2,
         "lr_scheduler_type": "constant",
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "seed": 7,
     }
     known = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in wanted.items() if name in known} | settings)
