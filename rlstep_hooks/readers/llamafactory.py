@@ -18,6 +18,7 @@ from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers import processes
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request
 from rlstep_hooks.readers.phases import Passes, schedule_in_phases
+from rlstep_hooks.readers.training_arguments import learning_rate_facts
 from rlstep_hooks.schedule import Flush
 
 if TYPE_CHECKING:
@@ -241,13 +242,7 @@ def _notes(accumulation: Accumulation, passes: Passes, horizon: int | None) -> l
 
 def _facts(request: Request, horizon: int | None) -> dict[str, Any]:
     settings = request.settings
-    warmup = settings.number("warmup_steps")
-    if not warmup and horizon is not None:
-        warmup = settings.number("warmup_ratio") * horizon
-    facts: dict[str, Any] = {
-        "lr_constant": (settings.text("lr_scheduler_type") or "").startswith("constant"),
-        "lr_warmup": math.ceil(warmup),
-    }
+    facts = learning_rate_facts(settings, horizon)
     every = settings.number("save_steps")
     if every >= 1:
         facts["save_every"] = int(every)

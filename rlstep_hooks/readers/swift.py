@@ -22,6 +22,7 @@ from rlstep_hooks.planning import PlanError
 from rlstep_hooks.readers import processes
 from rlstep_hooks.readers.base import Formula, Note, Reader, Reading, Request, multiples, release_of
 from rlstep_hooks.readers.phases import Passes, equal_minibatches, schedule_in_phases
+from rlstep_hooks.readers.training_arguments import learning_rate_facts
 from rlstep_hooks.schedule import lag_pattern
 
 if TYPE_CHECKING:
@@ -407,13 +408,7 @@ def _sampling_notes(settings: Settings) -> list[Note]:
 
 
 def _facts(settings: Settings, horizon: int | None) -> dict[str, Any]:
-    warmup = settings.number("warmup_steps")
-    if not warmup and horizon is not None:
-        warmup = settings.number("warmup_ratio") * horizon
-    facts: dict[str, Any] = {
-        "lr_constant": (settings.text("lr_scheduler_type") or "").startswith("constant"),
-        "lr_warmup": math.ceil(warmup),
-    }
+    facts = learning_rate_facts(settings, horizon)
     every = settings.number("save_steps")
     if settings.text("save_strategy") == "steps" and every >= 1:
         facts["save_every"] = int(every)

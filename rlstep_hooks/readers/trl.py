@@ -25,6 +25,7 @@ from rlstep_hooks.readers.base import (
     multiples,
     nearest,
 )
+from rlstep_hooks.readers.training_arguments import learning_rate_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -289,16 +290,7 @@ def _formulas(release: Release, schedule: Schedule) -> tuple[Formula, ...]:
 
 
 def _facts(settings: Settings, schedule: Schedule) -> dict[str, Any]:
-    horizon = schedule.lr_horizon
-    warmup = settings.number("warmup_steps")
-    if not warmup and horizon is not None:
-        warmup = settings.number("warmup_ratio") * horizon
-    elif 0 < warmup < 1 and horizon is not None:  # transformers 5: a share of the run
-        warmup = warmup * horizon
-    facts: dict[str, Any] = {
-        "lr_constant": (settings.text("lr_scheduler_type") or "").startswith("constant"),
-        "lr_warmup": math.ceil(warmup),
-    }
+    facts = learning_rate_facts(settings, schedule.lr_horizon)
     if settings.text("save_strategy") == "steps":
         every = settings.number("save_steps")
         if every >= 1:
