@@ -8,12 +8,7 @@ ends. Each names why this method, which event it gives, and the releases in whic
 from __future__ import annotations
 
 import functools
-import operator
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
-
-import msgspec
-from torch import Tensor
 
 from rlstep_hooks.events import (
     ConfigChanged,
@@ -23,33 +18,31 @@ from rlstep_hooks.events import (
     Purpose,
     Refresh,
     Rollout,
-    SampleRows,
     WeightSync,
 )
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.deferred import INTERVAL
 from rlstep_hooks.frameworks.forward_watch import ForwardWatch
+from rlstep_hooks.frameworks.trl.identities import SampleIdentities, identities
 from rlstep_hooks.frameworks.trl.limits import uncovered_loss, unobservable
+from rlstep_hooks.frameworks.trl.live_settings import LiveSettings
 from rlstep_hooks.frameworks.trl.loss import COVERED, LossTerms, read_loss_settings
-from rlstep_hooks.frameworks.trl.measure import ROWS, MicroBatchMeter, version_of
+from rlstep_hooks.frameworks.trl.measure import MicroBatchMeter
 from rlstep_hooks.frameworks.trl.numbers import NumberCollector
-from rlstep_hooks.frameworks.trl.plan import CYCLE_SETTINGS
 from rlstep_hooks.frameworks.trl.subject import Observer
 from rlstep_hooks.frameworks.trl.updates import UpdateObserver
 from rlstep_hooks.patching import Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+
+    from torch import Tensor
 
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.frameworks.trl.releases import Release
     from rlstep_hooks.recorder import Recorder
     from rlstep_hooks.schedule import Schedule
 
-_PLACES = 1 << 32
-"""A sample's identity is its rollout times this, plus its place in the rollout."""
-_REMEMBERED_ROLLOUTS = 4096
-_REMEMBERED_SLICES = 256
 _COMPARED_CYCLES = 8
 """Cycles of rollouts at the beginning whose losses are compared with the documented formula."""
 _COMPARED_EVERY = 7
@@ -78,26 +71,6 @@ class Phase:
         self.loss_inputs: dict[str, Any] | None = None
         self.calls: list[LogProbCall] = []
         self.loss: Tensor | None = None
-
-
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """The samples of one slice of the buffer, which each pass trains again."""
-
-    rows: Tensor | None
-    """Their identities, as TRL hands them on."""
-    written: int
-    """Writes to `rows` that torch had counted."""
-    samples: tuple[SampleRows, ...] | None
-    """None where they cannot be identified."""
-    rollout: int
-    """Of the first one; -1 where it is not known."""
-    sampled: int | None
-    """Oldest version that sampled them."""
-    refreshed: int | None
-    """Oldest version that computed their old log-probs when they were sampled."""
-
-
-_UNKNOWN = Trained(rows=None, written=-1, samples=None, rollout=-1, sampled=None, refreshed=None)
 
 
 class TrlObserver(Observer):
@@ -135,17 +108,11 @@ class TrlObserver(Observer):
         self._forwards: ForwardWatch | None = None
         self._rollouts = 0
         self._microbatches = 0
-        self._sampled: OrderedDict[int, int] = OrderedDict()
-        self._refreshed: OrderedDict[int, int] = OrderedDict()
-        self._identified: dict[int, Trained] = {}
+        self._identities = SampleIdentities()
         self._sampler_version: int | None = None
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
-        # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
-        paths = {name: f"args.{name}" for name in CYCLE_SETTINGS if hasattr(trainer.args, name)}
-        paths["trainer.num_generations"] = "num_generations"
-        self._read_settings = operator.attrgetter(*paths.values())
-        self._settings = dict(zip(paths, self._read_settings(trainer), strict=True))
+        self._settings = LiveSettings(trainer)
         covered = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release) if covered else None
         self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
@@ -302,17 +269,16 @@ class TrlObserver(Observer):
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
             )
         ]
-        _remember(self._sampled, index, self.updates.version)
+        self._identities.sampled(index, self.updates.version)
         with torch.no_grad():
             old = output.get("old_per_token_logps")
             old = output.get("old_logps") if old is None else old
-            first = index * _PLACES
-            self._meter.mark(output, torch.arange(first, first + samples), old)
+            self._meter.mark(output, identities(index, samples), old)
             self._numbers.add_rollout(index, output)
         if old is not None and purpose == "training":
             made_by = self._origin(old, calls)
             if made_by is not None:
-                _remember(self._refreshed, index, made_by)
+                self._identities.refreshed(index, made_by)
             events.append(
                 Refresh(
                     at=recorder.now(),
@@ -367,15 +333,10 @@ class TrlObserver(Observer):
 
     def _check_settings(self) -> None:
         """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
-        live = self._read_settings(self.trainer)
-        if live == tuple(self._settings.values()):
-            return
-        for (name, before), after in zip(list(self._settings.items()), live, strict=True):
-            if after != before:
-                self._settings[name] = after
-                self.recorder.emit(
-                    ConfigChanged(at=self.recorder.now(), name=name, before=before, after=after, since="train_begin")
-                )
+        for name, before, after in self._settings.changes():
+            self.recorder.emit(
+                ConfigChanged(at=self.recorder.now(), name=name, before=before, after=after, since="train_begin")
+            )
 
     def _around_weight_push(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
@@ -480,7 +441,7 @@ class TrlObserver(Observer):
         old = self._old_log_probs(inputs)
         recomputed = self._recomputed(phase.calls, old) if old is not None else None
         samples = int(inputs["completion_ids"].shape[0])
-        trained = self._identify(inputs)
+        trained = self._identities.trained(inputs)
         if recomputed is not None:
             self.recorder.emit(
                 Refresh(
@@ -528,34 +489,6 @@ class TrlObserver(Observer):
     def _reference_in_loss(self) -> bool:
         return self.schedule.reference_source == "in_loss" and self.trainer.ref_model is None
 
-    def _identify(self, inputs: dict[str, Any]) -> Trained:
-        """Which samples a micro-batch holds, and of which rollouts."""
-        rows = inputs.get(ROWS)
-        if rows is None:
-            return _UNKNOWN
-        written, known = version_of(rows), self._identified.get(id(rows))
-        if known is not None and known.rows is rows and known.written == written >= 0:  # trained in an earlier pass
-            return known
-        by_rollout: dict[int, list[int]] = {}
-        for identity in rows.tolist():
-            rollout, place = divmod(identity, _PLACES)
-            if rollout in by_rollout:
-                by_rollout[rollout].append(place)
-            else:
-                by_rollout[rollout] = [place]
-        found = Trained(
-            rows=rows,
-            written=written,
-            samples=tuple([SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()]),
-            rollout=next(iter(by_rollout), -1),
-            sampled=_oldest(self._sampled, by_rollout),
-            refreshed=_oldest(self._refreshed, by_rollout),
-        )
-        if len(self._identified) >= _REMEMBERED_SLICES:
-            self._identified.clear()
-        self._identified[id(rows)] = found
-        return found
-
     def step_expected(self) -> None:
         """The loop is about to step (TrainerCallback.on_pre_optimizer_step, all releases)."""
         self.updates.step_expected()
@@ -567,14 +500,3 @@ class TrlObserver(Observer):
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
         self._numbers.finish()
-
-
-def _oldest(table: OrderedDict[int, int], rollouts: Iterable[int]) -> int | None:
-    """The lowest version among these rollouts."""
-    return min([table[rollout] for rollout in rollouts if rollout in table], default=None)
-
-
-def _remember(table: OrderedDict[int, int], rollout: int, version: int) -> None:
-    table[rollout] = version
-    if len(table) > _REMEMBERED_ROLLOUTS:
-        table.popitem(last=False)
