@@ -62,7 +62,7 @@ def run(
     except OSError as error:
         print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
         return 2
-    failed = _report(folder, before)
+    failed = _report(folder, before, status)
     return 1 if strict and failed and status == 0 else status
 
 
@@ -172,8 +172,8 @@ def _in_front_of_a_terminal() -> bool:
         os.close(terminal)
 
 
-def _report(folder: Path, before: set[str]) -> bool:
-    """Print the report of each new run; whether one has an error."""
+def _report(folder: Path, before: set[str], status: int) -> bool:
+    """Print the report of each new run, after the command ended with `status`; whether one has an error."""
     from rich.console import Console
 
     from rlstep_hooks.render.console import verdict_block
@@ -183,10 +183,12 @@ def _report(folder: Path, before: set[str]) -> bool:
     console.print()  # what the command wrote last may be a bar without its end
     new = [run for run in records(folder) if run not in before]
     if not new:
+        ask = ". Is rlstep-hooks installed where the command runs, and is its framework one of those that `rlstep doctor` lists?"
+        failed_early = f" before the command ended with status {status}."
         console.print(
-            "rlstep: NOT EVALUATED: no process recorded anything. Is rlstep-hooks installed where the command runs, and is its "
-            "framework one of those that `rlstep doctor` lists?",
+            f"rlstep: NOT EVALUATED: no process recorded anything{failed_early if status else ask}",
             style="yellow",
+            highlight=False,
         )
         return False
     failed = False

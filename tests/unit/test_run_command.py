@@ -44,7 +44,7 @@ def test_status_and_streams_are_the_commands_own(tmp_path: Path) -> None:
     assert done.stdout == "HELLO\n"
     assert "rlstep: no plan from the command: there is no command in it\n" in done.stderr
     assert "trouble\n" in done.stderr
-    assert "NOT EVALUATED: no process recorded anything" in " ".join(done.stderr.split())
+    assert "no process recorded anything before the command ended with status 7" in " ".join(done.stderr.split())
 
 
 def test_a_command_that_does_not_exist_is_status_2(tmp_path: Path) -> None:
