@@ -201,7 +201,7 @@ class TrainerStream:
         started, self._started = self._started, None
         if started is None:
             return []
-        before = self._phases.between()
+        before = list(map(self._placed, self._phases.between()))
         first = msgspec.structs.replace(started, rank=self.rank, facts=started.facts | self._phases.facts)
         return [first, *(event for event in before if isinstance(event, Unobserved))]
 
@@ -254,7 +254,9 @@ class TrainerStream:
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
         versions = [self._labels.get(label) for label, _ in event.labels]
         known = [version for version in versions if version is not None]
-        oldest = min(known) if known and len(known) == len(versions) else None
+        # Where calls or pushes may be missing, versions are counted from another place on each side.
+        whole = bool(known) and len(known) == len(versions) and not self.lost
+        oldest = min(known) if whole else None
         if event.purpose == "training":
             self._rollout = event.index
             _remember(self._sampled, event.index, oldest)
@@ -289,6 +291,9 @@ class TrainerStream:
             )
         if isinstance(event, MicroBatch):
             return self._microbatch(event)
+        if isinstance(event, Unobserved):
+            self.lost = self.lost or event.what == "order"
+            return event
         if isinstance(event, Measured):
             return msgspec.structs.replace(
                 event,

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.report import Finding
 
 
+_LAST_ROWS = "look at what the loop does with the samples that come with the last rows, and for filtered batches"
+
+
 class UnexpectedRollout(Rule):
     """A rollout came before the samples of the last one were used as planned.
 
@@ -154,19 +157,24 @@ class MissingUpdate(Rule):
     compares = (Update,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim anything that came where an update was due, and a push of weights that came before all updates were made."""
+        """Claim anything that came where an update was due, and what ends a rollout that came before all updates were made."""
         expected = difference.expected
         if difference.aspect != "kind" or isinstance(difference.observed, Refresh):
             return None
-        if isinstance(expected, ExpectedMicroBatch) and isinstance(difference.observed, WeightSync):
+        if isinstance(expected, ExpectedMicroBatch) and _ends_rollout(difference.observed, self.schedule.loop):
             self.checks += 1
+            passed = isinstance(difference.observed, EpochEnd)
             return self.fail(
                 expected=f"{name_of(expected)}: {self._planned(expected.role)}",
                 observed=name_of(difference.observed),
                 where=difference.where,
                 why="samples of this rollout were not trained as often as configured",
-                fix="compare passes and mini-batch size of the live configuration with what you set; look for filtered batches",
-                variant="mini-batch",
+                fix=(
+                    _LAST_ROWS
+                    if passed
+                    else "compare passes and mini-batch size of the live configuration with what you set; look for filtered batches"
+                ),
+                variant="rollout" if passed else "mini-batch",
             )
         if not isinstance(expected, ExpectedUpdate) or isinstance(difference.observed, Update):
             return None
@@ -188,6 +196,11 @@ class MissingUpdate(Rule):
     def _planned(self, role: str) -> str:
         schedule = self.schedule.critic if role == "critic" and self.schedule.critic is not None else self.schedule
         return f"{schedule.updates_per_rollout} updates of the {role} on each rollout"
+
+
+def _ends_rollout(event: object, loop: str) -> bool:
+    """Whether the samples of a rollout are trained by now: in phases a data epoch ends between two of them."""
+    return isinstance(event, WeightSync) or (isinstance(event, EpochEnd) and loop == "phases")
 
 
 class EpochLength(Rule):
@@ -216,6 +229,10 @@ class EpochLength(Rule):
         )
         others = ExpectedRefresh | ExpectedUpdate | ExpectedEnd | ExpectedSync
         if not (ended or due) or isinstance(difference.expected, others):
+            return None
+        if isinstance(difference.expected, ExpectedMicroBatch) and _ends_rollout(
+            difference.observed, self.schedule.loop
+        ):
             return None
         self.checks += 1
         length = (
@@ -262,12 +279,19 @@ class RunLength(Rule):
         if not (early or late):
             return None
         self.checks += 1
+        untrained = early and self.schedule.loop == "phases" and isinstance(difference.expected, ExpectedMicroBatch)
         return self.fail(
             expected=f"{name_of(difference.expected)}, {self.schedule.updates} updates in all",
             observed=f"{name_of(difference.observed)} after {self.progress.updates + self.progress.started.start_updates} updates",
             where=difference.where,
-            why="the loop ran out of data or went on past its plan",
-            fix="compare the updates in the plan with the rows, the passes and max_steps",
+            why=(
+                "the loop ended before the samples of this rollout were trained"
+                if untrained
+                else "the loop ran out of data or went on past its plan"
+            ),
+            fix=(
+                _LAST_ROWS if untrained else "compare the updates in the plan with the rows, the passes and max_steps"
+            ),
         )
 
     def ended(self, event: RunEnded) -> Finding | None:

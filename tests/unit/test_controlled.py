@@ -457,6 +457,22 @@ def test_what_a_trainer_cannot_see_is_not_evaluated() -> None:
     assert (problems(report), report.verdict) == ([], "PASS")
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_versions_of_engine_and_trainer_are_compared_only_where_the_order_is_known_on_both_sides(known: bool) -> None:
+    script = scripted_phases(RUN)
+    index = index_of(script, CONTROLLER, Generated, 2)
+    (_, first), (_, third) = script[index_of(script, CONTROLLER, Generated, 0)], script[index]
+    assert isinstance(first, Generated)
+    assert isinstance(third, Generated)
+    stale = msgspec.structs.replace(third, labels=first.labels)
+    script = [*script[:index], (CONTROLLER, stale), *script[index + 1 :]]
+    if not known:
+        lost = Unobserved(what="order", why="a hook failed")
+        for rank in ("rank0", "rank1"):
+            script = insert(script, index_of(script, rank, Phase, 0) + 1, rank, lost)
+    assert problems(play(script)) == (["RLS402"] if known else [])
+
+
 def test_trainers_are_compared_only_in_what_was_observed_on_both() -> None:
     """One trainer cannot recognise its samples: it does not know whose old log-probs it trains on."""
     script = scripted_phases(RUN)

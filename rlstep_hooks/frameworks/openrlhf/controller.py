@@ -177,8 +177,11 @@ class OpenRlhfController:
         wrap(trainer.experience_maker, "make_experience_batch", self._around_returning)
         wrap(trainer, "ppo_train", self._around_returning)
         wrap(trainer, "broadcast_to_vllm", self._around_returning)
-        if scalars.asked():
-            for logger in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
+        for logger in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
+            # :577, :579: the last thing that the loop does, whatever it did with the last samples; without a tracker nothing
+            # tells that a loop is over which does not train them.
+            wrap(logger, "close", self._around_close)
+            if scalars.asked():
                 # logging_utils.py:86, 122: what each tracker gets after a rollout and its push of weights (:388, :390).
                 wrap(logger, "log_train", self._around_log)
         # The last thing in each turn of the loop (:382).
@@ -229,10 +232,13 @@ class OpenRlhfController:
         with self._contained:
             if self._sampling is not None:
                 waited, held = self._sampling.before(), self._sampling.held()
+                if self._sampling.trouble:
+                    self._recorder.cannot("sampler", self._sampling.trouble)
         result = self._run(wrapped, args, kwargs)
         with self._contained:
             samples, _, _, exhausted = result
             if samples and self._sampling is not None:
+                self._emit_untrained()
                 if self._episode_ended:
                     self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
                     self._episode_ended = False
@@ -275,6 +281,8 @@ class OpenRlhfController:
         found, self._waiting = self._waiting, None
         if self._generator is not None:
             found, ended = self._generator.next_rollout()
+            for what, why in self._generator.unobserved.items():
+                self._recorder.cannot(what, why)
             if ended:
                 self._episode += 1
                 self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
@@ -285,6 +293,12 @@ class OpenRlhfController:
     def _emit_rollout(self, event: Generated) -> None:
         self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))
         self._rollouts += 1
+
+    def _emit_untrained(self) -> None:
+        """A rollout was generated and the loop went on without it (OpenRLHF#1297): what should have followed is missing."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._emit_rollout(waiting)
 
     def _around_log(self, wrapped: Any, logger: Any, args: Any, kwargs: Any) -> Any:
         added: dict[str, float] = {}
@@ -300,6 +314,10 @@ class OpenRlhfController:
                 self._end_if_over()
         return result
 
+    def _around_close(self, wrapped: Any, logger: Any, args: Any, kwargs: Any) -> Any:
+        self.end()
+        return wrapped(*args, **kwargs)
+
     def _end_if_over(self) -> None:
         """The synchronous loop ends with the rows of its last episode (:315, :389); nothing is called after that."""
         if self._episode >= self._trainer.args.train.num_episodes:
@@ -310,6 +328,8 @@ class OpenRlhfController:
         if self._ended:
             return
         self._ended = True
+        with self._contained:
+            self._emit_untrained()
         with Contained(self._recorder, ("recording",)):
             self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=self._stopped)
         if not self._stopped:  # later episodes must find no rows either

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlstep_hooks.controlled.tail import Tail
 from rlstep_hooks.controlled.writer import EventWriter
-from rlstep_hooks.events import EpochEnd, FactsRead, Generated
+from rlstep_hooks.events import EpochEnd, FactsRead, Generated, Unobserved
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.openrlhf.attach import folder, introduce, put_around, run_name
 from rlstep_hooks.frameworks.openrlhf.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
@@ -50,6 +50,11 @@ class Sampling:
         self._sampled = SampledWith()
         self._group = int(args.rollout.n_samples_per_prompt)
 
+    @property
+    def trouble(self) -> str:
+        """Why it is not known which weights an engine holds; empty where nothing failed."""
+        return self._weights.trouble
+
     def before(self) -> int:
         """A call begins. Returns the samples that wait from earlier calls."""
         return len(getattr(self._generator, "_sample_buffer", None) or ())
@@ -73,7 +78,7 @@ class GeneratorRecord:
 
     def __init__(self, generator: Any) -> None:
         self._writer = EventWriter(FolderLedger(folder(), run_name(), GENERATOR))
-        self._contained = Contained(self._writer, ("sampler",))
+        self._contained = Contained(self._writer, ("sampler", "order"))
         self._sampling = Sampling(generator)
         self._rollouts = self._passes = 0
         self._writer.emit(introduce(GENERATOR))
@@ -87,6 +92,8 @@ class GeneratorRecord:
         waited, held = 0, NOT_KNOWN
         with self._contained:
             waited, held = self._sampling.before(), self._sampling.held()
+            if self._sampling.trouble:
+                self._writer.cannot("sampler", self._sampling.trouble)
         result = wrapped(*args, **kwargs)
         with self._contained:
             samples, _, _, exhausted = result
@@ -104,6 +111,8 @@ class GeneratorTail:
 
     def __init__(self) -> None:
         self._events = Tail(folder() / f"{run_name()}.{GENERATOR}.jsonl")
+        self.unobserved: dict[str, str] = {}
+        """Topics that the generator could not follow, and why."""
 
     def rows(self) -> int | None:
         """Rows of the prompt set; None where the generator left no word of them."""
@@ -117,6 +126,9 @@ class GeneratorTail:
         ended = False
         for event in self._events.read():
             ended = ended or isinstance(event, EpochEnd)
+            if isinstance(event, Unobserved):
+                self.unobserved[event.what] = event.why
             if isinstance(event, Generated):
-                return event, ended
+                # Where one may be missing, the next must not be taken for it.
+                return None if "order" in self.unobserved else event, ended
         return None, ended

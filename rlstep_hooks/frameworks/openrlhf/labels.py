@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.controlled.tail import Tail
-from rlstep_hooks.events import Attached, WeightSync
+from rlstep_hooks.events import Attached, Unobserved, WeightSync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,8 @@ class EngineWeights:
     def __init__(self, folder: Path, run: str, engines: int) -> None:
         self._tails = [Tail(folder / f"{run}.engine{number}.jsonl") for number in range(engines)]
         self._held: list[int | None] = [None] * engines
+        self.trouble = ""
+        """Why an engine could not follow its pushes; empty where all could."""
 
     def labels(self, samples: int) -> Labels:
         """Labels that the engines hold now, with a sharing of the samples that are generated; empty where that is not known.
@@ -42,6 +44,9 @@ class EngineWeights:
             for event in tail.read():
                 if isinstance(event, Attached):
                     self._held[number] = FIRST_WEIGHTS if event.host == os.uname().nodename else None
+                elif isinstance(event, Unobserved):
+                    self._held[number] = None
+                    self.trouble = self.trouble or event.why
                 elif isinstance(event, WeightSync) and self._held[number] is not None:
                     self._held[number] = event.label
         if not self._held or None in self._held:
