@@ -63,6 +63,7 @@ def test_arguments_of_the_command_are_not_ours(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stdout == "['--strict', '--dir', 'x', '--', '-h']\n"
     assert done.returncode == 0
+    assert "no process recorded anything. Is rlstep-hooks installed" in " ".join(done.stderr.split())
 
 
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
