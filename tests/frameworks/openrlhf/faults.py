@@ -3,7 +3,10 @@
 Every process of a launch imports this module (`RLSTEP_TEST_MODULE`), and the environment says which faults to make and when:
 `RLSTEP_TEST_FAULTS=push_left_out@1,micro_batch_dropped@3` (rollouts count from 0). Several fit into one run: after each the judge
 goes on at the next rollout. The wrappers stand below the audit's own, because they are registered before Ray calls its setup hook.
-Only classes that Ray sends by reference are touched.
+
+Classes that Ray sends by reference are touched in every process. What the actors' classes inherit (the controller's loop) is touched
+in workers only: the driver sends a method by the name under which its own module still holds it, and by value where that has
+changed, so that what workers put in its place would never be called.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import wrapt
@@ -19,6 +23,10 @@ import wrapt
 FAULTS_VARIABLE = "RLSTEP_TEST_FAULTS"
 MODULE = __name__
 
+WORKER = "RAY_RAYLET_PID"
+"""In the environment of Ray's workers, and not of the driver."""
+
+CONTROLLER = "openrlhf.trainer.ppo_trainer"
 POLICY = "openrlhf.trainer.ray.ppo_actor"
 CRITIC = "openrlhf.trainer.ray.ppo_critic"
 BUFFER = "openrlhf.trainer.ppo_utils.replay_buffer"
@@ -95,6 +103,56 @@ def follow_training() -> None:
 
     wrap(POLICY, "ActorPPOTrainer.ppo_train", count)
     wrap(CRITIC, "CriticPPOTrainer.ppo_train", count)
+
+
+def before_the_loop(act: Callable[[Any], None]) -> None:
+    """Act on the controller's trainer once the audit is attached to it and before its first rollout."""
+
+    def put(module: Any) -> None:
+        original = module.BasePPOTrainer.restore_best_checkpoint_state
+
+        @wraps(original)
+        def restore(trainer: Any, *args: Any, **kwargs: Any) -> None:
+            original(trainer, *args, **kwargs)
+            act(trainer)
+
+        module.BasePPOTrainer.restore_best_checkpoint_state = restore
+
+    if WORKER in os.environ:
+        wrapt.when_imported(CONTROLLER)(put)
+
+
+# Rollouts
+
+
+@fault(report="OpenRLHF#1297", code="RLS204")
+def last_rollout_of_a_pass_discarded(at: int) -> None:
+    """The loop looks at whether the rows are used up before it looks at the samples that came with the last of them."""
+    discard(at)
+
+
+@fault(report="OpenRLHF#1297", code="RLS206")
+def last_rollout_discarded(at: int) -> None:
+    """The same at the end of training."""
+    discard(at)
+
+
+def discard(at: int) -> None:
+    """Give the loop of releases before 0.11 what it made of a rollout that came with the last rows: nothing."""
+    rollouts = itertools.count()
+
+    def put(trainer: Any) -> None:
+        generator = trainer.samples_generator
+        generate = generator.generate_samples
+
+        def generate_samples(*args: Any, **kwargs: Any) -> Any:
+            samples, rate, prompts, exhausted = generate(*args, **kwargs)
+            last = next(rollouts) == at and exhausted
+            return [] if last else samples, rate, prompts, exhausted
+
+        generator.generate_samples = generate_samples
+
+    before_the_loop(put)
 
 
 # Pushes of weights
