@@ -6,6 +6,7 @@ on from there with the state that was observed, so that one difference is report
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -80,6 +81,11 @@ class Conformance:
         self._next: ExpectedEvent | None = next(self._expected)
         self._lost = False
 
+    def _lose(self) -> None:
+        """Expect nothing until the next rollout."""
+        self._lost = True
+        self._next = None
+
     def _advance(self, outcome: Outcome = None) -> None:
         try:
             self._next = self._expected.send(outcome)
@@ -107,15 +113,16 @@ class Conformance:
             The differences found: none where the event is as planned or nothing can be said of it.
         """
         differing = _DIFFERING.get(type(event))
-        if differing is None or self._lost or self._held is not None or differing(self._next, event):
+        if differing is None or differing(self._next, event):
             differences = self._settle(event) + self._match(event)
-            self._cursor.count(event)
-            return differences
-        # As planned, like nearly every event: then this is all there is to do.
-        self.checks += 1
-        self._advance(_outcome(event))
+        else:
+            # As planned, like nearly every event: then this is all there is to do. Something always follows, because the end of
+            # training is not matched here.
+            self.checks += 1
+            self._next = self._expected.send(_OUTCOME[type(event)](event))
+            differences = []
         self._cursor.count(event)
-        return []
+        return differences
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
         """Report a pass that ended because the run was over, held back until now: the end of training is what differs."""
@@ -158,14 +165,14 @@ class Conformance:
             else:
                 differences.append(difference)
             if not isinstance(event, Refresh):
-                self._lost = True
+                self._lose()
             if isinstance(event, Rollout):
                 self._restart(self._cursor.at_rollout(event))
-                self._advance(_outcome(event))
+                self._advance(_OUTCOME[type(event)](event))
             return differences
         self.checks += 1
         differences += [self._difference(event, aspect) for aspect in aspects]
-        self._advance(_outcome(event))
+        self._advance(_OUTCOME[type(event)](event))
         return differences
 
     def _may_end(self) -> bool:
@@ -255,11 +262,13 @@ def _of_version(expected: ExpectedEvent | None, event: Refresh | WeightSync) -> 
 def _of_microbatch(expected: ExpectedEvent | None, event: MicroBatch) -> tuple[Aspect, ...]:
     if type(expected) is not ExpectedMicroBatch or event.role != expected.role:
         return _OTHER
+    lag = expected.lag
+    seen = None if lag is None else observed_lag(event)
+    differs: tuple[Aspect, ...] = () if seen is None or seen == lag else ("lag",)
     size = expected.samples
-    fits = event.samples == size or (size is None and (expected.at_most is None or event.samples <= expected.at_most))
-    samples: tuple[Aspect, ...] = () if fits else ("samples",)
-    lag = None if expected.lag is None else observed_lag(event)
-    return samples if lag is None or lag == expected.lag else (*samples, "lag")
+    if event.samples == size or (size is None and (expected.at_most is None or event.samples <= expected.at_most)):
+        return differs
+    return ("samples", *differs)
 
 
 def _of_update(expected: ExpectedEvent | None, event: Update) -> tuple[Aspect, ...]:
@@ -285,13 +294,20 @@ def _aspects(expected: ExpectedEvent | None, event: OrderedEvent) -> tuple[Aspec
     return _DIFFERING[type(event)](expected, event)
 
 
-def _outcome(event: OrderedEvent) -> Outcome:
-    """What a timeline needs to know of the event that met its expectation."""
-    if isinstance(event, MicroBatch):
-        return event.samples
-    if isinstance(event, Update):
-        return event.applied
-    return event.samples if isinstance(event, Rollout) else None
+def _nothing(event: OrderedEvent) -> None:
+    return None
+
+
+_OUTCOME: dict[type, Callable[[Any], Outcome]] = {
+    Rollout: attrgetter("samples"),
+    Refresh: _nothing,
+    WeightSync: _nothing,
+    MicroBatch: attrgetter("samples"),
+    Update: attrgetter("applied"),
+    EpochEnd: _nothing,
+    RunEnded: _nothing,
+}
+"""What a timeline needs to know of the event that met its expectation."""
 
 
 def observed_lag(event: MicroBatch) -> int | None:

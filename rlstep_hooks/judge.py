@@ -319,10 +319,11 @@ class Judge:
         """Show numbers that arrived together to the rules, rule by rule, which costs least; findings in the order of the numbers."""
         found: list[tuple[int, Finding]] = []
         for rule, method in self._handlers[handler]:
-            for numbers in arrived:
-                finding = method(*numbers)
+            for values, event, where in arrived:
+                finding = method(values, event, where)
                 if finding is not None:
-                    found.append((arrived.index(numbers), self._explain(rule, finding, None)))
+                    place = arrived.index((values, event, where))
+                    found.append((place, self._explain(rule, finding, None)))
         return [finding for _, finding in sorted(found, key=itemgetter(0))]
 
     def _add_to_lag(self, values: MicroBatchValues, event: MicroBatch) -> None:

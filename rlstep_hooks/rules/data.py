@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.report import Where
@@ -49,34 +50,57 @@ class PromptGroups(Rule):
         )
 
 
+@lru_cache(maxsize=8)
+def _rows_of(size: int) -> frozenset[int]:
+    """The rows of a rollout of this size; rollouts of a run have few sizes."""
+    return frozenset(range(size))
+
+
 class _Samples:
-    """The samples of one rollout, and how often each was trained."""
+    """The samples of one rollout, and how often each was trained.
+
+    As long as each pass trains each of them once, the number of passes says it, with the rows of the pass under way.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.times: dict[int, int] = {}
-        """By row."""
         self.trained = 0
         """All of them, each as often as it was."""
+        self._passes = 0
+        """Whole passes."""
+        self._in_pass: set[int] = set()
+        """Rows trained in the pass under way."""
+        self._uneven: dict[int, int] | None = None
+        """By row, how often it was trained; None as long as passes say it."""
+
+    def times(self) -> dict[int, int]:
+        """By row, how often it was trained, for rows that were."""
+        if self._uneven is not None:
+            return self._uneven
+        whole = dict.fromkeys(range(self.size), self._passes) if self._passes else {}
+        return whole | dict.fromkeys(self._in_pass, self._passes + 1)
 
     def all_trained(self, passes: int) -> bool:
-        """Whether each of them, and nothing else, was trained exactly so often."""
-        times = self.times
-        return (
-            len(times) == self.size
-            and self.trained == self.size * passes
-            and max(times.values()) == passes
-            and 0 <= min(times) <= max(times) < self.size
-        )
+        """Whether so many passes, and nothing else, trained each of them once."""
+        return self._passes == passes and not self._in_pass and self._uneven is None
 
     def train(self, rows: tuple[int, ...]) -> int:
         """Train some of them once more; how often the one that was trained most has been."""
+        self.trained += len(rows)
+        own = set(rows)
+        once = len(own) == len(rows) > 0 and own <= _rows_of(self.size) and self._in_pass.isdisjoint(own)
+        if once and self._uneven is None:
+            self._in_pass |= own
+            if len(self._in_pass) < self.size:
+                return self._passes + 1
+            self._in_pass.clear()
+            self._passes += 1
+            return self._passes
+        self._uneven = self.times()
         most = 0
         for row in rows:
-            times = self.times[row] = self.times.get(row, 0) + 1
-            if times > most:
-                most = times
-        self.trained += len(rows)
+            times = self._uneven[row] = self._uneven.get(row, 0) + 1
+            most = max(most, times)
         return most
 
 
@@ -138,13 +162,13 @@ class SamplesConserved(Rule):
     def _settle(self) -> Finding | None:
         finding = None
         for rollout, samples in self._rollouts.items():
-            if not samples.times:
+            if not samples.trained:
                 continue
             self.checks += 1
             passes, size = self._passes(samples), samples.size
             if samples.all_trained(passes):
                 continue
-            times = [min(count, passes) for row, count in samples.times.items() if 0 <= row < size]
+            times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < size]
             if size * passes - sum(times) > passes * self._left_out(rollout, size):
                 never = size - len(times)
                 short = never + sum(1 for count in times if count < passes)
@@ -164,7 +188,7 @@ class SamplesConserved(Rule):
         sample that was trained most, because every pass trains each sample once."""
         if self.schedule.updates_bound != "upper":
             return self.schedule.reuse_epochs
-        return max((count for row, count in samples.times.items() if 0 <= row < samples.size), default=1) - 1
+        return max((count for row, count in samples.times().items() if 0 <= row < samples.size), default=1) - 1
 
     def _left_out(self, rollout: int, size: int) -> int:
         """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""
@@ -189,8 +213,9 @@ class SamplesConserved(Rule):
     def ended(self, event: RunEnded) -> Finding | None:
         """The last cycle may be cut by the end of training: only surplus passes count, and those were reported."""
         if self._rollouts and all(
-            samples.times.get(row, 0) >= self.schedule.reuse_epochs
+            times.get(row, 0) >= self.schedule.reuse_epochs
             for samples in self._rollouts.values()
+            for times in (samples.times(),)
             for row in range(samples.size)
         ):
             self.checks += 1

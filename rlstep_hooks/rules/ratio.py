@@ -115,7 +115,7 @@ class RatioStuckAtOne(Rule):
             return None
         if event.old_source == "detach" or values.max_abs_log_ratio is None:
             return None
-        if (observed_lag(event) or 0) <= 0 and event.old_version is not None:
+        if event.old_version is not None and event.old_version >= event.policy_version:
             return None
         kind = precision_class(self.progress.compute_dtype)
         if not self._visibly_changed(event.sampled_version, event.policy_version, VISIBLE_CHANGE[kind]):
