@@ -66,6 +66,7 @@ def changes(event: AnyEvent, *, skips: bool) -> list[dict[str, Any]]:
                 {"samples": event.samples - 1},
                 {"policy_version": event.policy_version + 1},
                 {"old_version": event.policy_version - 3},
+                {"old_version": event.policy_version},
                 {"sampled_version": (event.sampled_version or 0) - 1},
                 {"old_version": None, "old_source": "detach"},
                 {"trained": None},
@@ -126,7 +127,7 @@ def damaged(healthy: Events, random: Random, *, skips: bool) -> Events:
     """A run with some events dropped, doubled, swapped, changed or added; its first event stays."""
     events = list(healthy)
     others = random.choice([[], ["drop", "double", "swap"]])
-    for way in random.choices(["change", "change", "change on", "add", *others], k=random.randrange(5)):
+    for way in random.choices(["change", "change on", "change on", "add", *others], k=random.randrange(6)):
         kind = random.choice(sorted({type(event) for event in events[1:-1]}, key=str))
         at = random.choice([at for at, event in enumerate(events[1:-1], 1) if type(event) is kind])
         if way == "drop":
