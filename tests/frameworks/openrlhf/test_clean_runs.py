@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rlstep_hooks.events import Generated, Measured, RolloutValues, Update, WeightSync
 from tests.detection.outcomes import Clean, note
-from tests.frameworks.openrlhf.audited import NAMES, Audited, alarms, audited, shown, tail, tracked
+from tests.frameworks.openrlhf.audited import NAMES, alarms, audited, shown, tail, tracked
 from tests.frameworks.openrlhf.launch import Assets, reinforce
+
+if TYPE_CHECKING:
+    from tests.frameworks.audited import Audited
 
 ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
 """The engine returns log-probs of what it samples."""

@@ -12,13 +12,15 @@ import pytest
 
 from rlstep_hooks.events import RunEnded
 from tests.detection.outcomes import Detected, note
-from tests.frameworks.openrlhf.audited import Audited, alarms, audited, shown, tail, tracked
+from tests.frameworks.openrlhf.audited import alarms, audited, shown, tail, tracked
 from tests.frameworks.openrlhf.faults import FAULTS, asking
 from tests.frameworks.openrlhf.launch import Assets, reinforce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from tests.frameworks.audited import Audited
 
 
 @dataclass(frozen=True)

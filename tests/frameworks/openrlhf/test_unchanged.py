@@ -13,12 +13,14 @@ import pytest
 
 from tests.frameworks import broken
 from tests.frameworks.openrlhf import broken_hooks
-from tests.frameworks.openrlhf.audited import Audited, alarms, audited, shown, tail, tracked
+from tests.frameworks.openrlhf.audited import alarms, audited, shown, tail, tracked
 from tests.frameworks.openrlhf.launch import Assets, reinforce
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from tests.frameworks.audited import Audited
 
 ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
 RATE, CRITIC_RATE = 1e-3, 5e-4

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.controlled.live import recorded_phases
-from rlstep_hooks.controlled.run import ControlledRun
-from rlstep_hooks.events import AnyEvent, Judged
-from rlstep_hooks.ledger import CONTROLLER, Record, records
 from rlstep_hooks.render.scalars import PREFIX
-from rlstep_hooks.replay import report_of
-from rlstep_hooks.report import Where
-from tests.detection.outcomes import Clean, Delay, delay_of, note
+from tests.detection.outcomes import Clean, note
+from tests.frameworks.audited import Audited, read
 from tests.frameworks.tensorboard import Points, points, split
 from tests.frameworks.verl.launch import launch
 
@@ -29,35 +24,6 @@ ROOT = Path(__file__).parents[3]
 
 OF_THE_MACHINE = ("timing", "perf/", "timestamp", "mfu", "memory")
 """Parts of the names of metrics that differ from run to run."""
-
-
-@dataclass(frozen=True)
-class Audited:
-    """A launch with its records.
-
-    Attributes:
-        report: Judged again from the records.
-        live: What the run itself judged at its end; None where it did not come so far.
-        folder: The records.
-    """
-
-    outcome: Outcome
-    report: Report
-    live: Judged | None
-    folder: Path
-
-    def record(self, process: str) -> list[AnyEvent]:
-        """The events of one process of the run."""
-        return next((list(found.events()) for found in self._records() if found.process == process), [])
-
-    def delay(self, code: str, rollout: int | None) -> Delay | None:
-        """How long after the first event of a rollout a rule named it; None if it never did."""
-        judge = ControlledRun(lambda rank: recorded_phases(self.folder, self.report.run, rank))
-        return delay_of(self.record(CONTROLLER), judge, code, Where(rollout=rollout))
-
-    def _records(self) -> list[Record]:
-        (run,) = records(self.folder).values()
-        return run
 
 
 def audited(
@@ -82,14 +48,6 @@ def audited(
     variables = {"RLSTEP_DIR": str(folder / log), "PYTHONPATH": str(ROOT)} | dict(environment or {})
     outcome = launch(logged(overrides), folder, modules=modules, environment=variables, limit=limit)
     return read(outcome, folder / log)
-
-
-def read(outcome: Outcome, log: Path) -> Audited:
-    """The records of a launch that has ended."""
-    report = report_of(log)
-    controller = next(found for found in records(log)[report.run] if found.process == CONTROLLER)
-    live = next((event for event in controller.events() if isinstance(event, Judged)), None)
-    return Audited(outcome, report, live, log)
 
 
 def logged(overrides: Mapping[str, Any]) -> dict[str, Any]:

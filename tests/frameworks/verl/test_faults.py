@@ -12,12 +12,14 @@ import pytest
 
 from rlstep_hooks.events import RunEnded
 from tests.detection.outcomes import Detected, note
-from tests.frameworks.verl.audited import Audited, alarms, audited, shown, tail
+from tests.frameworks.verl.audited import alarms, audited, shown, tail
 from tests.frameworks.verl.faults import FAULTS, MODULE, Fault, asking
 from tests.frameworks.verl.launch import Assets, critic, grpo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from tests.frameworks.audited import Audited
 
 TWO_PASSES = {"actor_rollout_ref.actor.ppo_epochs": 2}
 
