@@ -244,6 +244,14 @@ def test_a_learning_rate_of_zero() -> None:
     assert found.observed.startswith("exactly 0 in the last 16 of 24 updates")
 
 
+def test_a_linear_schedule_is_at_zero_for_the_last_rollout() -> None:
+    report = audited(ppo(learning_rate=lambda left: 1e-3 * left), 192).report
+    assert report.verdict == "PASS"
+    assert codes(report) == set(), "what Stable-Baselines3's linear schedules do is no fault of the run"
+    found = next(finding for finding in report.findings if finding.code == "RLS603")
+    assert found.observed == "exactly 0 in the 8 updates on the last rollout"
+
+
 # Errors and refusals.
 
 
