@@ -15,7 +15,6 @@ FUNCTIONS = (
     ("rlstep_hooks.frameworks.verl.trainer", "_sampler_gap"),
     ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.begin"),
     ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.end"),
-    ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.refreshed"),
     ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.measured"),
     ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.open_microbatch"),
     ("rlstep_hooks.controlled.trainer_record", "TrainerRecord.see_log_probs"),
