@@ -9,8 +9,8 @@ a rollout gets longer. The watch itself is in these figures, by what is printed 
 behind in the framework's own code (cold caches), and the judgement after training.
 
 Switched. The hooks of all processes are called in some rollouts and left out in others of the same run, in a pattern of four; the
-mean of the two with them is compared with that of the two without. This counts everything, and is as exact as the machine is quiet:
-on a tiny model a rollout varies by more than the hooks cost.
+mean of the two with them is compared with that of the two without: of the time, and of the processor time of each process. This
+counts everything, and is as exact as the machine is quiet: on a tiny model a rollout varies by more than the hooks cost.
 
     python -m tests.bench.controlled_overhead verl|openrlhf [--rollouts N] [--prompts N] [--way timed|switched|both]
 """
@@ -175,23 +175,39 @@ def show_watch() -> None:
 # Switched
 
 
-def groups(found: Sequence[Push]) -> list[tuple[float, float]]:
-    """For each turn of the pattern, the mean seconds of a rollout with the hooks and of one without."""
-    seconds = [(later.audited, later.end - earlier.end) for earlier, later in pairwise(found)][SETTLING:]
-    turns = [seconds[i : i + len(PATTERN)] for i in range(0, len(seconds) - len(PATTERN) + 1, len(PATTERN))]
+def groups(rollouts: Sequence[tuple[bool, float]]) -> list[tuple[float, float]]:
+    """For each turn of the pattern, the mean of what was measured of a rollout with the hooks, and of one without."""
+    kept = rollouts[SETTLING:]
+    turns = [kept[i : i + len(PATTERN)] for i in range(0, len(kept) - len(PATTERN) + 1, len(PATTERN))]
     return [
-        (statistics.mean(s for audited, s in turn if audited), statistics.mean(s for audited, s in turn if not audited))
+        (
+            statistics.mean(value for audited, value in turn if audited),
+            statistics.mean(v for audited, v in turn if not audited),
+        )
         for turn in turns
     ]
 
 
 def show_switched(found: Sequence[Push]) -> None:
-    """Print the ratio of rollouts with the hooks to rollouts without."""
-    pairs = groups(found)
+    """Print the ratio of rollouts with the hooks to rollouts without: their time, and the processor time of each process."""
+    _show_ratio("time", [(later.audited, later.end - earlier.end) for earlier, later in pairwise(found)])
+    for process in sorted(found[-1].processor):
+        used = [(later.audited, _used(later, process) - _used(earlier, process)) for earlier, later in pairwise(found)]
+        _show_ratio(f"processor time of {process}", used)
+    totals = [(push.audited, sum(push.processor.values())) for push in found]
+    _show_ratio("processor time of all of these", [(b[0], b[1] - a[1]) for a, b in pairwise(totals)])
+
+
+def _used(push: Push, process: str) -> float:
+    return push.processor.get(process, 0.0)
+
+
+def _show_ratio(name: str, rollouts: Sequence[tuple[bool, float]]) -> None:
+    pairs = groups(rollouts)
     ratios = [audited / bare for audited, bare in pairs]
     print(
-        f"  {len(pairs)} groups of {len(PATTERN)}, {1e3 * statistics.median(bare for _, bare in pairs):.0f} ms a rollout without "
-        f"the hooks; with / without: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios, 4)}), "
+        f"  {name}: {len(pairs)} groups of {len(PATTERN)}, {1e3 * statistics.median(bare for _, bare in pairs):.0f} ms a rollout "
+        f"without the hooks; with / without: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios, 4)}), "
         f"{1e3 * statistics.median(audited - bare for audited, bare in pairs):+.1f} ms"
     )
 

@@ -5,14 +5,17 @@ verl and OpenRLHF import this module before they are hooked. What it does is sai
 - "time": each call of a hook is timed, by the wall and by the processor's time of its thread, and the time of the framework's own
   call within it is left out. Calls are written as JSON lines below `RLSTEP_BENCH_FOLDER`, one file for each process.
 - "switched": the hooks of all processes are called in some rollouts and left out in others. The controller says which, by one byte of a
-  file that all processes have in memory. Only the pushes of weights are written, with their time.
+  file that all processes have in memory. Only the pushes of weights are written, with their time and what each process has used of
+  the processor.
 
 A push of weights is the end of a rollout in both.
 """
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+import math
 import mmap
 import os
 import time
@@ -31,6 +34,9 @@ FOLDER = "RLSTEP_BENCH_FOLDER"
 WAY = "RLSTEP_BENCH_WAY"
 SWITCH = "switched"
 """Name of the way, and of the file with the byte."""
+
+PROCESS = ".pid"
+"""End of the name of a file that holds a process's id."""
 
 PATTERN = (True, False, False, True)
 """Rollouts with the hooks and without, again and again: a steady drift of the machine cancels."""
@@ -70,6 +76,8 @@ class Push(msgspec.Struct, frozen=True):
 
     end: float
     audited: bool
+    processor: dict[str, float]
+    """Process -> seconds of processor time since it began, all its threads."""
 
 
 class Stopwatch:
@@ -121,6 +129,10 @@ class Timing:
         self._path = folder / f"{os.getpid()}.jsonl"
         self._file: Any = None
         self.process = f"process{os.getpid()}"
+
+    def named(self, process: str) -> None:
+        """This process records under a name."""
+        self.process = process
 
     def wrapper(self, hook: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
         """A hook that wraps a call, with the watch."""
@@ -181,6 +193,10 @@ class Switching:
             self._byte = mmap.mmap(file.fileno(), 1)
         self._pushes = 0
 
+    def named(self, process: str) -> None:
+        """This process records under a name."""
+        (self._folder / f"{process}{PROCESS}").write_text(str(os.getpid()))
+
     def wrapper(self, hook: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
         """A hook that wraps a call, with the switch."""
 
@@ -210,7 +226,11 @@ class Switching:
         return wrapped(*args, **kwargs) if self._byte[0] else engine._load(*args, **kwargs)
 
     def _pushed(self) -> None:
-        push = Push(time.perf_counter(), bool(self._byte[0]))
+        processes = {
+            file.name.removesuffix(PROCESS): int(file.read_text()) for file in self._folder.glob(f"*{PROCESS}")
+        }
+        used = {name: _processor_time(pid) for name, pid in processes.items() if not name.startswith("process")}
+        push = Push(time.perf_counter(), bool(self._byte[0]), used)
         with (self._folder / "pushes.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(push) + b"\n")
         self._pushes += 1
@@ -229,6 +249,14 @@ def pushes(folder: Path) -> list[Push]:
     return msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Push])
 
 
+def _processor_time(pid: int) -> float:
+    """Seconds of processor time that a process has used, its threads included; to the nanosecond, unlike `/proc`."""
+    clock = ctypes.c_int()
+    if ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
+        return math.nan
+    return time.clock_gettime(clock.value)
+
+
 def _name(owner: Any, method: str) -> str:
     kind = owner if hasattr(owner, "__name__") else type(owner)
     return f"{kind.__name__.rpartition('.')[2]}.{method}"
@@ -243,8 +271,7 @@ def _install(meter: Timing | Switching) -> None:
     wrapt.when_imported("rlstep_hooks.frameworks.openrlhf.engine")(
         lambda module: wrapt.wrap_function_wrapper(module, "EngineRecord._load_weights", meter.load_weights)
     )
-    if isinstance(meter, Timing):
-        wrapt.when_imported("rlstep_hooks.ledger")(lambda module: _in_ledgers(module, meter))
+    wrapt.when_imported("rlstep_hooks.ledger")(lambda module: _in_ledgers(module, meter))
 
 
 def _in_patches(module: Any, meter: Timing | Switching) -> None:
@@ -270,13 +297,13 @@ def _in_methods(module: Any, hooks: tuple[str, ...], meter: Timing | Switching) 
         wrapt.wrap_function_wrapper(module, hook, meter.plain(hook))
 
 
-def _in_ledgers(module: Any, meter: Timing) -> None:
+def _in_ledgers(module: Any, meter: Timing | Switching) -> None:
     """A process has the name of its record."""
     start = module.FolderLedger.__init__
 
     def named(self: Any, folder: Path, run: str, process: str) -> None:
         start(self, folder, run, process)
-        meter.process = process
+        meter.named(process)
 
     module.FolderLedger.__init__ = named
 
