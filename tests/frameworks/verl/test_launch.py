@@ -17,7 +17,8 @@ def test_command_writes_values_as_hydra_reads_them(tmp_path: Path) -> None:
 
 
 def test_time_limit_ends_every_process(tmp_path: Path) -> None:
-    outcome = launch(grpo(Assets.write(tmp_path)), tmp_path / "run", limit=30)
+    endless = {"trainer.total_epochs": 100_000}
+    outcome = launch(grpo(Assets.write(tmp_path)) | endless, tmp_path / "run", limit=60)
     assert outcome.status is None
     assert "Started a local Ray instance" in outcome.output
     assert not marked(outcome.mark)
