@@ -361,6 +361,7 @@ class Judge:
             lags=self._lag_values(),
             not_evaluated=not_evaluated,
             complete=self._ended is not None and self._ended.status == "completed",
+            updates_before=self._run.start_updates if self._run else 0,
         )
 
     def summary(self) -> Summary:

@@ -118,6 +118,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was not judged: a rule code, a quantity or a topic, with the reason."""
     complete: bool = False
     """Whether training came to its end; False for a killed or still running one."""
+    updates_before: int = 0
+    """Updates made before this run, which a resumed one goes on from; the plan is that of both."""
     processes: int = 1
 
     def to_json(self, *, indent: int = 2) -> str:

@@ -74,6 +74,8 @@ def count_rows(report: Report) -> list[CountRow]:
         CountRow("micro-batches", None, counts.microbatches),
         CountRow(_updates_name(schedule), schedule.updates if schedule else None, counts.updates),
     ]
+    if report.updates_before:
+        rows.append(CountRow("updates before it was resumed", None, report.updates_before))
     critic = schedule.critic if schedule else None
     if critic is not None or counts.critic_updates:
         rows.append(CountRow("critic updates", critic.updates if critic else None, counts.critic_updates))

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlstep_hooks.render.summary import CountRow, count_rows
 from rlstep_hooks.report import Finding, Report, StepAuditError, Where
 from rlstep_hooks.schedule import Schedule, decode_fraction, encode_fraction
+from rlstep_hooks.timeline import LoaderPosition
 from tests.unit.scripted import Case, cases, make_plan, scripted_run
 from tests.unit.test_judge import judge
 
@@ -128,3 +130,14 @@ def test_a_finding_reads_as_place_difference_reason_and_remedy() -> None:
 )
 def test_a_place_reads_from_large_to_small(where: Where, text: str) -> None:
     assert str(where) == text
+
+
+def test_a_resumed_run_has_its_earlier_updates_beside_the_counts() -> None:
+    plan = make_plan(iterations=2, max_steps=8)
+    whole = judge(scripted_run(plan))
+    resumed = judge(scripted_run(plan, start=LoaderPosition(updates=4, version=4)))
+    assert (resumed.verdict, resumed.updates_before, resumed.counts.updates) == ("PASS", 4, 4)
+    assert CountRow("updates before it was resumed", None, 4) in count_rows(resumed)
+    assert [row.name for row in count_rows(whole)] == [
+        row.name for row in count_rows(resumed) if row.name != "updates before it was resumed"
+    ]
