@@ -148,16 +148,17 @@ class SamplesConserved(Rule):
         if event.trained is None:
             self._identified = False
             return None
+        surplus: tuple[int, str] | None = None
         for part in event.trained:
             samples = self._rollouts.get(part.rollout)
             if samples is None:
                 continue
             passes = self._passes_begun(samples) if self._in_whole_passes else self.schedule.reuse_epochs
             most = samples.train(part.rows)
-            if most > passes:
-                observed = f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
-                return self._report(part.rollout, observed, microbatch=event.index)
-        return None
+            if most > passes and surplus is None:
+                surplus = part.rollout, f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
+        # Reported once all parts are counted: those after the one at fault were trained too.
+        return None if surplus is None else self._report(*surplus, microbatch=event.index)
 
     def _settle(self) -> Finding | None:
         finding = None
@@ -173,7 +174,8 @@ class SamplesConserved(Rule):
                 never = size - len(times)
                 short = never + sum(1 for count in times if count < passes)
                 observed = f"{short} of {size} samples trained less often ({never} never)"
-                finding = finding or self._report(rollout, observed)
+                new = self._report(rollout, observed)
+                finding = finding or new
         self._rollouts.clear()
         return finding
 

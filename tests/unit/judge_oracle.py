@@ -418,7 +418,6 @@ def samples_conserved(schedule: Schedule, events: Events) -> Tally:
     passes = schedule.reuse_epochs
     whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
     for cycle in cycles(schedule, events):
-        short = False
         sizes = {index: _own_size(rollout) for index, (_, rollout) in cycle.rollouts.items()}
         for index, (since, _) in cycle.rollouts.items():
             times = _times(events[since : cycle.end], index)
@@ -427,8 +426,7 @@ def samples_conserved(schedule: Schedule, events: Events) -> Tally:
                 own = [min(times[row], passes) for row in range(sizes[index])]
                 number = _number(events[: cycle.end], index)
                 lost = passes * _left_out(schedule, number, sizes[index])
-                short = short or sizes[index] * passes - sum(own) > lost
-        fails += short
+                fails += sizes[index] * passes - sum(own) > lost
         first = min((since for since, _ in cycle.rollouts.values()), default=cycle.end)
         for at, event in policy(events[: cycle.end], MicroBatch):
             if at < first or event.trained is None:

@@ -77,6 +77,7 @@ def changes(event: AnyEvent, *, skips: bool) -> list[dict[str, Any]]:
                 {"trained": (SampleRows(part.rollout, tuple(row + 1 for row in part.rows)),)},
                 {"trained": (SampleRows(part.rollout + 1, part.rows),)},
                 {"trained": (part, part)},
+                {"trained": (SampleRows(part.rollout, part.rows[:1] * 4), part)},
             ]
         return ways
     if isinstance(event, Update):
