@@ -506,10 +506,7 @@ def order_tallies(schedule: Schedule, events: Events, found: list[Parting]) -> d
     """Rules about the order of events, in a run whose events all have the planned kind."""
     differing = {parting.position for parting in found}
     agreeing = Counter(
-        type(event)
-        for at, event in enumerate(events)
-        # An end of a pass that the plan does not place is as planned wherever it comes.
-        if at not in differing and (is_ordered(schedule, event) or isinstance(event, EpochEnd))
+        type(event) for at, event in enumerate(events) if at not in differing and is_ordered(schedule, event)
     )
     claimed = Counter(
         CLAIMS.get(aspect) or ("RLS303" if isinstance(events[at], Refresh) else "RLS405") for at, aspect in found
