@@ -153,11 +153,14 @@ class Conformance:
         if self._next is None or (isinstance(event, RunEnded) and self._may_end()):
             return []
         differences: list[Difference] = []
+        missing: Difference | None = None
         if isinstance(self._next, ExpectedRefresh) and not isinstance(event, Refresh):
-            differences.append(self._difference(event, "kind"))
+            missing = self._difference(event, "kind")
             self._advance()
         expected = self._next
         aspects = _aspects(expected, event)
+        if missing is not None and "kind" not in aspects:  # else the whole rollout is missing, not its old log-probs alone
+            differences.append(missing)
         if expected is None or "kind" in aspects:
             difference = self._difference(event, "kind")
             if isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate):

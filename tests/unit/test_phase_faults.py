@@ -421,3 +421,12 @@ def test_a_run_of_unknown_length_may_end_between_rollouts_and_not_within() -> No
     middle = places(whole, 2, by(CONTROLLER, Phase, name="critic_updates"))[0] + 1
     [first, *_] = judge([*whole[:middle], (CONTROLLER, RunEnded(status="completed", updates=8))])[0]
     assert (first.code, first.where.rollout) == ("RLS206", 2)
+
+
+def test_a_rollout_that_is_thrown_away_is_no_fault_of_its_old_log_probs() -> None:
+    script = scripted_phases(PhaseCase(schedule=PLAN))
+    for name in ("policy_updates", "sync", "critic_updates", "reference", "refresh"):
+        script = without_call(script, 2, name)
+    found, _ = judge(script)
+    errors = {(f.code, f.where.rollout) for f in found if f.where.rank == 0}
+    assert errors == {("RLS308", 2), ("RLS201", 3)}, "no reference came with it, and the next came in place of its training"
