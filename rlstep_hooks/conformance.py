@@ -159,7 +159,9 @@ class Conformance:
             self._advance()
         expected = self._next
         aspects = _aspects(expected, event)
-        if missing is not None and "kind" not in aspects:  # else the whole rollout is missing, not its old log-probs alone
+        if (
+            missing is not None and "kind" not in aspects
+        ):  # else the whole rollout is missing, not its old log-probs alone
             differences.append(missing)
         if expected is None or "kind" in aspects:
             difference = self._difference(event, "kind")

@@ -429,4 +429,6 @@ def test_a_rollout_that_is_thrown_away_is_no_fault_of_its_old_log_probs() -> Non
         script = without_call(script, 2, name)
     found, _ = judge(script)
     errors = {(f.code, f.where.rollout) for f in found if f.where.rank == 0}
-    assert errors == {("RLS308", 2), ("RLS201", 3)}, "no reference came with it, and the next came in place of its training"
+    assert errors == {("RLS308", 2), ("RLS201", 3)}, (
+        "no reference came with it, and the next came in place of its training"
+    )
