@@ -221,7 +221,7 @@ def bench(session: nox.Session) -> None:
     install_trl(session, NEWEST, *TESTS)
     session.run("python", "tests/bench/plan_speed.py")
     session.run("python", "-m", "tests.bench.judge_speed")
-    session.run("python", "tests/bench/trl_overhead.py", *session.posargs, env=OFFLINE)
+    session.run("python", "-m", "tests.bench.trl_overhead", *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="bench-verl")

@@ -1,9 +1,13 @@
 """What the audit costs a TRL run: training with and without it, paired, events per second, bytes per event.
 
-The audit is switched on and off from cycle to cycle within one run; cycles with it and without it are compared in groups of
-sixteen neighbours, and quoted is the median over the groups of all runs.
+Paired. The audit is switched on and off from cycle to cycle within one run; cycles with it and without it are compared in groups of
+sixteen neighbours, and quoted is the median over the groups of all runs. This counts everything, and is as exact as the machine
+is quiet.
 
-    python tests/bench/trl_overhead.py [--runs N] [--updates N]
+Timed. Each call of a hook is timed, by the wall's and by the thread's processor time, without what it wraps. This does not vary with
+the machine, and so tells what is too small for pairs; caches that hooks leave cold for the framework are not in it.
+
+    python -m tests.bench.trl_overhead [--runs N] [--updates N]
 """
 
 from __future__ import annotations
@@ -20,17 +24,25 @@ import warnings
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.events import encode
+from rlstep_hooks.frameworks.forward_watch import ForwardWatch
+from rlstep_hooks.frameworks.trl.observe import TrlObserver
+from rlstep_hooks.frameworks.trl.updates import UpdateObserver
 from rlstep_hooks.judge import Judge
 from rlstep_hooks.ledger import records
 from rlstep_hooks.patching import _ABSENT
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
+from tests.bench.hook_meter import Stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True)
@@ -117,9 +129,15 @@ def train(folder: Path, run: Run, updates: int) -> list[tuple[float, float]]:
     """Train once; the mean seconds of a cycle with the audit and without it, group by group."""
     audit = StepAuditCallback(log_dir=folder / "log")
     alternate = Alternate(audit, run.updates_per_cycle)
+    train_with(folder, run, updates, [audit, alternate])
+    return alternate.groups()
+
+
+def train_with(folder: Path, run: Run, updates: int, callbacks: list[TrainerCallback]) -> None:
+    """Train once, without a word."""
     trainer = tiny_trainer(
         folder / "out",
-        callbacks=[audit, alternate],
+        callbacks=callbacks,
         model=tiny_model(tiny_tokenizer(), **run.model),
         max_steps=updates,
         logging_steps=10_000,
@@ -127,7 +145,6 @@ def train(folder: Path, run: Run, updates: int) -> list[tuple[float, float]]:
     )
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         trainer.train()
-    return alternate.groups()
 
 
 def paired(run: Run, runs: int, updates: int) -> None:
@@ -143,6 +160,83 @@ def paired(run: Run, runs: int, updates: int) -> None:
         f"{1000 * bare / run.updates_per_cycle:.1f} ms an update without the audit\n"
         f"  with / without: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios)}), "
         f"{1e6 * added / run.updates_per_cycle:.0f} us more an update"
+    )
+
+
+class Cycles(TrainerCallback):  # type: ignore[misc]
+    """Sums what hooks took, cycle by cycle."""
+
+    def __init__(self, watches: list[Stopwatch], updates_per_cycle: int) -> None:
+        self.watches = watches
+        self.updates_per_cycle = updates_per_cycle
+        self.cycles: list[tuple[float, float, float]] = []
+        """Seconds of the cycle, and of hooks in it, by the wall and by the thread's processor time."""
+        self._began = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An update ended."""
+        if state.global_step % self.updates_per_cycle:
+            return
+        now = time.perf_counter()
+        wall, processor = (sum(getattr(watch, name) for watch in self.watches) for name in ("wall", "processor"))
+        self.cycles.append((now - self._began, wall, processor))
+        self.watches.clear()
+        self._began = now
+
+
+@contextlib.contextmanager
+def watched(watches: list[Stopwatch]) -> Iterator[None]:
+    """Every hook on a trainer, its optimizer and its callbacks is called with a watch."""
+
+    def apart(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(self: Any, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return hook(self, watch.around(wrapped), instance, args, kwargs)
+            finally:
+                watch.stop()
+                watches.append(watch)
+
+        return timed
+
+    def whole(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return hook(*args, **kwargs)
+            finally:
+                watch.stop()
+                watches.append(watch)
+
+        return timed
+
+    with contextlib.ExitStack() as placed:
+        for owner, prefix, kind in (
+            (TrlObserver, "_around_", apart),
+            (UpdateObserver, "_before_step", whole),
+            (UpdateObserver, "_after_step", whole),
+            (ForwardWatch, "_see", whole),
+            (StepAuditCallback, "on_", whole),
+        ):
+            for name in [name for name in vars(owner) if name.startswith(prefix)]:
+                placed.enter_context(mock.patch.object(owner, name, kind(getattr(owner, name))))
+        yield
+
+
+def timed(run: Run, updates: int) -> None:
+    """Print what hooks take of one kind of run."""
+    watches: list[Stopwatch] = []
+    cycles = Cycles(watches, run.updates_per_cycle)
+    with tempfile.TemporaryDirectory() as scratch, watched(watches):
+        train_with(Path(scratch), run, updates, [StepAuditCallback(log_dir=Path(scratch, "log")), cycles])
+    # Means: what the audit does only now and then falls into few cycles.
+    whole, wall, processor = (
+        statistics.mean(column) for column in zip(*cycles.cycles[Alternate.SETTLING :], strict=True)
+    )
+    each = 1e6 / run.updates_per_cycle
+    print(
+        f"  timed: hooks take {each * processor:.0f} us of the processor an update ({each * wall:.0f} us by the wall), "
+        f"{100 * processor / whole:.2f} % ({100 * wall / whole:.2f} %) of {each * whole / 1000:.1f} ms"
     )
 
 
@@ -190,9 +284,14 @@ def main() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     print(f"trl {version('trl')}, torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}")
-    paired(ONE_PASS, options.runs, options.updates)
-    paired(TWO_PASSES, options.runs, options.updates)
-    paired(LARGER, max(options.runs // 4, 2), max(options.updates // 4, 40))
+    fewer = max(options.updates // 4, 40)
+    for run, runs, updates in (
+        (ONE_PASS, options.runs, options.updates),
+        (TWO_PASSES, options.runs, options.updates),
+        (LARGER, max(options.runs // 4, 2), fewer),
+    ):
+        paired(run, runs, updates)
+        timed(run, updates)
     events()
 
 
