@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.frameworks.openrlhf.launch import HOOK
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.report import Finding, Report
     from tests.frameworks.processes import Outcome
+
+
+PORT_LOST = "EADDRINUSE"
+"""OpenRLHF chooses a free port for a group of trainers and listens on it when they have loaded; another process may be first."""
 
 
 def audited(
@@ -40,14 +45,21 @@ def audited(
     """
     log = folder / "log"
     asked = {} if prefix else {"RLSTEP_DIR": str(log), "RAY_RUNTIME_ENV_HOOK": HOOK}
-    outcome = launch(
-        flags,
-        folder,
-        prefix=prefix,
-        environment={**asked, **(environment or {})},
-        extensions=extensions,
-        limit=limit,
-    )
+
+    def attempt() -> Outcome:
+        return launch(
+            flags,
+            folder,
+            prefix=prefix,
+            environment={**asked, **(environment or {})},
+            extensions=extensions,
+            limit=limit,
+        )
+
+    outcome = attempt()
+    if outcome.status and PORT_LOST in outcome.output:
+        shutil.rmtree(log, ignore_errors=True)
+        outcome = attempt()
     return read(outcome, log)
 
 
