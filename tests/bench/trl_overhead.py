@@ -249,10 +249,7 @@ def events() -> None:
     """Print what one event costs to encode and to judge, and its size on disk."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        audit = StepAuditCallback(log_dir=folder / "log", listeners=())
-        tiny_trainer(
-            folder / "out", callbacks=[audit], gradient_accumulation_steps=2, num_iterations=2, max_steps=200
-        ).train()
+        train_with(folder, TWO_PASSES, 200, [StepAuditCallback(log_dir=folder / "log", listeners=())])
         (found,) = records(folder / "log").values()
         recorded = list(found[0].events())
         size = found[0].path.stat().st_size
