@@ -409,6 +409,29 @@ def temperature_left_out_of_old_log_probs(trainer: Any) -> None:
     replace_method(trainer, "_generate_and_score_completions", generate)
 
 
+@fault(
+    report="trl PR#3029",
+    code="RLS301",
+    where=Where(update=4, microbatch=8),
+    settings={**REUSED, "temperature": 0.6},
+    since="1.16",
+)
+def head_for_old_log_probs_without_temperature(trainer: Any) -> None:
+    """Old log-probs come from a fused head without the sampling temperature, the new ones from one with it."""
+    from trl.trainer.utils import add_fused_lm_head
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        head = trainer.model.forward
+        if trainer.state.global_step >= 4:
+            add_fused_lm_head(trainer.model, outputs=("log_probs", "entropy"))
+        try:
+            return original(rows)
+        finally:
+            trainer.model.forward = head
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
 @fault(report="verl#2305", code="RLS301", where=Where(update=0, microbatch=0))
 def old_log_probs_in_another_precision(trainer: Any) -> None:
     """Old log-probs are computed under bfloat16 autocast, the new ones in float32."""
