@@ -159,9 +159,8 @@ class Conformance:
             self._advance()
         expected = self._next
         aspects = _aspects(expected, event)
-        if (
-            missing is not None and "kind" not in aspects
-        ):  # else the whole rollout is missing, not its old log-probs alone
+        # Where the event is none of those that follow either, the whole rollout is missing and not its old log-probs alone.
+        if missing is not None and "kind" not in aspects:
             differences.append(missing)
         if expected is None or "kind" in aspects:
             difference = self._difference(event, "kind")
