@@ -23,6 +23,7 @@ from rlstep_hooks.events import (
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.deferred import INTERVAL
 from rlstep_hooks.frameworks.forward_watch import ForwardWatch
+from rlstep_hooks.frameworks.trl.calls import LogProbCall, Phase
 from rlstep_hooks.frameworks.trl.identities import SampleIdentities, identities
 from rlstep_hooks.frameworks.trl.limits import uncovered_loss, unobservable
 from rlstep_hooks.frameworks.trl.live_settings import LiveSettings
@@ -47,30 +48,6 @@ _COMPARED_CYCLES = 8
 """Cycles of rollouts at the beginning whose losses are compared with the documented formula."""
 _COMPARED_EVERY = 7
 """Later, the losses of each seventh cycle are compared. Odd, so that it seldom divides a data epoch."""
-
-
-class LogProbCall:
-    """One call of the trainer's log-prob method."""
-
-    __slots__ = ("grad", "log_probs", "model", "version")
-
-    def __init__(self, model: Any, log_probs: Tensor, version: int, grad: bool) -> None:
-        self.model = model
-        self.log_probs = log_probs
-        self.version = version
-        self.grad = grad
-
-
-class Phase:
-    """What the trainer is doing while a hook runs: the calls seen since it began."""
-
-    __slots__ = ("calls", "loss", "loss_inputs", "purpose")
-
-    def __init__(self, purpose: Purpose) -> None:
-        self.purpose = purpose
-        self.loss_inputs: dict[str, Any] | None = None
-        self.calls: list[LogProbCall] = []
-        self.loss: Tensor | None = None
 
 
 class TrlObserver(Observer):
