@@ -7,10 +7,16 @@ nox -s unit            the fast path
 
 from __future__ import annotations
 
+import functools
+import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 nox.needs_version = ">=2024.3.2"
 nox.options.reuse_existing_virtualenvs = True
@@ -66,7 +72,26 @@ folder.mkdir(exist_ok=True)
 (folder / "METADATA").write_text("Metadata-Version: 2.1\\nName: vllm\\nVersion: 0.32.0+cpu\\n")
 """
 
+ROOM = 20 * 2**30
+"""Free bytes on the disk under which environments are not kept: those of all tests take 16 GB together, and the largest 3."""
+
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+
+
+def leaves_room(function: Callable[..., None]) -> Callable[..., None]:
+    """Remove the session's environment after it where the disk is nearly full, so that the next one can be made."""
+
+    @functools.wraps(function)
+    def run(session: nox.Session, *args: object, **kwargs: object) -> None:
+        try:
+            function(session, *args, **kwargs)
+        finally:
+            folder = Path(session.virtualenv.location)
+            if shutil.disk_usage(folder).free < ROOM:
+                session.log(f"less than {ROOM >> 30} GiB are free: {folder.name} is removed")
+                shutil.rmtree(folder)
+
+    return run
 
 
 def install_trl(session: nox.Session, release: str, *more: str) -> None:
@@ -117,12 +142,14 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 @nox.parametrize("release", list(TRL))
+@leaves_room
 def trl(session: nox.Session, release: str) -> None:
     install_trl(session, release, *TESTS)
     session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="trl-step")
+@leaves_room
 def trl_step(session: nox.Session) -> None:
     """TRL's first PPOTrainer, whose `step()` a script calls itself: the last release that has it."""
     install_trl(session, "0.11.4", "tyro==1.0.17", *TESTS)
@@ -130,6 +157,7 @@ def trl_step(session: nox.Session) -> None:
 
 
 @nox.session
+@leaves_room
 def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
     install_verl(session)
@@ -138,6 +166,7 @@ def verl(session: nox.Session) -> None:
 
 
 @nox.session
+@leaves_room
 def openrlhf(session: nox.Session) -> None:
     """Real training with OpenRLHF on the CPU, DeepSpeed and vLLM included: clean runs and faults."""
     kept = install_openrlhf(session)
@@ -148,6 +177,7 @@ def openrlhf(session: nox.Session) -> None:
 
 
 @nox.session
+@leaves_room
 def classic(session: nox.Session) -> None:
     """Loops of one's own, CleanRL's style, torchrl's parts and Stable-Baselines3: trained on the CPU."""
     session.install(TORCH)
@@ -157,6 +187,7 @@ def classic(session: nox.Session) -> None:
 
 
 @nox.session(name="verl-vllm")
+@leaves_room
 def verl_vllm(session: nox.Session) -> None:
     """One run of verl with the real vLLM engine on the CPU. Not by default: 4 GB to install."""
     session.install(TORCH)
