@@ -72,7 +72,7 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     own_samples: int | None = None
     """Samples that this process follows by identity, where a controller generates for all; None where `samples` says it."""
     digest: int = 0
-    """Running checksum of this process's events, equal on all ranks of a healthy run."""
+    """Running checksum of this process's events, equal on all ranks of a healthy run; 0 where there is one rank."""
 
 
 class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):

@@ -2,7 +2,7 @@
 
 A file belongs to one process of one run and is never opened for writing again. Its name is `<run>.<process>.jsonl`, where the
 process is `rank<k>`, `controller`, or another that the framework has (`engine0`). Each event
-is one `write` of one line, so a process that is killed loses at most the line being written.
+is one line, and events of one moment are one `write`, so a process that is killed loses at most what is being written.
 """
 
 from __future__ import annotations

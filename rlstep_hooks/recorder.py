@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from rlstep_hooks.conformance import observed_lag
-from rlstep_hooks.events import AnyEvent, Judged, MicroBatch, Refresh, Rollout, RunEnded, Unobserved, Update
+from rlstep_hooks.events import AnyEvent, Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted, Unobserved, Update
 from rlstep_hooks.judge import Judge
 
 if TYPE_CHECKING:
@@ -45,10 +45,13 @@ class Recorder:
     ) -> None:
         self._judge = judge or Judge()
         self._waiting: list[AnyEvent] = []
+        self._joined: list[AnyEvent] = []
+        """Events that are written with the next one."""
         self.ledger = ledger
         self._digest = 0
         self._unsealed: list[AnyEvent] = []
         """Events that are not in the checksum yet."""
+        self._sealed_types = _CARRY_DIGEST
         self._new_findings: list[Finding] = []
         self._listeners = list(listeners)
         self._began = time.perf_counter()
@@ -74,9 +77,13 @@ class Recorder:
     def emit(self, *events: AnyEvent) -> None:
         """Record events of one moment, in one write; they are judged with the next batch."""
         recorded: list[AnyEvent] = []
+        if self._joined:
+            events, self._joined = (*self._joined, *events), []
         for event in events:
             self._unsealed.append(event)
-            recorded.append(self._sealed(event) if type(event) in _CARRY_DIGEST else event)
+            recorded.append(self._sealed(event) if type(event) in self._sealed_types else event)
+            if type(event) is RunStarted and event.world_size > 1:
+                self._sealed_types = _CARRY_DIGEST_AMONG_OTHERS
         if self._writing:
             try:
                 self.ledger.write(*recorded)
@@ -86,6 +93,13 @@ class Recorder:
         self._waiting += recorded
         if len(self._waiting) >= BATCH:
             self.settle()
+
+    def emit_with_next(self, event: AnyEvent) -> None:
+        """Record an event in one write with the next, which ends the same act of the framework and follows at once.
+
+        A process that is killed between the two loses this one: the event that was being written.
+        """
+        self._joined.append(event)
 
     def _sealed(self, event: AnyEvent) -> AnyEvent:
         """The event with the checksum of the run so far, itself included."""
@@ -99,6 +113,8 @@ class Recorder:
 
     def settle(self) -> None:
         """Judge what waits, and tell the listeners."""
+        if self._joined:
+            self.emit()
         self._add_to_digest()
         while self._waiting:
             events, self._waiting = self._waiting, []
@@ -175,4 +191,6 @@ _STRUCTURE: dict[type, Callable[[Any], bytes]] = {
     Update: _of_update,
 }
 """What of an event is the same on all data-parallel ranks of a healthy run."""
-_CARRY_DIGEST = frozenset({Rollout, RunEnded})
+_CARRY_DIGEST = frozenset({RunEnded})
+_CARRY_DIGEST_AMONG_OTHERS = frozenset({Rollout, RunEnded})
+"""Where other ranks are compared with, they can be at every rollout."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+import torch
 from torch import Tensor
 
 from rlstep_hooks.events import UpdateValues
@@ -94,14 +95,10 @@ class WeightProbe:
 
     def before_step(self) -> None:
         """Read weights and gradients just before the optimizer steps."""
-        import torch
-
         self._before = torch.cat(self._weights() + self._gradients()).detach()
 
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
         """Read the weights after the step; the comparison waits for `work_up`."""
-        import torch
-
         before, self._before = self._before, None
         if before is not None:
             self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights())))
@@ -118,8 +115,6 @@ class WeightProbe:
             with a gradient, the weights whose change must be visible, the weights that moved since the step before, and the
             largest change. None without a reading.
         """
-        import torch
-
         held, self._held = self._held, []
         if not held:
             return None
@@ -132,7 +127,7 @@ class WeightProbe:
         change = (after - before).abs_()
         visible = reach > before.abs() * torch.finfo(after.dtype).eps
         moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # what is no number differs from itself
-        counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2, dtype=torch.float32)
+        counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2).float()
         return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
 
 

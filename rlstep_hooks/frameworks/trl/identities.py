@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 from torch import Tensor
 
 from rlstep_hooks.events import SampleRows
@@ -91,8 +92,6 @@ class SampleIdentities:
 
 def identities(rollout: int, samples: int) -> Tensor:
     """(samples,) int64: the identity of each sample of a rollout."""
-    import torch
-
     first = rollout * _PLACES
     return torch.arange(first, first + samples)
 

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ def compare_losses(
     Returns:
         The documented losses, those with absolute terms, and what the trainers returned: each (N,) float32.
     """
-    import torch
-
     first = terms[0]
     free = -advantages.expand(mask.shape)
     token_loss = free if log_ratio is None else clipped_token_loss(log_ratio, advantages, settings)
@@ -129,8 +128,6 @@ def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSett
         advantages: (N, B, 1) or (N, B, T).
         settings: The clip range.
     """
-    import torch
-
     ratio = torch.exp(log_ratio)
     clipped = torch.clamp(ratio, 1 - settings.epsilon_low, 1 + settings.epsilon_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
@@ -146,8 +143,6 @@ def clipped_tokens(log_ratio: Tensor, advantages: Tensor, settings: LossSettings
         advantages: (N, B, 1) or (N, B, T).
         settings: The clip range.
     """
-    import torch
-
     below = -math.log(1 - settings.epsilon_low) if settings.epsilon_low < 1 else math.inf
     bound = torch.where(advantages > 0, math.log(1 + settings.epsilon_high), below)
     return (log_ratio * advantages.sign() > bound).sum((1, 2), dtype=torch.float32)
@@ -160,8 +155,6 @@ def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:
         reference: (N, B, T), log-probs of the reference model on N micro-batches.
         new: (N, B, T), log-probs of the policy.
     """
-    import torch
-
     difference = reference - new
     return torch.exp(difference) - difference - 1
 

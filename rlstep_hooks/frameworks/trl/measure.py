@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import torch
 from torch import Tensor
 
 from rlstep_hooks.events import MicroBatchValues
@@ -109,13 +110,12 @@ class MicroBatchMeter:
 
     def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None) -> None:
         """Add identities and checksums to the tensors of a rollout."""
-        import torch
-
         output[ROWS] = rows
         checks = self._token_checksum(output["completion_ids"])
-        output[CHECKS] = torch.stack(
-            [checks] if old is None else [checks, bit_checksum(old, per_token=old.dim() == 2)], -1
-        )
+        if old is None:
+            output[CHECKS] = checks.unsqueeze(-1)
+        else:
+            output[CHECKS] = torch.stack([checks, bit_checksum(old, per_token=old.dim() == 2)], -1)
 
     def hold(self, index: int, inputs: dict[str, Any], new: Tensor, old: Tensor | None, loss: LossTerms | None) -> None:
         """Keep what a loss was computed from.
@@ -147,8 +147,6 @@ class MicroBatchMeter:
         return done
 
     def _work_up(self) -> None:
-        import torch
-
         groups: dict[tuple[Any, ...], list[_Held]] = {}
         for held in self._held:
             if held.written_to():
@@ -164,8 +162,6 @@ class MicroBatchMeter:
 
     def _columns(self, group: list[_Held]) -> dict[str, Tensor]:
         """The numbers of micro-batches of one kind: each column (N,) float32."""
-        import torch
-
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = torch.stack([as_column(held.advantages) for held in group])
         columns = {"tokens": mask.sum((1, 2), dtype=torch.float32)}
@@ -192,8 +188,6 @@ class MicroBatchMeter:
 
     def _differences(self, checks: Tensor, tokens: Tensor, old: Tensor | None) -> dict[str, Tensor]:
         """How many samples differ from their checksums."""
-        import torch
-
         found = {"tokens_differ": self._token_checksum(tokens)}
         if old is not None and checks.shape[-1] > 1:
             found["old_differ"] = bit_checksum(old, per_token=old.dim() == 3)
@@ -203,8 +197,6 @@ class MicroBatchMeter:
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:
         """(..., T) token ids -> (...) int64 that changes with any token and with their order."""
-        import torch
-
         width, known = completion_ids.shape[-1], self._positions
         if known is None or known.shape[0] < width or known.device != completion_ids.device:
             # A factor of its own for each place, all bits mixed: with plain multiples, small changes could cancel.
@@ -236,8 +228,6 @@ def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
 
 def bit_checksum(values: Tensor, *, per_token: bool) -> Tensor:
     """The bit patterns of floating point numbers as int64; (..., T) is summed to (...), exact in any order of summation."""
-    import torch
-
     bits = values.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
     return bits.sum(-1, dtype=torch.int64) if per_token else bits.to(torch.int64)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import torch
 
 from rlstep_hooks.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
 from rlstep_hooks.frameworks.contained import Contained
@@ -83,8 +84,6 @@ class NumberCollector:
 
     def add_rollout(self, index: int, output: Any) -> None:
         """Measure what generation returned."""
-        import torch
-
         largest = output["advantages"].abs().max().float().reshape(1)
         sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
         if isinstance(sampled, torch.Tensor) and old is not None:
@@ -115,8 +114,6 @@ class NumberCollector:
 
     def _work_up(self) -> None:
         """Compute all numbers so far, and start fetching them."""
-        import torch
-
         with torch.no_grad():
             for source, numbers in self._meter.work_up():
                 self._fetched.add(source, numbers)

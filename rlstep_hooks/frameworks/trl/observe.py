@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.events import (
     ConfigChanged,
     EpochEnd,
@@ -226,8 +228,6 @@ class TrlObserver(Observer):
         )
 
     def _emit_rollout(self, rows: Any, output: Any, calls: list[LogProbCall], forwards: bool | None) -> None:
-        import torch
-
         index, recorder = self._rollouts, self.recorder
         self._rollouts += 1
         purpose: Purpose = self._phase.purpose if self._phase is not None else "training"
@@ -435,18 +435,21 @@ class TrlObserver(Observer):
             old_version = recomputed.version
         elif old is not None:
             old_version = trained.refreshed
-        self.recorder.emit(
-            MicroBatch(
-                at=self.recorder.now(),
-                index=self._microbatches,
-                samples=samples,
-                trained=trained.samples,
-                policy_version=self.updates.version,
-                sampled_version=trained.sampled,
-                old_version=old_version,
-                old_source="detach" if old is None else "at_rollout" if recomputed is None else "recompute",
-            )
+        microbatch = MicroBatch(
+            at=self.recorder.now(),
+            index=self._microbatches,
+            samples=samples,
+            trained=trained.samples,
+            policy_version=self.updates.version,
+            sampled_version=trained.sampled,
+            old_version=old_version,
+            old_source="detach" if old is None else "at_rollout" if recomputed is None else "recompute",
         )
+        # The last one of a window is followed by its update, with nothing but the clipping of gradients between them.
+        if self.updates.follows_microbatch:
+            self.recorder.emit_with_next(microbatch)
+        else:
+            self.recorder.emit(microbatch)
         self._microbatches += 1
         self.microbatches_in_epoch += 1
         self.updates.trained_microbatch()

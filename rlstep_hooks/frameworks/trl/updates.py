@@ -71,6 +71,11 @@ class UpdateObserver:
             handle.remove()
         self._handles.clear()
 
+    @property
+    def follows_microbatch(self) -> bool:
+        """Whether the loop steps right after the micro-batch it is at (accelerate's own flag, which transformers sets)."""
+        return bool(self._handles) and bool(self._trainer.accelerator.sync_gradients)
+
     def trained_microbatch(self) -> None:
         """One more micro-batch accumulates."""
         self._microbatches += 1

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from rlstep_hooks.frameworks.trl.measure import MicroBatchSource
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ class RatioMeter:
             sequences: (B, L), prompts and responses.
             scores: T tensors (B, vocabulary): logits that the tokens were sampled from, temperature included.
         """
-        import torch
-
         responses = sequences[:, queries.shape[1] :]
         columns = [
             score.float().gather(1, tokens.unsqueeze(1)).squeeze(1) - score.float().logsumexp(1)
@@ -74,8 +74,6 @@ class RatioMeter:
             mask: (B, L), which of them are real.
             logits: (B, L, vocabulary), before the temperature.
         """
-        import torch
-
         if self._rollout is None:
             self._rollout = self._joined()
         keys, responses, old, valid = self._rollout
@@ -103,8 +101,6 @@ class RatioMeter:
 
     def _joined(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Keys (N,), responses, their log-probs, and which tokens count (N, T)."""
-        import torch
-
         width = max(responses.shape[1] for _, responses, _ in self._chunks)
         keys = torch.cat([keys for keys, _, _ in self._chunks])
         responses = torch.cat([_padded(tokens, width, self._pad) for _, tokens, _ in self._chunks])
@@ -118,8 +114,6 @@ class RatioMeter:
 
     def mean_ratio(self) -> Tensor | None:
         """The mean ratio of this rollout's micro-batches so far, shape (1,); None where none was measured."""
-        import torch
-
         return torch.stack(self._ratios).mean().reshape(1) if self._ratios else None
 
     def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
@@ -130,13 +124,9 @@ class RatioMeter:
 
 def _keys(ids: Tensor, real: Tensor) -> Tensor:
     """(B, L) -> (B,) int64, a polynomial of the real tokens modulo 2**64; pad tokens at the end change nothing."""
-    import torch
-
     powers = torch.full((ids.shape[1],), _BASE, device=ids.device, dtype=torch.int64).cumprod(0)
     return ((ids + 1) * real * powers).sum(1)
 
 
 def _padded(values: Tensor, width: int, fill: float) -> Tensor:
-    import torch
-
     return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=fill)

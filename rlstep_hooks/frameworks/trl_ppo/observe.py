@@ -10,6 +10,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.events import ConfigChanged, EpochEnd, MicroBatch, Refresh, Rollout
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.deferred import INTERVAL
@@ -169,8 +171,6 @@ class PpoObserver(Observer):
         self._generated += sequences.shape[0]
         self._positions += sequences.shape[0] * (sequences.shape[1] - queries.shape[1])
         if self._is_measured():
-            import torch
-
             with self._ratio_guard, torch.no_grad():
                 self._meter.generated(queries, given["attention_mask"], sequences, output.scores)
 
@@ -237,8 +237,6 @@ class PpoObserver(Observer):
 
     def logged(self, logs: dict[str, Any]) -> None:
         """The numbers of this rollout were logged (TrainerCallback.on_log, all releases)."""
-        import torch
-
         ratio = logs.get("val/ratio")
         with self._ratio_guard, torch.no_grad():
             mean = self._meter.mean_ratio()
@@ -256,8 +254,6 @@ class PpoObserver(Observer):
     def _after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         if not self._is_measured():
             return
-        import torch
-
         with self._ratio_guard, torch.no_grad():
             self._meter.trained(
                 self._microbatches, kwargs["input_ids"], kwargs["attention_mask"], output[0].logits.detach()
