@@ -254,7 +254,7 @@ def _of_rollout(expected: ExpectedEvent | None, event: Rollout) -> tuple[Aspect,
     if type(expected) is not ExpectedRollout:
         return _OTHER
     samples: tuple[Aspect, ...] = ("samples",) if expected.samples not in (None, event.samples) else ()
-    return samples if event.reference == expected.reference else (*samples, "reference")
+    return samples if event.reference in (None, expected.reference) else (*samples, "reference")
 
 
 def _of_version(expected: ExpectedEvent | None, event: Refresh | WeightSync) -> tuple[Aspect, ...]:

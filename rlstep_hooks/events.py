@@ -65,8 +65,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     sampler_version: int | None = None
     """Version of the weights that the sampler held; None where it cannot be seen."""
     purpose: Purpose = "training"
-    reference: bool = False
-    """Whether reference log-probs came with it."""
+    reference: bool | None = False
+    """Whether reference log-probs came with it; None where the run did not come so far."""
     groups_intact: bool | None = None
     """Whether every prompt's samples stand together and are complete; None where groups span processes."""
     own_samples: int | None = None

@@ -147,7 +147,8 @@ class TrainerStream:
         self._phases = phases
         self._started: RunStarted | None = None
         self._held: Generated | None = None
-        self._reference = False
+        self._reference: bool | None = None
+        """Whether the rollout that is held back has its reference; None as long as nothing has followed it."""
         self._unrecorded: list[PhaseName] = []
         """Calls to processes that leave no record."""
         self._after_held: list[AnyEvent] = []
@@ -180,6 +181,8 @@ class TrainerStream:
             self.lost = self.lost or event.what == "order"
             return [*self._begin(), event]
         if isinstance(event, RunEnded):
+            if event.status == "raised":  # perhaps before, or within, the call for the reference
+                self._reference = self._reference or None
             return [*self._begin(), *self._release(), *self._rest(event), event]
         if isinstance(event, Generated) and event.purpose == "training":
             complete = [*self._begin(), *self._release(), *map(self._placed, self._phases.between())]
@@ -223,8 +226,8 @@ class TrainerStream:
             for event in events:
                 self._placed(event)
             return begun
-        if call.name == "reference":
-            self._reference = True
+        if self._held is not None or call.name == "reference":
+            self._reference = self._reference or call.name == "reference"
         if call.name in _TRAINING or self._held is None:
             return [*begun, *self._release(), *map(self._placed, events)]
         self._after_held += events
@@ -248,7 +251,7 @@ class TrainerStream:
             return []
         after, self._after_held = self._after_held, []
         rollout = self._rollout_event(held, after)
-        self._reference = False
+        self._reference = None
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
