@@ -287,11 +287,18 @@ def test_an_unreadable_line_ends_the_judging_of_the_order(tmp_path: Path, proces
     assert f"run.{process}.jsonl: line {number + 1} is no event" in report.not_evaluated["order"]
 
 
-def test_a_training_that_raises_within_a_call_is_no_difference() -> None:
-    script = scripted_phases(RUN)
-    middle = [i for i, p, e in of_kind(MicroBatch, script) if p == "rank1"][7]
-    raised = [*script[:middle], (CONTROLLER, RunEnded(status="raised", updates=2, error="RuntimeError: out of memory"))]
-    assert problems(Live().play(raised).run.report()) == []
+@settings(max_examples=100)
+@given(phase_cases(), st.data())
+def test_a_run_that_raises_anywhere_is_accused_of_nothing(case: PhaseCase, data: st.DataObject) -> None:
+    script = scripted_phases(case)
+    end = data.draw(st.integers(1, len(script) - 1))
+    report = (
+        Live()
+        .play([*script[:end], (CONTROLLER, RunEnded(status="raised", updates=0, error="ActorDiedError"))])
+        .run.report()
+    )
+    assert problems(report) == []
+    assert not report.complete
 
 
 def test_trainers_that_were_not_called_yet_are_not_missed() -> None:

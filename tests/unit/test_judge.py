@@ -88,6 +88,18 @@ def test_counts_are_those_of_the_plan(case: Case) -> None:
 
 
 @given(cases(), st.data())
+def test_a_run_that_raises_anywhere_is_accused_of_nothing(case: Case, data: st.DataObject) -> None:
+    events = scripted_run(case.schedule)
+    before = faults_of_the_plan(case.schedule, events)
+    end = data.draw(st.integers(1, len(events) - 1))
+    made = sum(isinstance(event, Update) for event in events[:end])
+    report = judge([*events[:end], RunEnded(status="raised", updates=made, error="OutOfMemoryError")])
+    errors = {finding.code for finding in report.findings if finding.severity != "info"}
+    assert errors <= before
+    assert not report.complete
+
+
+@given(cases(), st.data())
 def test_any_dropped_or_repeated_event_fails(case: Case, data: st.DataObject) -> None:
     events = scripted_run(case.schedule, measured=False)
     index = data.draw(st.integers(1, len(events) - 2))
