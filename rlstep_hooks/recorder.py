@@ -191,6 +191,6 @@ _STRUCTURE: dict[type, Callable[[Any], bytes]] = {
     Update: _of_update,
 }
 """What of an event is the same on all data-parallel ranks of a healthy run."""
-_CARRY_DIGEST = frozenset({RunEnded})
-_CARRY_DIGEST_AMONG_OTHERS = frozenset({Rollout, RunEnded})
+_CARRY_DIGEST: frozenset[type] = frozenset({RunEnded})
+_CARRY_DIGEST_AMONG_OTHERS: frozenset[type] = frozenset({Rollout, RunEnded})
 """Where other ranks are compared with, they can be at every rollout."""

@@ -83,7 +83,6 @@ class OpenRlhfController:
     def __init__(self, trainer: Any, states: dict[str, Any]) -> None:
         self.report: Report | None = None
         self._trainer = trainer
-        self._generator = GeneratorTail() if trainer.args.train.async_enable else None
         self._sampling: Sampling | None = None
         self._patches = Patches()
         self._waiting: Generated | None = None
@@ -96,6 +95,7 @@ class OpenRlhfController:
         self._ended = False
         run = run_name()
         self._record = ControllerRecord(folder(), run)
+        self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))
         self.schedule, reason = self._plan()

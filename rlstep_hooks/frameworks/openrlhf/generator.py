@@ -6,16 +6,21 @@ record of its own (`generator0`) whose n-th rollout is the n-th that the control
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.controlled.ray_sink import open_trainer_ledger
 from rlstep_hooks.controlled.tail import Tail
 from rlstep_hooks.controlled.writer import EventWriter
 from rlstep_hooks.events import EpochEnd, FactsRead, Generated, Unobserved
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.openrlhf.attach import folder, introduce, put_around, run_name
 from rlstep_hooks.frameworks.openrlhf.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
-from rlstep_hooks.ledger import FolderLedger
 from rlstep_hooks.patching import Patches
+
+if TYPE_CHECKING:
+    from rlstep_hooks.controlled.ray_sink import Sink
+    from rlstep_hooks.events import AnyEvent
 
 GENERATOR = "generator0"
 
@@ -77,7 +82,7 @@ class GeneratorRecord:
     """The actor that generates in asynchronous training."""
 
     def __init__(self, generator: Any) -> None:
-        self._writer = EventWriter(FolderLedger(folder(), run_name(), GENERATOR))
+        self._writer = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
         self._contained = Contained(self._writer, ("sampler", "order"))
         self._sampling = Sampling(generator)
         self._rollouts = self._passes = 0
@@ -107,24 +112,46 @@ class GeneratorRecord:
 
 
 class GeneratorTail:
-    """The generator's record, as the controller reads it."""
+    """The generator's record, as the controller reads it.
 
-    def __init__(self) -> None:
+    Args:
+        sink: What the record comes through; None where it is a file that the generator writes itself.
+    """
+
+    def __init__(self, sink: Sink | None) -> None:
         self._events = Tail(folder() / f"{run_name()}.{GENERATOR}.jsonl")
+        self._read: deque[AnyEvent] = deque()
+        self._sink = sink
         self.unobserved: dict[str, str] = {}
         """Topics that the generator could not follow, and why."""
 
+    def _read_to(self, kind: type[FactsRead | Generated]) -> None:
+        """Read on until there is an event of a kind. One that was sent through Ray comes a moment after it happened."""
+
+        def lacking() -> list[str]:
+            self._read.extend(self._events.read())
+            return [] if any(isinstance(event, kind) for event in self._read) else [GENERATOR]
+
+        if self._sink is None:
+            lacking()
+        else:
+            self._sink.wait_for(lacking)
+
     def rows(self) -> int | None:
         """Rows of the prompt set; None where the generator left no word of them."""
-        for event in self._events.read():
+        self._read_to(FactsRead)
+        while self._read:
+            event = self._read.popleft()
             if isinstance(event, FactsRead):
                 return int(event.facts["rows"])
         return None
 
     def next_rollout(self) -> tuple[Generated | None, bool]:
         """The next rollout, and whether a pass over the rows ended before it; None where it has not arrived."""
+        self._read_to(Generated)
         ended = False
-        for event in self._events.read():
+        while self._read:
+            event = self._read.popleft()
             ended = ended or isinstance(event, EpochEnd)
             if isinstance(event, Unobserved):
                 self.unobserved[event.what] = event.why

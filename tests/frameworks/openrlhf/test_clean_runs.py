@@ -131,7 +131,9 @@ def test_critic_freezing_and_carried_gradients_by_rlstep_run(assets: Assets, ext
 def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
     flags |= {"train.async_enable": True, "algo.advantage.estimator": "group_norm", "train.num_episodes": 2}
-    run = audited(flags, tmp_path, extensions=extensions)
+    # Trainer and generator through the recording actor; other tests have asynchronous runs with files.
+    run = audited(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
+    assert set(run.processes()) == {"controller", "rank0", "generator0", "engine0"}
     check(run, rollouts=16, updates=32, weight_syncs=16, data_epochs_ended=1)
     pushed = [0, *(event.label for event in run.record("rank0") if isinstance(event, WeightSync))]
     held = [event.labels[0][0] for event in run.record("controller") if isinstance(event, Generated)]

@@ -70,7 +70,7 @@ def test_a_rollout_is_not_taken_for_one_that_the_generator_may_have_missed(
     rollouts = [Generated(index=index, samples=16, prompts=8) for index in range(2)]
     failed = Unobserved(what=what, why=FAILED.why)
     record(tmp_path, GENERATOR, attached(GENERATOR), rollouts[0], failed, rollouts[1])
-    tail = GeneratorTail()
+    tail = GeneratorTail(None)
     assert tail.next_rollout() == (rollouts[0], False)
     assert tail.next_rollout() == (rollouts[1] if what == "sampler" else None, False)
     assert tail.unobserved == {what: FAILED.why}
