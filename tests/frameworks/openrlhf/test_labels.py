@@ -14,6 +14,7 @@ from rlstep_hooks.frameworks.openrlhf.labels import FIRST_WEIGHTS, NOT_KNOWN, En
 from rlstep_hooks.ledger import FolderLedger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from rlstep_hooks.events import AnyEvent
@@ -74,3 +75,23 @@ def test_a_rollout_is_not_taken_for_one_that_the_generator_may_have_missed(
     assert tail.next_rollout() == (rollouts[0], False)
     assert tail.next_rollout() == (rollouts[1] if what == "sampler" else None, False)
     assert tail.unobserved == {what: FAILED.why}
+
+
+class Late:
+    """A sink through which a record comes only after somebody has looked for it."""
+
+    def __init__(self, arrive: Callable[[], object]) -> None:
+        self._arrive = arrive
+
+    def wait_for(self, lacking: Callable[[], Iterable[str]]) -> None:
+        assert list(lacking()) == [GENERATOR]
+        self._arrive()
+        assert not list(lacking())
+
+
+def test_a_rollout_that_is_still_under_way_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "folder", lambda: tmp_path)
+    monkeypatch.setattr(generator, "run_name", lambda: RUN)
+    rollout, ledger = Generated(index=0, samples=16, prompts=8), record(tmp_path, GENERATOR, attached(GENERATOR))
+    tail = GeneratorTail(Late(lambda: ledger.write(rollout)))  # type: ignore[arg-type]
+    assert tail.next_rollout() == (rollout, False)
