@@ -18,6 +18,7 @@ from rlstep_hooks.events import (
     MicroBatch,
     MicroBatchValues,
     Rollout,
+    RunEnded,
     SampleRows,
     UpdateValues,
     decode,
@@ -316,3 +317,49 @@ def test_the_digest_follows_the_structure_and_not_the_time() -> None:
         )
         digests.append(recorder.digest)
     assert digests[0] == digests[1] == digests[2] != digests[3]
+
+
+@pytest.mark.parametrize(("world_size", "carried"), [(1, False), (2, True)])
+def test_rollouts_carry_the_digest_where_there_are_ranks_to_compare(world_size: int, carried: bool) -> None:
+    ledger = MemoryLedger()
+    events = scripted_run(REUSE)
+    record(Recorder(ledger), [started(REUSE, world_size=world_size), *events[1:]])
+    digests = [event.digest for event in ledger.events if isinstance(event, Rollout)]
+    assert [digest != 0 for digest in digests] == [carried] * len(digests)
+
+
+class Writes(MemoryLedger):
+    """Counts the writes, and keeps what each wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: list[tuple[AnyEvent, ...]] = []
+
+    def write(self, *events: AnyEvent) -> None:
+        super().write(*events)
+        self.moments.append(events)
+
+
+def test_an_event_that_waits_for_the_next_is_written_with_it_and_counted_before() -> None:
+    ledger = Writes()
+    recorder = Recorder(ledger)
+    first, *others = scripted_run(REUSE, measured=False)
+    recorder.emit(first)
+    for event in others:
+        (recorder.emit_with_next if isinstance(event, MicroBatch) else recorder.emit)(event)
+    assert [type(event) for event in ledger.events] == [type(event) for event in [first, *others]]
+    assert not [moment for moment in ledger.moments if isinstance(moment[-1], MicroBatch)], "none is written alone"
+    assert recorder.judge.report().verdict == "PASS"
+
+
+def test_an_event_whose_next_never_comes_is_written_when_somebody_asks() -> None:
+    ledger = Writes()
+    recorder = Recorder(ledger)
+    events = scripted_run(REUSE, measured=False)
+    index = next(i for i, event in enumerate(events) if isinstance(event, MicroBatch))
+    record(recorder, events[:index])
+    recorder.emit_with_next(events[index])
+    assert len(ledger.events) == index
+    recorder.finish(RunEnded(status="raised", updates=0, error="OutOfMemoryError"))
+    assert ledger.events[index] == events[index]
+    assert recorder.judge.counts.microbatches == 1
