@@ -1,8 +1,9 @@
 """What the audit costs a TRL run: training with and without it, paired, events per second, bytes per event.
 
 Paired. The audit is switched on and off from cycle to cycle within one run; cycles with it and without it are compared in groups of
-sixteen neighbours, and quoted is the median over the groups of all runs. This counts everything, and is as exact as the machine
-is quiet.
+sixteen neighbours, and quoted is the median over the groups of all runs, by the wall's time and by the thread's processor time (the
+training is on one thread; other programs of the machine are not in it). This counts everything, and is as exact as the machine is
+quiet.
 
 Timed. Each call of a hook is timed, by the wall's and by the thread's processor time, without what it wraps. This does not vary with
 the machine, and so tells what is too small for pairs; caches that hooks leave cold for the framework are not in it.
@@ -69,6 +70,30 @@ TWO_PASSES = Run("tiny, two passes and accumulation", TINY, PASSES, 2)
 LARGER = Run("larger, two passes and accumulation", {"hidden_size": 1024, "layers": 6}, PASSES, 2)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring cycles: the mean of those with the audit and of those without it.
+
+    Attributes:
+        wall: Seconds with and without.
+        processor: Seconds of the thread's processor time with and without.
+    """
+
+    wall: tuple[float, float]
+    processor: tuple[float, float]
+
+    @classmethod
+    def of(cls, cycles: list[tuple[bool, float, float]]) -> Group:
+        """The means of these cycles."""
+        audited, bare = ([cycle for cycle in cycles if cycle[0] is on] for on in (True, False))
+        wall, processor = ((_mean(audited, column), _mean(bare, column)) for column in (1, 2))
+        return cls(wall, processor)
+
+
+def _mean(cycles: list[tuple[bool, float, float]], column: int) -> float:
+    return statistics.mean(cycle[column] for cycle in cycles)
+
+
 class Alternate(TrainerCallback):  # type: ignore[misc]
     """Switches the audit on and off within one run, and takes the time of each cycle.
 
@@ -86,8 +111,9 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
     def __init__(self, audit: StepAuditCallback, updates_per_cycle: int) -> None:
         self.audit = audit
         self.updates_per_cycle = updates_per_cycle
-        self.cycles: list[tuple[bool, float]] = []
-        self._began = 0.0
+        self.cycles: list[tuple[bool, float, float]] = []
+        """Whether the audit was on; seconds by the wall and of the thread's processor time."""
+        self._began = (0.0, 0.0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An update ended."""
@@ -96,14 +122,15 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
         if rest or observer is None:
             return
         if cycle > self.SETTLING:
-            self.cycles.append((observer.active, time.perf_counter() - self._began))
+            wall, processor = self._began
+            self.cycles.append((observer.active, time.perf_counter() - wall, time.thread_time() - processor))
         switch(observer, on=self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps)
-        self._began = time.perf_counter()
+        self._began = time.perf_counter(), time.thread_time()
 
-    def groups(self) -> list[tuple[float, float]]:
-        """For each full group, the mean seconds of a cycle with the audit and without it."""
+    def groups(self) -> list[Group]:
+        """The full groups."""
         starts = range(0, len(self.cycles) - self.GROUP + 1, self.GROUP)
-        return [_means(self.cycles[start : start + self.GROUP]) for start in starts]
+        return [Group.of(self.cycles[start : start + self.GROUP]) for start in starts]
 
 
 def switch(observer: Any, *, on: bool) -> None:
@@ -118,15 +145,8 @@ def switch(observer: Any, *, on: bool) -> None:
             setattr(owner, name, before)
 
 
-def _means(cycles: list[tuple[bool, float]]) -> tuple[float, float]:
-    return (
-        statistics.mean(seconds for audited, seconds in cycles if audited),
-        statistics.mean(seconds for audited, seconds in cycles if not audited),
-    )
-
-
-def train(folder: Path, run: Run, updates: int) -> list[tuple[float, float]]:
-    """Train once; the mean seconds of a cycle with the audit and without it, group by group."""
+def train(folder: Path, run: Run, updates: int) -> list[Group]:
+    """Train once."""
     audit = StepAuditCallback(log_dir=folder / "log")
     alternate = Alternate(audit, run.updates_per_cycle)
     train_with(folder, run, updates, [audit, alternate])
@@ -151,16 +171,20 @@ def paired(run: Run, runs: int, updates: int) -> None:
     """Print the ratios of one kind of run."""
     with tempfile.TemporaryDirectory() as scratch:
         groups = [group for _ in range(runs) for group in train(Path(scratch), run, updates)]
-    ratios = [audited / bare for audited, bare in groups]
-    added = statistics.median(audited - bare for audited, bare in groups)
-    bare = statistics.median(bare for _, bare in groups)
+    bare = statistics.median(group.wall[1] for group in groups)
     parameters = sum(p.numel() for p in tiny_model(tiny_tokenizer(), **run.model).parameters())
     print(
         f"{run.name}: {parameters:,} parameters, {runs} runs of {updates} updates, {len(groups)} groups, "
-        f"{1000 * bare / run.updates_per_cycle:.1f} ms an update without the audit\n"
-        f"  with / without: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios)}), "
-        f"{1e6 * added / run.updates_per_cycle:.0f} us more an update"
+        f"{1000 * bare / run.updates_per_cycle:.1f} ms an update without the audit"
     )
+    for clock in ("wall", "processor"):
+        pairs = [getattr(group, clock) for group in groups]
+        ratios = [audited / alone for audited, alone in pairs]
+        added = statistics.median(audited - alone for audited, alone in pairs)
+        print(
+            f"  with / without, {clock}: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios)}), "
+            f"{1e6 * added / run.updates_per_cycle:.0f} us more an update"
+        )
 
 
 class Cycles(TrainerCallback):  # type: ignore[misc]
