@@ -424,9 +424,9 @@ def _from_line(line: Any) -> Measured:
     return Measured(at=line.at, **{name: _VALUES[name].rows(of) for name, of in columns.items() if of is not None})
 
 
-def encode(event: Event) -> bytes:
-    """One event as a line of JSON, newline included."""
-    return _encoder.encode(_to_line(event) if isinstance(event, Measured) else event) + b"\n"
+def encode(*events: Event) -> bytes:
+    """Events as lines of JSON, newlines included."""
+    return _encoder.encode_lines([_to_line(event) if isinstance(event, Measured) else event for event in events])
 
 
 def decode(line: bytes) -> AnyEvent:

@@ -88,7 +88,7 @@ class FolderLedger:
         Raises:
             OSError: The disk is full or the file is gone.
         """
-        self.append(b"".join(map(encode, events)))
+        self.append(encode(*events))
 
     def append(self, lines: bytes) -> None:
         """Append whole lines in one write.

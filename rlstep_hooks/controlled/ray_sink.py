@@ -151,7 +151,7 @@ class RayLedger:
         Raises:
             OSError: Recording has stopped, because the actor is gone or too much waits for it.
         """
-        lines = b"".join(map(encode, events))
+        lines = encode(*events)
         with self._lock:
             if self._over:
                 raise OSError(self._trouble or "this record is closed")

@@ -34,5 +34,6 @@ class ForwardWatch:
             self._handle.remove()
 
     def remove(self) -> None:
-        """Take the hook off."""
-        self._handle.remove()
+        """Take the hook off, if it has not done so itself."""
+        if not self.seen:
+            self._handle.remove()

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
 CHECKS = "rlstep_checks"
-"""Key added to a rollout's tensors: for each sample, checksums of its completion tokens and of its old log-probs."""
+"""Key added to a rollout's tensors: for each sample, the checksum of its completion tokens (B,), or of those and of its old
+log-probs (B, 2)."""
 
 _FACTOR = 6364136223846793005
 """Knuth's multiplier of a linear congruential generator modulo 2**64."""
@@ -112,10 +113,9 @@ class MicroBatchMeter:
         """Add identities and checksums to the tensors of a rollout."""
         output[ROWS] = rows
         checks = self._token_checksum(output["completion_ids"])
-        if old is None:
-            output[CHECKS] = checks.unsqueeze(-1)
-        else:
-            output[CHECKS] = torch.stack([checks, bit_checksum(old, per_token=old.dim() == 2)], -1)
+        if old is not None:
+            checks = torch.stack([checks, bit_checksum(old, per_token=old.dim() == 2)], -1)
+        output[CHECKS] = checks
 
     def hold(self, index: int, inputs: dict[str, Any], new: Tensor, old: Tensor | None, loss: LossTerms | None) -> None:
         """Keep what a loss was computed from.
@@ -187,13 +187,12 @@ class MicroBatchMeter:
         return columns
 
     def _differences(self, checks: Tensor, tokens: Tensor, old: Tensor | None) -> dict[str, Tensor]:
-        """How many samples differ from their checksums."""
-        found = {"tokens_differ": self._token_checksum(tokens)}
-        if old is not None and checks.shape[-1] > 1:
-            found["old_differ"] = bit_checksum(old, per_token=old.dim() == 3)
-        sums = torch.stack(list(found.values()), -1)
-        differing = (sums != checks[..., : len(found)]).sum(1, dtype=torch.float32)
-        return dict(zip(found, differing.unbind(1), strict=True))
+        """How many samples differ from their checksums, (N, B) or (N, B, 2)."""
+        checks_of_tokens = checks if checks.dim() == 2 else checks[..., 0]
+        differ = {"tokens_differ": self._token_checksum(tokens) != checks_of_tokens}
+        if old is not None and checks.dim() == 3:
+            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 1]
+        return {name: differing.sum(1).float() for name, differing in differ.items()}
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:
         """(..., T) token ids -> (...) int64 that changes with any token and with their order."""

@@ -10,7 +10,7 @@ import torch
 from rlstep_hooks.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
 from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.deferred import INTERVAL, DeferredValues, finite
-from rlstep_hooks.frameworks.trl.measure import MicroBatchSource, token_mask
+from rlstep_hooks.frameworks.trl.measure import MicroBatchSource, token_mask, version_of
 from rlstep_hooks.frameworks.weight_probe import UpdateSource
 
 if TYPE_CHECKING:
@@ -20,18 +20,27 @@ if TYPE_CHECKING:
     from rlstep_hooks.recorder import Recorder
 
 
-class RolloutSource(msgspec.Struct, frozen=True):
-    """What a rollout's vector means: the largest |advantage|; with a sampler's log-probs their gap's sum and maximum, and
-    tokens."""
+class AdvantageSource(msgspec.Struct, frozen=True):
+    """What a vector means: the largest |advantage| of each of some rollouts."""
+
+    indices: tuple[int, ...]
+
+    def values(self, numbers: list[float]) -> list[RolloutValues]:
+        """The vector's numbers, rollout by rollout."""
+        return [
+            RolloutValues(index=index, max_abs_advantage=finite(largest))
+            for index, largest in zip(self.indices, numbers, strict=True)
+        ]
+
+
+class SamplerGapSource(msgspec.Struct, frozen=True):
+    """What the vector of a rollout with a sampler's log-probs means: the largest |advantage|, the gap's sum and maximum, tokens."""
 
     index: int
 
     def values(self, numbers: list[float]) -> list[RolloutValues]:
         """The vector's numbers."""
-        largest, *gap = numbers
-        if not gap:
-            return [RolloutValues(index=self.index, max_abs_advantage=finite(largest))]
-        total, maximum, tokens = gap
+        largest, total, maximum, tokens = numbers
         return [
             RolloutValues(
                 index=self.index,
@@ -51,6 +60,9 @@ class LoggedRatioSource(msgspec.Struct, frozen=True):
     def values(self, numbers: list[float]) -> list[RolloutValues]:
         """The number, with its counterpart."""
         return [RolloutValues(index=self.index, mean_ratio=finite(numbers[0]), logged_ratio=finite(self.logged))]
+
+
+_OfRollouts = AdvantageSource | SamplerGapSource | LoggedRatioSource
 
 
 class Meter(Protocol):
@@ -77,21 +89,22 @@ class NumberCollector:
         self._updates = updates
         self._interval = interval
         self._latest = -interval
-        self._fetched: DeferredValues[RolloutSource | LoggedRatioSource | MicroBatchSource | UpdateSource] = (
-            DeferredValues()
-        )
+        self._fetched: DeferredValues[_OfRollouts | MicroBatchSource | UpdateSource] = DeferredValues()
+        self._advantages: list[tuple[int, Tensor, int]] = []
+        """Of rollouts that were not worked up yet: index, (B,) advantages, writes to them that torch had counted."""
         self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
 
     def add_rollout(self, index: int, output: Any) -> None:
         """Measure what generation returned."""
-        largest = output["advantages"].abs().max().float().reshape(1)
+        advantages = output["advantages"]
         sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
         if isinstance(sampled, torch.Tensor) and old is not None:
             mask = token_mask(output)
             gap = torch.nan_to_num((old - sampled).abs() * mask)
-            numbers = torch.stack([gap.sum().float(), gap.max().float(), mask.sum().float()])
-            largest = torch.cat([largest, numbers])
-        self._fetched.add(RolloutSource(index), largest)
+            numbers = [advantages.abs().max(), gap.sum(), gap.max(), mask.sum()]
+            self._fetched.add(SamplerGapSource(index), torch.stack([number.float() for number in numbers]))
+        else:
+            self._advantages.append((index, advantages, version_of(advantages)))
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
@@ -115,6 +128,7 @@ class NumberCollector:
     def _work_up(self) -> None:
         """Compute all numbers so far, and start fetching them."""
         with torch.no_grad():
+            self._work_up_advantages()
             for source, numbers in self._meter.work_up():
                 self._fetched.add(source, numbers)
             probe = self._updates.probe
@@ -124,12 +138,20 @@ class NumberCollector:
             self._fetched.add(UpdateSource(updates, probe.size), numbers)
         self._fetched.send()
 
+    def _work_up_advantages(self) -> None:
+        held, self._advantages = self._advantages, []
+        # What somebody has written to since is not what the rollout came with, so nothing is said of it.
+        as_they_came = [(index, values) for index, values, version in held if version_of(values) == version]
+        if as_they_came:
+            largest = torch.stack([values.abs().max() for _, values in as_they_came]).float()
+            self._fetched.add(AdvantageSource(tuple(index for index, _ in as_they_came)), largest)
+
     def _emit(self, *, wait: bool = False) -> None:
         rollouts: list[RolloutValues] = []
         updates: list[UpdateValues] = []
         microbatches: list[MicroBatchValues] = []
         for source, numbers in self._fetched.ready(wait=wait):
-            if isinstance(source, RolloutSource | LoggedRatioSource):
+            if isinstance(source, _OfRollouts):
                 rollouts += source.values(numbers)
             elif isinstance(source, UpdateSource):
                 updates += source.values(numbers)
