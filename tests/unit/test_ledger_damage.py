@@ -59,9 +59,10 @@ def emit_for_ever(folder: Path, emitted: mmap.mmap) -> None:
     """Record updates until somebody ends it, and say after each how many are safe."""
     recorder = Recorder(FolderLedger(folder, "run", "rank0"))
     recorder.emit(started(REUSE))
+    safe = memoryview(emitted).cast("q")  # set in one go; `struct.pack_into` writes zeros first
     number = 1
     while True:
-        struct.pack_into("q", emitted, 0, number)
+        safe[0] = number
         recorder.emit(
             MicroBatch(index=number, samples=4, policy_version=0), Update(index=number, version=0, microbatches=1)
         )
