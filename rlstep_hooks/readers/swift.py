@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.counting import divisors
+from rlstep_hooks.frameworks.trl.plan import NEEDS_ROWS, make_schedule
 from rlstep_hooks.frameworks.trl.plan import Settings as TrlSettings
-from rlstep_hooks.frameworks.trl.plan import make_schedule
 from rlstep_hooks.frameworks.trl.releases import Release
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning import PlanError
@@ -162,7 +162,7 @@ def _read_trainer(reader: Swift, request: Request) -> Reading:
         | {"old_logprob_source": f"{trainer} old_policy"},
     )
     if rows.count is None:
-        schedule.not_evaluated.update(dict.fromkeys(("rows", "rows_dropped_per_epoch", "data_epochs"), rows.source))
+        schedule.not_evaluated.update(dict.fromkeys(NEEDS_ROWS, rows.source))
     notes.append(
         Note("unit", "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts")
     )

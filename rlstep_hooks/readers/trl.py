@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.counting import divisors
-from rlstep_hooks.frameworks.trl.plan import PLAN_SETTINGS, Algorithm, make_schedule
+from rlstep_hooks.frameworks.trl.plan import NEEDS_ROWS, PLAN_SETTINGS, Algorithm, make_schedule
 from rlstep_hooks.frameworks.trl.plan import Settings as TrlSettings
 from rlstep_hooks.frameworks.trl.releases import FIRST, FIRST_UNSUPPORTED, Release
 from rlstep_hooks.launch.text import LaunchError, SettingError
@@ -135,7 +135,7 @@ class TRL(Reader):
         }
         schedule = make_schedule(resolved, release, world_size=world_size, rows=rows.count, written=written)
         if rows.count is None:
-            schedule.not_evaluated.update(dict.fromkeys(("rows", "rows_dropped_per_epoch", "data_epochs"), rows.source))
+            schedule.not_evaluated.update(dict.fromkeys(NEEDS_ROWS, rows.source))
         return Reading(
             schedule=schedule,
             formulas=_formulas(release, schedule),

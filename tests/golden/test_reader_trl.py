@@ -65,6 +65,12 @@ def test_old_logprobs_follow_the_release() -> None:
     assert read("trl grpo --max_steps 8", rows=800).schedule.old_logprob_source == "detach"
 
 
+def test_rows_that_a_launch_does_not_say_are_no_stream() -> None:
+    schedule = read("trl grpo --max_steps 8").schedule
+    assert set(schedule.not_evaluated.values()) == {"dataset_name is not given; give --rows"}
+    assert {"rows", "rollouts_per_epoch", "data_epochs", "loader_epochs"} <= set(schedule.not_evaluated)
+
+
 def test_rloo_has_its_own_defaults() -> None:
     schedule = read("trl rloo --max_steps 4", rows=800).schedule
     assert (schedule.algorithm, schedule.samples_per_prompt, schedule.reference_source) == ("RLOO", 2, "at_rollout")

@@ -197,6 +197,12 @@ def _totals(settings: Settings, release: Release, world_size: int, rows: int) ->
     )
 
 
+NEEDS_ROWS = (
+    "rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "microbatches_per_epoch", "data_epochs", "loader_epochs",
+)  # fmt: skip
+"""What of a schedule is known only with the rows of the training set."""
+
+
 def make_schedule(
     settings: Settings, release: Release, *, world_size: int, rows: int | None, written: dict[str, Any] | None = None
 ) -> Schedule:
@@ -219,13 +225,8 @@ def make_schedule(
     lags = {lag for window in pattern for lag in window}
     totals = _totals(settings, release, world_size, rows) if rows is not None else None
     prompts = Fraction(samples_per_rollout, settings.group)
-    not_evaluated: dict[str, str] = {}
-    if totals is None:
-        reason = "the training set is a stream of unknown length"
-        for name in (
-            "rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "microbatches_per_epoch", "data_epochs", "loader_epochs",
-        ):  # fmt: skip
-            not_evaluated[name] = reason
+    of_a_stream = dict.fromkeys(NEEDS_ROWS, "the training set is a stream of unknown length")
+    not_evaluated = of_a_stream if totals is None else {}
     updates = totals.updates if totals else (settings.max_steps if settings.max_steps > 0 else None)
     schedule = Schedule(
         framework="TRL",
