@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,6 @@ from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.report import Report
@@ -45,8 +45,8 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "hea
 class Nodes:
     """A cluster of several nodes on this machine: the controller's, and those of trainers."""
 
-    def __init__(self, folder: str) -> None:
-        head = {"temp_dir": folder} | SMALL | {"include_dashboard": False, "_system_config": QUICK}
+    def __init__(self) -> None:
+        head = SMALL | {"include_dashboard": False, "_system_config": QUICK}
         self.cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
         self.others: list[Any] = []
 
@@ -73,10 +73,14 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     # Of its own, so that no other Ray is found; short, because the paths of Ray's sockets are limited to 107 characters.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    nodes = Nodes(folder)
-    yield nodes
-    ray.shutdown()
-    nodes.cluster.shutdown()
+    # The cluster writes its address into a folder "ray" that it takes to be there.
+    Path(folder, "ray").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        nodes = Nodes()
+        yield nodes
+        ray.shutdown()
+        nodes.cluster.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
