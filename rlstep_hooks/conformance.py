@@ -6,8 +6,8 @@ on from there with the state that was observed, so that one difference is report
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -32,7 +32,7 @@ from rlstep_hooks.timeline import (
 from rlstep_hooks.timeline.phases import places_epoch_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from rlstep_hooks.schedule import Schedule
 
@@ -49,6 +49,10 @@ class Difference(msgspec.Struct, frozen=True):
     observed: OrderedEvent
     aspect: Aspect
     where: Where
+
+
+Differences: TypeAlias = "Sequence[Difference]"
+AS_PLANNED: Differences = ()
 
 
 class Timeline(Protocol):
@@ -69,16 +73,20 @@ class Conformance:
 
     def __init__(self, schedule: Schedule, start: Position, timeline: Timeline = expected_events) -> None:
         self.schedule = schedule
-        self.checks = 0
         self._timeline = timeline
         self._cursor = cursor_at(schedule, start)
         self._lost = False
         self._held: Difference | None = None
+        # How many came as planned, of the kinds that come often; of all others; and how many did not.
+        self._rollouts = self._refreshes = self._microbatches = self._updates = 0
+        self._others: Counter[type[OrderedEvent]] = Counter()
+        self._differing = 0
         self._restart(start)
 
     def _restart(self, position: Position) -> None:
-        self._expected = self._timeline(self.schedule, position)
-        self._next: ExpectedEvent | None = next(self._expected)
+        expected = self._timeline(self.schedule, position)
+        self._next: ExpectedEvent | None = next(expected)
+        self._send = expected.send
         self._lost = False
 
     def _lose(self) -> None:
@@ -88,9 +96,25 @@ class Conformance:
 
     def _advance(self, outcome: Outcome = None) -> None:
         try:
-            self._next = self._expected.send(outcome)
+            self._next = self._send(outcome)
         except StopIteration:
             self._next = None
+
+    @property
+    def matched(self) -> Counter[type[OrderedEvent]]:
+        """Events of each kind that came as planned."""
+        often: dict[type[OrderedEvent], int] = {
+            Rollout: self._rollouts,
+            Refresh: self._refreshes,
+            MicroBatch: self._microbatches,
+            Update: self._updates,
+        }
+        return self._others + Counter(often)
+
+    @property
+    def checks(self) -> int:
+        """Comparisons made."""
+        return self.matched.total() + self._differing
 
     @property
     def rollouts(self) -> int:
@@ -106,23 +130,71 @@ class Conformance:
             epoch=self._cursor.epoch if self.schedule.has_data_epochs else None,
         )
 
-    def observe(self, event: OrderedEvent) -> list[Difference]:
-        """Match one event.
+    def observe(self, event: OrderedEvent) -> Differences:
+        """Match one event of any kind.
 
         Returns:
             The differences found: none where the event is as planned or nothing can be said of it.
         """
-        differing = _DIFFERING.get(type(event))
-        if differing is None or differing(self._next, event):
-            differences = self._settle(event) + self._match(event)
+        return _OBSERVE[type(event)](self, event)
+
+    # One function for each kind of event that comes often. Nearly every event is as planned: then these few lines are all there is
+    # to do. Something always follows, because the end of training is not matched here.
+
+    def rollout(self, event: Rollout) -> Differences:
+        """Match one rollout of training."""
+        expected = self._next
+        if type(expected) is not ExpectedRollout or _of_rollout(expected, event):
+            differences = self._differences(event)
         else:
-            # As planned, like nearly every event: then this is all there is to do. Something always follows, because the end of
-            # training is not matched here.
-            self.checks += 1
-            self._next = self._expected.send(_OUTCOME[type(event)](event))
-            differences = []
-        self._cursor.count(event)
+            self._rollouts += 1
+            self._next = self._send(event.samples)
+            differences = AS_PLANNED
+        self._cursor.rollout(event)
         return differences
+
+    def refresh(self, event: Refresh) -> Differences:
+        """Match one computation of old log-probs."""
+        expected = self._next
+        if type(expected) is not ExpectedRefresh or event.policy_version not in (None, expected.version):
+            return self._differences(event)
+        self._refreshes += 1
+        self._next = self._send(None)
+        return AS_PLANNED
+
+    def microbatch(self, event: MicroBatch) -> Differences:
+        """Match one micro-batch."""
+        expected = self._next
+        if type(expected) is not ExpectedMicroBatch or event.role != expected.role or _of_microbatch(expected, event):
+            differences = self._differences(event)
+        else:
+            self._microbatches += 1
+            self._next = self._send(event.samples)
+            differences = AS_PLANNED
+        self._cursor.microbatch(event)
+        return differences
+
+    def update(self, event: Update) -> Differences:
+        """Match one optimizer step."""
+        expected = self._next
+        if type(expected) is not ExpectedUpdate or event.role != expected.role or _of_update(expected, event):
+            differences = self._differences(event)
+        else:
+            self._updates += 1
+            self._next = self._send(event.applied)
+            differences = AS_PLANNED
+        self._cursor.update(event)
+        return differences
+
+    def seldom(self, event: WeightSync | EpochEnd | RunEnded) -> Differences:
+        """Match an event of a kind that comes seldom."""
+        differences = self._differences(event)
+        if isinstance(event, EpochEnd):
+            self._cursor.epoch_end(event)
+        return differences
+
+    def _differences(self, event: OrderedEvent) -> Differences:
+        return [*self._settle(event), *self._match(event)]
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
         """Report a pass that ended because the run was over, held back until now: the end of training is what differs."""
@@ -172,11 +244,12 @@ class Conformance:
                 self._lose()
             if isinstance(event, Rollout):
                 self._restart(self._cursor.at_rollout(event))
-                self._advance(_OUTCOME[type(event)](event))
+                self._advance(_outcome(event))
             return differences
-        self.checks += 1
         differences += [self._difference(event, aspect) for aspect in aspects]
-        self._advance(_OUTCOME[type(event)](event))
+        if not differences:
+            self._others[type(event)] += 1
+        self._advance(_outcome(event))
         return differences
 
     def _may_end(self) -> bool:
@@ -185,7 +258,7 @@ class Conformance:
         return unknown and isinstance(self._next, ExpectedRollout | ExpectedEpochEnd)
 
     def _difference(self, event: OrderedEvent, aspect: Aspect) -> Difference:
-        self.checks += 1
+        self._differing += 1
         return Difference(self._next or ExpectedEnd(self._cursor.updates), event, aspect, self.where(event))
 
 
@@ -208,6 +281,12 @@ class ConformanceOfRoles:
         return self._policy.checks + self._critic.checks
 
     @property
+    def matched(self) -> Counter[type[OrderedEvent]]:
+        """Events of each kind that came as planned."""
+        of_critic = {kind: self._critic.matched[kind] for kind in (MicroBatch, Update)}
+        return self._policy.matched + Counter(of_critic)
+
+    @property
     def rollouts(self) -> int:
         """Rollouts made; of a run that was resumed, with those before."""
         return self._policy.rollouts
@@ -216,7 +295,7 @@ class ConformanceOfRoles:
         """The place in the run of the event being looked at, in updates of the policy."""
         return self._policy.where(event)
 
-    def observe(self, event: OrderedEvent) -> list[Difference]:
+    def observe(self, event: OrderedEvent) -> Differences:
         """Match one event; see `Conformance.observe`."""
         where = self.where(event)
         if isinstance(event, MicroBatch | Update) and event.role == "critic":
@@ -227,8 +306,32 @@ class ConformanceOfRoles:
             missing = [
                 found for found in self._critic.observe(event) if getattr(found.expected, "role", "") == "critic"
             ]
-            differences += [msgspec.structs.replace(found, where=where) for found in missing]
+            differences = [*differences, *(msgspec.structs.replace(found, where=where) for found in missing)]
         return differences
+
+    rollout = refresh = microbatch = update = seldom = observe
+
+
+class NothingPlanned:
+    """Matches events of which nothing is planned, or whose order cannot be observed: none differs."""
+
+    checks = 0
+    rollouts = 0
+
+    @property
+    def matched(self) -> Counter[type[OrderedEvent]]:
+        """No event is compared."""
+        return Counter()
+
+    def observe(self, event: OrderedEvent) -> Differences:
+        """Take one event."""
+        return AS_PLANNED
+
+    rollout = refresh = microbatch = update = seldom = observe
+
+
+NOTHING_PLANNED = NothingPlanned()
+Matcher = Conformance | ConformanceOfRoles | NothingPlanned
 
 
 def matcher(schedule: Schedule, start: Position) -> Conformance | ConformanceOfRoles:
@@ -247,71 +350,68 @@ def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
     return not isinstance(event, Refresh)
 
 
-# What of an event differs from what was expected, one function for each kind of event; nothing where it is as planned.
+# What of an event differs from what was expected of its kind and role; nothing where it is as planned.
 
 
-def _of_rollout(expected: ExpectedEvent | None, event: Rollout) -> tuple[Aspect, ...]:
-    if type(expected) is not ExpectedRollout:
-        return _OTHER
+def _of_rollout(expected: ExpectedRollout, event: Rollout) -> tuple[Aspect, ...]:
     samples: tuple[Aspect, ...] = ("samples",) if expected.samples not in (None, event.samples) else ()
     return samples if event.reference in (None, expected.reference) else (*samples, "reference")
 
 
-def _of_version(expected: ExpectedEvent | None, event: Refresh | WeightSync) -> tuple[Aspect, ...]:
-    if type(expected) is not (ExpectedRefresh if type(event) is Refresh else ExpectedSync):
-        return _OTHER
+def _of_version(expected: ExpectedRefresh | ExpectedSync, event: Refresh | WeightSync) -> tuple[Aspect, ...]:
     return () if event.policy_version in (None, expected.version) else ("version",)
 
 
-def _of_microbatch(expected: ExpectedEvent | None, event: MicroBatch) -> tuple[Aspect, ...]:
-    if type(expected) is not ExpectedMicroBatch or event.role != expected.role:
-        return _OTHER
-    lag = expected.lag
-    seen = None if lag is None else observed_lag(event)
-    differs: tuple[Aspect, ...] = () if seen is None or seen == lag else ("lag",)
+def _of_microbatch(expected: ExpectedMicroBatch, event: MicroBatch) -> tuple[Aspect, ...]:
+    lag = observed_lag(event)
+    differs: tuple[Aspect, ...] = () if lag == expected.lag or None in (lag, expected.lag) else ("lag",)
     size = expected.samples
     if event.samples == size or (size is None and (expected.at_most is None or event.samples <= expected.at_most)):
         return differs
     return ("samples", *differs)
 
 
-def _of_update(expected: ExpectedEvent | None, event: Update) -> tuple[Aspect, ...]:
-    if type(expected) is not ExpectedUpdate or event.role != expected.role:
-        return _OTHER
+def _of_update(expected: ExpectedUpdate, event: Update) -> tuple[Aspect, ...]:
     return () if expected.microbatches in (None, event.microbatches) else ("microbatches",)
 
 
-_OTHER: tuple[Aspect, ...] = ("kind",)
-_DIFFERING: dict[type, Callable[[ExpectedEvent | None, Any], tuple[Aspect, ...]]] = {
-    Rollout: _of_rollout,
-    Refresh: _of_version,
-    WeightSync: _of_version,
-    MicroBatch: _of_microbatch,
-    Update: _of_update,
-}
-"""Ends of passes and of training are not here: whether they are looked at at all depends on more than what is expected."""
-
-
 def _aspects(expected: ExpectedEvent | None, event: OrderedEvent) -> tuple[Aspect, ...]:
-    if isinstance(event, EpochEnd | RunEnded):
-        return () if type(expected) is (ExpectedEpochEnd if isinstance(event, EpochEnd) else ExpectedEnd) else _OTHER
-    return _DIFFERING[type(event)](expected, event)
+    """What of an event differs from what was expected; only its kind where it is another one, or another role's."""
+    match expected, event:
+        case ExpectedRollout(), Rollout():
+            return _of_rollout(expected, event)
+        case ExpectedRefresh(), Refresh():
+            return _of_version(expected, event)
+        case ExpectedSync(), WeightSync():
+            return _of_version(expected, event)
+        case ExpectedMicroBatch(), MicroBatch() if event.role == expected.role:
+            return _of_microbatch(expected, event)
+        case ExpectedUpdate(), Update() if event.role == expected.role:
+            return _of_update(expected, event)
+        case (ExpectedEpochEnd(), EpochEnd()) | (ExpectedEnd(), RunEnded()):
+            return ()
+    return ("kind",)
 
 
-def _nothing(event: OrderedEvent) -> None:
+def _outcome(event: OrderedEvent) -> Outcome:
+    """What a timeline needs to know of the event that met its expectation."""
+    match event:
+        case Rollout() | MicroBatch():
+            return event.samples
+        case Update():
+            return event.applied
     return None
 
 
-_OUTCOME: dict[type, Callable[[Any], Outcome]] = {
-    Rollout: attrgetter("samples"),
-    Refresh: _nothing,
-    WeightSync: _nothing,
-    MicroBatch: attrgetter("samples"),
-    Update: attrgetter("applied"),
-    EpochEnd: _nothing,
-    RunEnded: _nothing,
+_OBSERVE: dict[type, Callable[[Conformance, Any], Differences]] = {
+    Rollout: Conformance.rollout,
+    Refresh: Conformance.refresh,
+    MicroBatch: Conformance.microbatch,
+    Update: Conformance.update,
+    WeightSync: Conformance.seldom,
+    EpochEnd: Conformance.seldom,
+    RunEnded: Conformance.seldom,
 }
-"""What a timeline needs to know of the event that met its expectation."""
 
 
 def observed_lag(event: MicroBatch) -> int | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.conformance import Difference, OrderedEvent, matcher, observed_lag
+from rlstep_hooks.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
 from rlstep_hooks.deviations import Deviation, Evidence, explain, known_deviations
 from rlstep_hooks.events import (
     AnyEvent,
@@ -35,13 +35,8 @@ from rlstep_hooks.timeline import position_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.conformance import Conformance, ConformanceOfRoles
+    from rlstep_hooks.conformance import Differences, Matcher
 
-OPEN_EVENTS = 65_536
-"""Events of one kind that may wait for their numbers; more than any rollout has."""
-
-_Item = TypeVar("_Item")
-_Key = TypeVar("_Key")
 _SEVERITIES = ("error", "warning", "info")
 
 
@@ -64,10 +59,10 @@ class Judge:
         self._rules: list[Rule] = []
         self._handlers: dict[str, list[tuple[Rule, Callable[..., Finding | None]]]] = {name: [] for name in HANDLERS}
         self._deviations: tuple[Deviation, ...] = ()
-        self._conformance: Conformance | ConformanceOfRoles | None = None
+        self._conformance: Matcher = NOTHING_PLANNED
         self._progress: Progress | None = None
         self._unobserved: dict[str, str] = {}
-        self._matching: Conformance | ConformanceOfRoles | None = None
+        self._matching: Matcher = NOTHING_PLANNED
         """The same, as long as the order of events can be observed."""
         self._counts: dict[str, int] = defaultdict(int)
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
@@ -131,30 +126,29 @@ class Judge:
         progress = self._progress
         if progress is None:
             return []
-        findings = self._match(event) if event.purpose == "training" else []
+        findings: list[Finding] = []
         if event.purpose == "training":
+            findings = self._claim(self._matching.rollout(event))
             progress.number_rollout(event.index)
-        _keep(progress.open_rollouts, event.index, (event, (progress.rollouts, progress.update, None, progress.epoch)))
+        progress.forget_waiting()
+        progress.open_rollouts[event.index] = event, progress.place
         return findings + self._show("rollout", event)
 
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
         self._counts["old_logprob_refreshes"] += 1
-        return self._match(event) + self._show("refresh", event)
+        return self._show("refresh", event, self._matching.refresh(event))
 
     def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
         # A critic has no ratio and no samples of its own; its order, its counts and its weights are looked at elsewhere.
         if event.role == "critic":
-            return self._match_critic(event) + self._show("critic_microbatch", event)
+            return self._show("critic_microbatch", event, self._match_critic(event))
         self._counts["microbatches"] += 1
         progress = self._progress
         if progress is None:
             return []
-        findings = self._match(event)
-        index = event.index
-        _keep(progress.open_microbatches, index, (event, (progress.rollouts, progress.update, index, progress.epoch)))
-        findings += self._show("microbatch", event)
-        progress.microbatches += 1
-        return findings
+        progress.trained = True
+        progress.open_microbatches[event.index] = event, progress.place
+        return self._show("microbatch", event, self._matching.microbatch(event))
 
     def _observe_update(self, event: Update) -> list[Finding]:
         of_policy = event.role == "policy"
@@ -165,24 +159,23 @@ class Judge:
         progress = self._progress
         if progress is None:
             return []
-        findings = self._match(event) if of_policy else self._match_critic(event)
-        place = (progress.rollouts, event.index if of_policy else progress.update, None, progress.epoch)
-        _keep(progress.open_updates, (event.role, event.index), (event, place))
-        findings += self._show("update" if of_policy else "critic_update", event)
-        if of_policy:
-            progress.count_update(applied=event.applied)
+        progress.open_updates[event.role, event.index] = event, progress.place
+        if not of_policy:
+            return self._show("critic_update", event, self._match_critic(event))
+        findings = self._show("update", event, self._matching.update(event))
+        progress.count_update(applied=event.applied)
         return findings
 
     def _observe_sync(self, event: WeightSync) -> list[Finding]:
         self._counts["weight_syncs"] += 1
         planned = self._progress is not None and self._progress.schedule.syncs != "unseen"
-        return (self._match(event) if planned else []) + self._show("weight_sync", event)
+        return self._show("weight_sync", event, self._matching.seldom(event) if planned else AS_PLANNED)
 
     def _observe_epoch_end(self, event: EpochEnd) -> list[Finding]:
         self._counts["data_epochs_ended"] += 1
-        findings = self._match(event)
+        findings = self._claim(self._matching.seldom(event))
         if self._progress is not None:
-            self._progress.epoch = event.epoch
+            self._progress.end_epoch(event.epoch)
         return findings
 
     def _observe_evaluation(self, event: Evaluated) -> list[Finding]:
@@ -208,7 +201,7 @@ class Judge:
 
     def _observe_end(self, event: RunEnded) -> list[Finding]:
         self._ended = event
-        return self._match(event) + self._show("ended", event)
+        return self._show("ended", event, self._matching.seldom(event))
 
     def _observe_start(self, event: RunStarted) -> list[Finding]:
         self._run = event
@@ -219,9 +212,8 @@ class Judge:
         self._deviations = known_deviations(schedule.framework, schedule.version)
         stated = event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
         start = position_of(schedule, stated)
-        self._conformance = matcher(schedule, start)
-        self._progress.epoch = self._conformance.where().epoch or 0
-        self._progress.rollouts = self._conformance.rollouts
+        self._conformance = conformance = matcher(schedule, start)
+        self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
         self._rules = [rule(self._progress) for rule in RULES]
         self._subscribe()
         return self._show("started", event)
@@ -240,29 +232,19 @@ class Judge:
             ]
             for name in HANDLERS
         }
-        self._matching = None if self.cannot_observe("order") else self._conformance
+        self._matching = NOTHING_PLANNED if self.cannot_observe("order") else self._conformance
 
-    def _match(self, event: OrderedEvent) -> list[Finding]:
-        if self._matching is None or self._progress is None:
-            return []
-        compared = self._matching.checks
-        differences = self._matching.observe(event)
-        if not differences:
-            # Nothing is expected of some events: of those after a difference, and of ends of passes that no plan can place.
-            self._progress.matched[type(event)] += self._matching.checks > compared
-            return []
-        findings: list[Finding] = []
-        for difference in differences:
-            findings += self._show("difference", difference)
-        return findings
+    def _claim(self, differences: Differences) -> list[Finding]:
+        """Have the rules claim what differs from the plan."""
+        return [finding for difference in differences for finding in self._show("difference", difference)]
 
-    def _match_critic(self, event: MicroBatch | Update) -> list[Finding]:
+    def _match_critic(self, event: MicroBatch | Update) -> Differences:
         planned = self._progress is not None and self._progress.schedule.critic is not None
-        return self._match(event) if planned else []
+        return self._matching.observe(event) if planned else AS_PLANNED
 
-    def _show(self, handler: str, shown: AnyEvent | Difference) -> list[Finding]:
-        """Show an event or a difference to the rules that look at it."""
-        findings = []
+    def _show(self, handler: str, shown: AnyEvent | Difference, differences: Differences = AS_PLANNED) -> list[Finding]:
+        """Show an event, after its differences from the plan, or one of these to the rules that look at it."""
+        findings = self._claim(differences) if differences else []
         for rule, method in self._handlers[handler]:
             finding = method(shown)
             if finding is not None:
@@ -347,7 +329,8 @@ class Judge:
         found = [item for rule in self._rules for item in rule.findings()]
         found.sort(key=lambda item: (_SEVERITIES.index(item[1].severity), item[0]))
         findings = [finding for _, finding in found]
-        outcomes = [rule.outcome() for rule in self._rules if not isinstance(rule, RANK_RULES)]
+        matched = self._conformance.matched
+        outcomes = [rule.outcome(matched) for rule in self._rules if not isinstance(rule, RANK_RULES)]
         schedule = self._run.schedule if self._run else None
         not_evaluated = dict(self._unobserved)
         if schedule is not None:
@@ -389,7 +372,7 @@ class Judge:
         """The verdict so far."""
         if self.failed:
             return "FAIL"
-        if self._conformance is None or self.cannot_observe("order") or not self._conformance.checks:
+        if self.cannot_observe("order") or not self._conformance.checks:
             return "NOT_EVALUATED"
         return "PASS"
 
@@ -415,13 +398,6 @@ def _age(rollout: Rollout) -> int | None:
     """Updates between the weights that sampled a rollout and the policy; None where the sampler's version cannot be seen."""
     sampler = rollout.sampler_version
     return None if sampler is None or sampler < 0 else rollout.policy_version - sampler
-
-
-def _keep(waiting: dict[_Key, _Item], index: _Key, item: _Item) -> None:
-    """Add an event that waits for its numbers; the oldest goes if they never come."""
-    waiting[index] = item
-    if len(waiting) > OPEN_EVENTS:
-        del waiting[next(iter(waiting))]
 
 
 def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: int) -> Report:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from rlstep_hooks.events import MicroBatch, Update
 from rlstep_hooks.report import Finding, RuleOutcome, Severity, Where
+from rlstep_hooks.rules.precision import precision_class
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from rlstep_hooks.conformance import Difference
     from rlstep_hooks.events import (
         ConfigChanged,
         Evaluated,
-        MicroBatch,
         MicroBatchValues,
         Refresh,
         Rollout,
         RolloutValues,
         RunEnded,
         RunStarted,
-        Update,
         UpdateValues,
         WeightSync,
     )
@@ -31,9 +34,12 @@ RECENT_UPDATES = 4096
 """Updates whose values are kept for comparison with later micro-batches; far above any lag a run has."""
 
 
-Place = tuple[int, int, "int | None", int]
-"""Where an event stood, in a form that costs little to keep: training rollouts begun by then, updates made, the micro-batch if it
-was one, the data epoch."""
+WAITING = 65_536
+"""Events that may wait for their numbers; more than any rollout has."""
+
+Place = tuple[int, int, int]
+"""Where an event stood, in a form that costs little to keep: training rollouts begun by then, the number of the update under way,
+the data epoch."""
 
 
 class Progress:
@@ -42,17 +48,19 @@ class Progress:
     def __init__(self, schedule: Schedule, started: RunStarted) -> None:
         self.schedule = schedule
         self.started = started
-        self.compute_dtype = _compute_dtype(started)
+        self._read(started)
         self.events = 0
-        self.matched: Counter[type] = Counter()
         self.rollouts = 0
-        self.microbatches = 0
+        self.trained = False
+        """Whether the policy was trained on a micro-batch."""
         self.updates = 0
         self.update = started.start_updates
         """Number of the next update in the whole run."""
         self.applied = 0
         self.evaluations = 0
         self.epoch = 0
+        self.place: Place = (0, self.update, 0)
+        """Where the run stands."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
         self.open_updates: dict[tuple[str, int], tuple[Update, Place]] = {}
         self.open_rollouts: dict[int, tuple[Rollout, Place]] = {}
@@ -63,7 +71,13 @@ class Progress:
     def add_facts(self, facts: dict[str, Any]) -> None:
         """What the observer read from the run after it began."""
         self.started = msgspec.structs.replace(self.started, facts=self.started.facts | facts)
-        self.compute_dtype = _compute_dtype(self.started)
+        self._read(self.started)
+
+    def _read(self, started: RunStarted) -> None:
+        self.compute_dtype = str(started.facts.get("compute_dtype", "unknown"))
+        """The dtype of the model's forward, as torch names it; "unknown" where the observer did not say."""
+        self.precision = precision_class(self.compute_dtype)
+        """The class of its tolerances."""
 
     @property
     def resumed(self) -> bool:
@@ -79,24 +93,49 @@ class Progress:
             epoch=self._epoch(self.epoch),
         )
 
-    def where_at(self, place: Place) -> Where:
-        """A place in words that everybody reads."""
-        rollouts, update, microbatch, epoch = place
-        return Where(rollout=max(rollouts - 1, 0), update=update, microbatch=microbatch, epoch=self._epoch(epoch))
+    def where_at(self, place: Place, event: Rollout | MicroBatch | Update) -> Where:
+        """The place of an event in words that everybody reads."""
+        rollouts, update, epoch = place
+        of_policy = getattr(event, "role", "policy") == "policy"
+        return Where(
+            rollout=max(rollouts - 1, 0),
+            update=event.index if isinstance(event, Update) and of_policy else update,
+            microbatch=event.index if isinstance(event, MicroBatch) else None,
+            epoch=self._epoch(epoch),
+        )
 
     def _epoch(self, epoch: int) -> int | None:
         return epoch if self.schedule.has_data_epochs else None
+
+    def begin(self, *, rollouts: int, epoch: int) -> None:
+        """Begin where a run, which may be resumed, begins."""
+        self.rollouts, self.epoch = rollouts, epoch
+        self.place = rollouts, self.update, epoch
+
+    def end_epoch(self, epoch: int) -> None:
+        """Go on after so many passes of the loader."""
+        self.epoch = epoch
+        self.place = self.rollouts, self.update, epoch
 
     def count_update(self, *, applied: bool) -> None:
         """Go on by one update of the policy, or by one that was skipped."""
         self.updates += 1
         self.update += 1
         self.applied += applied
+        self.place = self.rollouts, self.update, self.epoch
+
+    def forget_waiting(self) -> None:
+        """Keep no more than `WAITING` events for numbers that may never come; of those of a kind that are more, the older half go."""
+        if len(self.open_rollouts) + len(self.open_microbatches) + len(self.open_updates) <= WAITING:
+            return
+        for waiting in (self.open_rollouts, self.open_microbatches, self.open_updates):
+            _forget_older_half(waiting)
 
     def number_rollout(self, index: int) -> None:
         """Give the training rollout of this index its number."""
         self._numbers[index] = self.rollouts
         self.rollouts += 1
+        self.place = self.rollouts, self.update, self.epoch
         if len(self._numbers) > RECENT_UPDATES:
             self._numbers.popitem(last=False)
 
@@ -112,9 +151,9 @@ class Progress:
             self.update_values.pop(self._recent.popleft(), None)
 
 
-def _compute_dtype(started: RunStarted) -> str:
-    """The dtype of the model's forward, as torch names it; "unknown" where the observer did not say."""
-    return str(started.facts.get("compute_dtype", "unknown"))
+def _forget_older_half(waiting: dict[Any, Any]) -> None:
+    for index in list(islice(waiting, len(waiting) // 2)):
+        del waiting[index]
 
 
 class _Reported(msgspec.Struct):
@@ -151,7 +190,7 @@ class Rule:
         observed: str,
         why: str,
         fix: str,
-        where: Where | Place | None = None,
+        where: Where | None = None,
         severity: Severity | None = None,
         variant: str = "",
     ) -> Finding | None:
@@ -164,8 +203,6 @@ class Rule:
         if reported is not None:
             reported.occurrences += 1
             return None
-        if isinstance(where, tuple):
-            where = self.progress.where_at(where)
         finding = Finding(
             code=self.code,
             severity=severity or self.severity,
@@ -191,9 +228,13 @@ class Rule:
             (r.found_at, msgspec.structs.replace(r.finding, occurrences=r.occurrences)) for r in self._reported.values()
         ]
 
-    def outcome(self) -> RuleOutcome:
-        """PASS, FAIL or NOT_EVALUATED with the reason."""
-        checks = self.checks + sum(self.progress.matched[kind] for kind in self.compares)
+    def outcome(self, matched: Counter[type]) -> RuleOutcome:
+        """PASS, FAIL or NOT_EVALUATED with the reason.
+
+        Args:
+            matched: Events of each kind that came as planned.
+        """
+        checks = self.checks + sum(matched[kind] for kind in self.compares)
         if any(r.finding.severity != "info" for r in self._reported.values()):
             return RuleOutcome(code=self.code, title=self.title, verdict="FAIL", checks=checks)
         if self.disabled or not checks:
@@ -242,13 +283,13 @@ class Rule:
     def config_changed(self, event: ConfigChanged) -> Finding | None:
         """A setting has another value than before."""
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Numbers of a rollout arrived."""
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Numbers of a micro-batch arrived."""
 
-    def update_values(self, values: UpdateValues, event: Update, where: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Numbers of an update arrived."""
 
     def ended(self, event: RunEnded) -> Finding | None:

@@ -325,7 +325,7 @@ class NoSignal(Rule):
         super().__init__(*args)  # type: ignore[arg-type]
         self._with_signal = 0
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Count rollouts with and without signal."""
         if values.max_abs_advantage is not None and event.purpose == "training":
             self.checks += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.rules.base import Rule
-from rlstep_hooks.rules.ratio import precision_class
 
 if TYPE_CHECKING:
     from rlstep_hooks.events import Constant, MicroBatch, MicroBatchValues
@@ -41,17 +40,17 @@ class LossScale(Rule):
     topics = ("loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the ratio of both losses with 1."""
         if values.loss_ratio is None:
             return None
         self.checks += 1
-        if abs(values.loss_ratio - 1) <= RELATIVE_TOLERANCE[precision_class(self.progress.compute_dtype)]:
+        if abs(values.loss_ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]:
             return None
         return self.fail(
             expected="the loss of the documented formula",
             observed=f"{values.loss_ratio:.4g} times that",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="every gradient of this run is scaled by this factor",
             fix="compare the loss normaliser with the accumulation window",
         )
@@ -90,19 +89,14 @@ class ConstantWithGradient(Rule):
     nothing_seen = "no micro-batch showed its old log-probs, advantages or targets"
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
-        """Look at the constants of the policy's loss."""
-        return self._look(event)
-
-    def critic_microbatch(self, event: MicroBatch) -> Finding | None:
-        """Look at those of the critic's."""
-        return self._look(event)
-
-    def _look(self, event: MicroBatch) -> Finding | None:
+        """Look at the constants of the loss, the policy's or the critic's."""
         self.checks += len(event.constants)
         if not event.with_gradient:
             return None
         found = [self._report(event, constant) for constant in event.with_gradient]
         return next((finding for finding in found if finding is not None), None)
+
+    critic_microbatch = microbatch
 
     def _report(self, event: MicroBatch, constant: Constant) -> Finding | None:
         name, why = _CONSTANTS[constant]

@@ -31,11 +31,6 @@ VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 """Smallest change of a weight after which a ratio of exactly 1 on every token cannot be rounding."""
 
 
-def precision_class(dtype: str) -> str:
-    """The tolerance class of a compute dtype."""
-    return "float32" if dtype in ("float32", "float64") else "reduced"
-
-
 class RatioAtLagZero(Rule):
     """The ratio is not 1 although the same weights computed both log-probs.
 
@@ -60,13 +55,12 @@ class RatioAtLagZero(Rule):
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
     )
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
         if event.old_source in ("detach", "engine") or values.mean_abs_log_ratio is None or observed_lag(event) != 0:
             return None
         self.checks += 1
-        dtype = self.progress.compute_dtype
-        tolerance = MEAN_TOLERANCE[precision_class(dtype)]
+        tolerance = MEAN_TOLERANCE[self.progress.precision]
         if values.mean_abs_log_ratio <= tolerance:
             return None
         dropout = self.progress.started.facts.get("dropout_modules", 0)
@@ -76,9 +70,9 @@ class RatioAtLagZero(Rule):
             else "the forward that computed the old log-probs differs from the training forward in more than its weights"
         )
         return self.fail(
-            expected=f"mean |log ratio| at most {tolerance:g} in {dtype}",
+            expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
             observed=f"mean {values.mean_abs_log_ratio:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
-            where=where,
+            where=self.progress.where_at(place, event),
             why=cause + "; every later ratio is off by as much",
             fix=(
                 "set disable_dropout=True, or the model's dropout probabilities to 0"
@@ -109,7 +103,7 @@ class RatioStuckAtOne(Rule):
     topics = ("log_ratio", "weights")
     nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look for an exact 0 on every token."""
         if event.sampled_version is None or event.sampled_version >= event.policy_version or not values.tokens:
             return None
@@ -117,8 +111,7 @@ class RatioStuckAtOne(Rule):
             return None
         if event.old_version is not None and event.old_version >= event.policy_version:
             return None
-        kind = precision_class(self.progress.compute_dtype)
-        if not self._visibly_changed(event.sampled_version, event.policy_version, VISIBLE_CHANGE[kind]):
+        if not self._visibly_changed(event.sampled_version, event.policy_version):
             return None
         self.checks += 1
         if values.max_abs_log_ratio != 0.0:
@@ -129,17 +122,17 @@ class RatioStuckAtOne(Rule):
                 f"{event.policy_version - event.sampled_version} updates after they were sampled"
             ),
             observed="exactly 1 on every token",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="the old log-probs are those of the current weights: recomputed, or the same tensor",
             fix="find the code that computes old log-probs again, or passes the current ones in their place",
-            severity="error" if kind == "float32" else "warning",
+            severity="error" if self.progress.precision == "float32" else "warning",
         )
 
-    def _visibly_changed(self, since: int, version: int, visible: float) -> bool:
-        """Whether an update between two versions changed some weight by at least this much."""
-        for made in range(max(since, version - RECENT_UPDATES) + 1, version + 1):
-            values = self.progress.update_values.get(made)
-            if values is not None and (values.max_change or 0.0) >= visible:
+    def _visibly_changed(self, since: int, version: int) -> bool:
+        """Whether an update between two versions changed some weight so much that a ratio must show it."""
+        visible, made = VISIBLE_CHANGE[self.progress.precision], self.progress.update_values
+        for number in range(max(since, version - RECENT_UPDATES) + 1, version + 1):
+            if number in made and (made[number].max_change or 0.0) >= visible:
                 return True
         return False
 
@@ -270,7 +263,7 @@ class OldLogProbsAltered(Rule):
     topics = ("refresh", "samples")
     nothing_seen = "the run had no old log-probs to follow"
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
         if values.old_intact is None:
             return None
@@ -280,7 +273,7 @@ class OldLogProbsAltered(Rule):
         return self.fail(
             expected="the old log-probs of these samples, bit for bit as computed",
             observed="other values",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
         )
@@ -304,7 +297,7 @@ class TokensAltered(Rule):
     title = "Tokens altered before use"
     topics = ("samples",)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, where: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
         if values.tokens_intact is None:
             return None
@@ -314,7 +307,7 @@ class TokensAltered(Rule):
         return self.fail(
             expected="the completion tokens of these samples, as generated",
             observed="other tokens",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="log-probs, rewards and advantages belong to the generated tokens",
             fix="look for code that re-tokenises, truncates or reorders completions after the rollout",
         )
@@ -410,7 +403,7 @@ class LoggedRatio(Rule):
     topics = ("log_ratio",)
     nothing_seen = "the framework logs no mean ratio"
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the two means."""
         if values.logged_ratio is None or not values.mean_ratio:
             return None
@@ -421,7 +414,7 @@ class LoggedRatio(Rule):
         return self.fail(
             expected=f"the mean ratio of the updates on this rollout, {values.mean_ratio:.4g}",
             observed=f"{values.logged_ratio:.4g} in the logs, {factor:.3g} of it",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="the logs average over more than the micro-batches that were trained, or over others",
             fix=f"divide this and other averages of the loop by {factor:.3g}",
         )

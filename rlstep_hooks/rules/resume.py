@@ -37,7 +37,7 @@ class ResumeFailed(Rule):
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Look at how a resumed run ended."""
-        if not self.progress.resumed or event.status != "raised" or self.progress.microbatches:
+        if not self.progress.resumed or event.status != "raised" or self.progress.trained:
             return None
         return self.fail(
             expected=f"training goes on from update {self.progress.started.start_updates}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.events import EpochEnd, Rollout, RunEnded, WeightSync
 from rlstep_hooks.rules.base import Rule
-from rlstep_hooks.rules.ratio import precision_class
+from rlstep_hooks.rules.precision import precision_class
 from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class WeightsUnchanged(Rule):
     topics = ("weights",)
     nothing_seen = "no update had a gradient and a learning rate large enough to show in the probed weights"
 
-    def update_values(self, values: UpdateValues, event: Update, where: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the probe of an update that was made."""
         if not event.applied or not values.visible or not event.learning_rate:
             return None
@@ -55,7 +55,7 @@ class WeightsUnchanged(Rule):
         return self.fail(
             expected=f"some of {values.with_gradient} probed weights with a gradient change (learning rate {event.learning_rate:g})",
             observed=f"none of {values.probed} probed weights changed",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="the optimizer stepped without effect on the model that is trained",
             fix="compare the optimizer's parameters with the model's, check requires_grad and the dtype of the weights",
         )
@@ -137,7 +137,7 @@ class SamplerGap(Rule):
     topics = ("sampler",)
     nothing_seen = "the sampler returned no log-probs"
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, where: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
         if values.sampler_gap_mean is None:
             return None
@@ -152,7 +152,7 @@ class SamplerGap(Rule):
         return self.fail(
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=f"mean {values.sampler_gap_mean:.3g}, max {values.sampler_gap_max or 0.0:.3g}",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="at the same policy version engine and trainer should give nearly the same log-probs",
             fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
         )
@@ -220,7 +220,7 @@ class WeightsMovedBetweenUpdates(Rule):
     topics = ("weights",)
     nothing_seen = "fewer than two updates were probed"
 
-    def update_values(self, values: UpdateValues, event: Update, where: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the movement since the last update."""
         if event.role == "critic":
             return None
@@ -232,7 +232,7 @@ class WeightsMovedBetweenUpdates(Rule):
         return self.fail(
             expected="the weights that the last update left",
             observed=f"{values.moved_before} of {values.probed} probed weights have other values",
-            where=where,
+            where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
         )

@@ -15,7 +15,8 @@ import msgspec
 from rlstep_hooks.comparison import QuantityDifference, compare
 from rlstep_hooks.render.words import number
 from rlstep_hooks.report import Counts, Where
-from rlstep_hooks.rules.ratio import MEAN_TOLERANCE, precision_class
+from rlstep_hooks.rules.precision import precision_class
+from rlstep_hooks.rules.ratio import MEAN_TOLERANCE
 from rlstep_hooks.run_diff.actions import Action, ActionStream, Blindness, cut_by_tokens
 from rlstep_hooks.run_diff.recorded import recorded_plan
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
 from rlstep_hooks.timeline.expected import (
     ExpectedEnd,
     ExpectedEpochEnd,
@@ -46,6 +47,7 @@ __all__ = [
     "critic_events",
     "cursor_at",
     "expected_events",
+    "go_on",
     "position_of",
 ]
 
@@ -77,3 +79,16 @@ def position_of(schedule: Schedule, stated: dict[str, Any]) -> Position:
 def cursor_at(schedule: Schedule, start: Position) -> Cursor:
     """What follows a process's events from `start` on."""
     return PhaseCursor(schedule, start) if isinstance(start, PhasePosition) else LoaderCursor(schedule, start)
+
+
+def go_on(cursor: Cursor, event: object) -> None:
+    """Move a cursor on by an event of any kind."""
+    match event:
+        case MicroBatch():
+            cursor.microbatch(event)
+        case Update():
+            cursor.update(event)
+        case Rollout():
+            cursor.rollout(event)
+        case EpochEnd():
+            cursor.epoch_end(event)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.counting import countable
-from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
 from rlstep_hooks.timeline.expected import (
     ExpectedEnd,
     ExpectedEpochEnd,
@@ -22,6 +21,7 @@ from rlstep_hooks.timeline.expected import (
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
     from rlstep_hooks.schedule import Schedule
 
 
@@ -124,23 +124,30 @@ class LoaderCursor:
         self._cycle_began = -start.cycle
         self._epoch_began = -start.epoch_microbatches
 
-    def count(self, event: object) -> None:
-        """Go on by one event."""
-        if isinstance(event, MicroBatch):
-            self.microbatches += 1
-        elif isinstance(event, Update):
-            self.updates += 1
-            self._closed += event.by_loop
-            self._version = event.version
-            self._window_began = self._boundary = self.microbatches
-        elif isinstance(event, Rollout):
-            if self._cycle >= self._schedule.rollouts_per_cycle or self._cycle == 0:
-                self._cycle_began = self.microbatches
-                self._sampled = (event.policy_version,) * self._schedule.rollouts_per_cycle
-            self.rollouts += 1
-        elif isinstance(event, EpochEnd):
-            self.epoch = event.epoch
-            self._epoch_began = self._boundary = self.microbatches
+    # Go on by one event.
+
+    def rollout(self, event: Rollout) -> None:
+        """A rollout, which may begin a cycle."""
+        if self._cycle >= self._schedule.rollouts_per_cycle or self._cycle == 0:
+            self._cycle_began = self.microbatches
+            self._sampled = (event.policy_version,) * self._schedule.rollouts_per_cycle
+        self.rollouts += 1
+
+    def microbatch(self, event: MicroBatch) -> None:
+        """A micro-batch."""
+        self.microbatches += 1
+
+    def update(self, event: Update) -> None:
+        """An optimizer step, made or skipped."""
+        self.updates += 1
+        self._closed += event.by_loop
+        self._version = event.version
+        self._window_began = self._boundary = self.microbatches
+
+    def epoch_end(self, event: EpochEnd) -> None:
+        """The end of a pass."""
+        self.epoch = event.epoch
+        self._epoch_began = self._boundary = self.microbatches
 
     @property
     def _window(self) -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
 from rlstep_hooks.timeline.expected import (
     ExpectedEnd,
     ExpectedEpochEnd,
@@ -24,6 +23,7 @@ from rlstep_hooks.timeline.expected import (
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from rlstep_hooks.events import EpochEnd, MicroBatch, Rollout, Update
     from rlstep_hooks.schedule import Schedule
 
 
@@ -296,23 +296,31 @@ class PhaseCursor:
         self._windows = {"policy": start.window, "critic": start.critic_window}
         self._waiting = start.waiting_samples
 
-    def count(self, event: object) -> None:
-        """Go on by one event."""
-        if isinstance(event, Rollout):
-            self.rollouts += 1
-            if self._schedule.frozen_samples_kept and self.rollouts <= self._schedule.frozen_rollouts:
-                self._waiting += event.samples
-        elif isinstance(event, MicroBatch):
-            self.microbatches += 1
-            self._windows[event.role] += 1
-            self._waiting = 0 if event.role == "policy" else self._waiting
-        elif isinstance(event, Update):
-            self._windows[event.role] = 0
-            if event.role == "policy":
-                self.updates += 1
-                self._version = event.version
-        elif isinstance(event, EpochEnd):
-            self.epoch = event.epoch
+    # Go on by one event.
+
+    def rollout(self, event: Rollout) -> None:
+        """A rollout, whose samples wait where the policy is still frozen."""
+        self.rollouts += 1
+        if self._schedule.frozen_samples_kept and self.rollouts <= self._schedule.frozen_rollouts:
+            self._waiting += event.samples
+
+    def microbatch(self, event: MicroBatch) -> None:
+        """A micro-batch of the policy or of the critic."""
+        self.microbatches += 1
+        self._windows[event.role] += 1
+        if event.role == "policy":
+            self._waiting = 0
+
+    def update(self, event: Update) -> None:
+        """An optimizer step, made or skipped."""
+        self._windows[event.role] = 0
+        if event.role == "policy":
+            self.updates += 1
+            self._version = event.version
+
+    def epoch_end(self, event: EpochEnd) -> None:
+        """The end of a pass of the loader."""
+        self.epoch = event.epoch
 
     def at_rollout(self, event: Rollout) -> PhasePosition:
         """Where a timeline goes on that lost its thread, at the next rollout."""

@@ -102,12 +102,12 @@ def test_run_g_filtering_leaves_a_last_rollout_of_any_size() -> None:
 def test_training_may_end_after_any_rollout_where_no_plan_knows_their_number() -> None:
     schedule = planned({"algo.dynamic_filtering_enable": True})
     conformance = Conformance(schedule, PhasePosition())
-    assert conformance.observe(Rollout(index=0, samples=4, policy_version=0, reference=True)) == []
-    assert conformance.observe(Refresh(rollout=0, samples=4, positions=8, policy_version=0)) == []
+    assert not conformance.observe(Rollout(index=0, samples=4, policy_version=0, reference=True))
+    assert not conformance.observe(Refresh(rollout=0, samples=4, positions=8, policy_version=0))
     trained = MicroBatch(index=0, samples=4, policy_version=0, old_version=0, old_source="recompute")
-    assert conformance.observe(trained) == []
-    assert conformance.observe(WeightSync(policy_version=0)) == []
-    assert conformance.observe(RunEnded(status="completed", updates=0)) == []
+    assert not conformance.observe(trained)
+    assert not conformance.observe(WeightSync(policy_version=0))
+    assert not conformance.observe(RunEnded(status="completed", updates=0))
     within = Conformance(schedule, PhasePosition())
     within.observe(Rollout(index=0, samples=16, policy_version=0, reference=True))
     (difference,) = within.observe(RunEnded(status="completed", updates=0))[:1]

@@ -22,6 +22,7 @@ from rlstep_hooks.events import (
     Update,
 )
 from rlstep_hooks.judge import Judge
+from rlstep_hooks.rules import base
 from tests.unit.scripted import RELEASES, Case, cases, make_plan, scripted_run, started
 
 if TYPE_CHECKING:
@@ -365,3 +366,19 @@ def test_updates_of_a_critic_are_counted_apart() -> None:
     report = judge(events)
     assert (report.verdict, codes(report)) == ("PASS", [])
     assert (report.counts.updates, report.counts.critic_updates) == (8, 8)
+
+
+def test_numbers_that_never_come_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "WAITING", 40)
+    plan = make_plan(rows=None, iterations=2, max_steps=200)
+    events = scripted_run(plan, measured=False)
+    one = Judge()
+    most = 0
+    for event in events:
+        one.observe(event)
+        progress = one._progress
+        if progress is not None:
+            most = max(most, len(progress.open_rollouts) + len(progress.open_microbatches) + len(progress.open_updates))
+    in_a_rollout = int(plan.updates_per_rollout) + (plan.microbatches_per_rollout or 0) + 1
+    assert 40 < most <= 40 + in_a_rollout
+    assert one.report().verdict == "PASS"

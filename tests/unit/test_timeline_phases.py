@@ -21,6 +21,7 @@ from rlstep_hooks.timeline import (
     PhasePosition,
     cursor_at,
     expected_events,
+    go_on,
 )
 from rlstep_hooks.timeline.phases import PhaseCursor, places_epoch_ends
 from tests.unit.scripted_phases import PhaseCase, composed, phase_cases, phase_plan, scripted_phases
@@ -138,7 +139,7 @@ def goes_on(case: PhaseCase, number: int) -> bool:
         if isinstance(event, Rollout) and cursor.rollouts == number:
             rest = timeline(case.schedule, cursor.at_rollout(event))
             return rest[: END - starts[number]] == whole[starts[number] :]
-        cursor.count(event)
+        go_on(cursor, event)
     raise AssertionError("there is no such rollout")
 
 

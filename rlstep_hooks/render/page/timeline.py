@@ -9,10 +9,10 @@ from rlstep_hooks.events import MicroBatch, Rollout, RunStarted, Unobserved, Upd
 from rlstep_hooks.render.page.model import Cell, Timeline
 from rlstep_hooks.render.page.moments import expectation, observed_moment
 from rlstep_hooks.render.page.row import Row
-from rlstep_hooks.timeline import cursor_at, position_of
+from rlstep_hooks.timeline import cursor_at, go_on, position_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rlstep_hooks.conformance import Conformance, ConformanceOfRoles, Difference
     from rlstep_hooks.events import AnyEvent
@@ -92,14 +92,14 @@ class _Collector:
             expected = self._expected_at(event, differences)
             self._row.add(observed_moment(event, expected), event)
         if self._cursor is not None:
-            self._cursor.count(event)
+            go_on(self._cursor, event)
 
-    def _differences(self, event: OrderedEvent) -> list[Difference]:
+    def _differences(self, event: OrderedEvent) -> Sequence[Difference]:
         if self._matcher is None or self._schedule is None or not _is_planned(self._schedule, event):
             return []
         return self._matcher.observe(event)
 
-    def _expected_at(self, event: OrderedEvent, differences: list[Difference]) -> str:
+    def _expected_at(self, event: OrderedEvent, differences: Sequence[Difference]) -> str:
         """What was expected where this event came; empty where nothing was found at it."""
         if differences:
             return expectation(differences[0])
