@@ -170,7 +170,7 @@ def _add_diff(verbs: _Verbs) -> None:
         "sides",
         nargs="+",
         metavar="A",
-        help="a command in quotes, a file, recipe:NAME, or a recorded run: its folder, or FOLDER/RUN",
+        help="a command in quotes, a file, recipe:NAME, or a recorded run: its folder or URL, or FOLDER/RUN",
     )
     _add_launch_options(diff)
     diff.add_argument("--json", action="store_true", help="print JSON")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from rlstep_hooks.cli.launches import side
 from rlstep_hooks.comparison import QuantityDifference, compare
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.ledger import is_url
 from rlstep_hooks.replay import NoRecordError
 from rlstep_hooks.run_diff.recorded import RecordedRun, is_recorded, recorded_run
 
@@ -19,7 +25,7 @@ _STATUS = {"same": 0, "differ": 1, "unknown": 2}
 
 
 def show(sides: list[str], command: list[str], options: Options, *, as_json: bool = False) -> int:
-    """Print where two sides part. A side is a launch, or a recorded run: a folder of records, or `FOLDER/RUN`.
+    """Print where two sides part. A side is a launch, or a recorded run: a folder of records or its URL, or `FOLDER/RUN`.
 
     Args:
         sides: A, and B unless a command is given.
@@ -34,14 +40,15 @@ def show(sides: list[str], command: list[str], options: Options, *, as_json: boo
         LaunchError: One of them cannot be read, or is refused by its framework.
     """
     first, second = _split(sides, command)
-    a, b = _recorded(first), _recorded(second)
-    if a is not None and b is not None:
-        return _runs(a, b, as_json)
-    if a is not None:
-        return _run_and_plan("A", a, second, options, as_json)
-    if b is not None:
-        return _run_and_plan("B", b, first, options, as_json)
-    return _plans(_planned(first, options), _planned(second, options), as_json)
+    with ExitStack() as copies:
+        a, b = _recorded(first, copies), _recorded(second, copies)
+        if a is not None and b is not None:
+            return _runs(a, b, as_json)
+        if a is not None:
+            return _run_and_plan("A", a, second, options, as_json)
+        if b is not None:
+            return _run_and_plan("B", b, first, options, as_json)
+        return _plans(_planned(first, options), _planned(second, options), as_json)
 
 
 def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
@@ -54,14 +61,34 @@ def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
     )
 
 
-def _recorded(words: list[str]) -> RecordedRun | None:
-    """The recorded run that a side names; None where it is a launch."""
-    if len(words) != 1 or not is_recorded(words[0]):
+def _recorded(words: list[str], copies: ExitStack) -> RecordedRun | None:
+    """The recorded run that a side names, which may be a copy of a remote one; None where it is a launch."""
+    if len(words) != 1:
         return None
+    [place] = words
     try:
-        return recorded_run(words[0])
-    except NoRecordError as error:
+        if is_url(place):
+            return _copied(place, copies)
+        return recorded_run(place) if is_recorded(place) else None
+    except (NoRecordError, OSError) as error:
         raise LaunchError(str(error)) from None
+
+
+def _copied(url: str, copies: ExitStack) -> RecordedRun:
+    """A run by its URL: that of its folder, or `URL/RUN`."""
+    from rlstep_hooks.remote import RemoteError, RemoteFolder
+
+    folder = Path(copies.enter_context(TemporaryDirectory(prefix="rlstep-")))
+    holder, _, run = url.rstrip("/").rpartition("/")
+    try:
+        RemoteFolder(url).fetch(folder)
+    except RemoteError as error:
+        try:
+            RemoteFolder(holder).fetch(folder, run)
+        except RemoteError:
+            raise error from None
+        url = holder
+    return msgspec.structs.replace(recorded_run(str(folder)), place=url)
 
 
 def _planned(words: list[str], options: Options) -> Plan:
@@ -123,7 +150,7 @@ def _run_and_plan(name: str, run: RecordedRun, words: list[str], options: Option
 
 
 def _named(run: RecordedRun) -> dict[str, Any]:
-    return {"folder": str(run.folder), "run": run.name, "verdict": run.report.verdict, "complete": run.report.complete}
+    return {"folder": run.place, "run": run.name, "verdict": run.report.verdict, "complete": run.report.complete}
 
 
 def _fields(difference: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def run_head(name: str, run: RecordedRun) -> RenderableType:
     """One side of a comparison: which run it is, and its own verdict."""
     schedule = run.report.schedule
     made = f" · {schedule.framework} {schedule.version}" if schedule is not None else ""
-    text = f"{name}  {run.name} in {run.folder}{made} · {run.report.verdict.replace('_', ' ')}"
+    text = f"{name}  {run.name} in {run.place}{made} · {run.report.verdict.replace('_', ' ')}"
     return Text(text if run.report.complete else f"{text} (not at its end)")
 
 

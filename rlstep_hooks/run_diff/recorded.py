@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class RecordedRun(msgspec.Struct, frozen=True):
     """One run of a folder, with its report."""
 
-    folder: Path
+    place: str
+    """The folder that holds it, or the URL of one."""
     found: tuple[Record, ...]
     report: Report
 
@@ -68,7 +69,7 @@ def recorded_run(place: str) -> RecordedRun:
     if not runs or (name is not None and name not in runs):
         raise NoRecordError(f"{place} holds no record (files named <run>.<process>.jsonl)")
     chosen = name or next(reversed(runs))
-    return RecordedRun(folder, tuple(runs[chosen]), report_of(folder, chosen))
+    return RecordedRun(str(folder), tuple(runs[chosen]), report_of(folder, chosen))
 
 
 def recorded_plan(schedule: Schedule, source: str) -> Plan:

@@ -52,8 +52,8 @@ def compare_with_plan(run: RecordedRun, launch: Plan) -> PlanDifference:
     own, planned = run.report.schedule, launch.schedule
     assert planned is not None
     if own is None:
-        raise LaunchError(f"the run recorded in {run.folder} has no plan")
-    quantities = tuple(compare(recorded_plan(own, str(run.folder)), launch))
+        raise LaunchError(f"the run recorded in {run.place} has no plan")
+    quantities = tuple(compare(recorded_plan(own, run.place), launch))
     counts = tuple(count_rows(msgspec.structs.replace(run.report, schedule=planned)))
     notes = []
     departure = None

@@ -64,6 +64,29 @@ def test_one_run_is_fetched_without_the_others(url: str, tmp_path: Path) -> None
         assert sorted(path.name for path in folder.iterdir()) == ["run.controller.jsonl", "run.rank0.jsonl"]
 
 
+@pytest.mark.parametrize("named", ["", "/run"])
+def test_a_remote_run_is_compared_with_another(
+    named: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path, SCRIPT)
+    put(url, tmp_path)
+    assert status("diff", url + named, str(tmp_path), "--json") == 0
+    assert f'"folder": "{url}"' in capsys.readouterr().out
+    shorter = tmp_path / "shorter"
+    write_records(shorter, scripted_phases(PhaseCase(schedule=phase_plan(rollouts=1))))
+    assert status("diff", str(shorter), url + named) == 1
+    assert f"run in {url}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["memory://nothing/here", "memory://", "nonsense://bucket/runs"])
+def test_a_remote_run_that_is_not_there_is_named(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path, SCRIPT)
+    assert status("diff", str(tmp_path), place) == 2
+    assert f"{place} " in capsys.readouterr().err
+
+
 def test_a_file_is_copied_again_when_it_has_grown(url: str, tmp_path: Path) -> None:
     file = tmp_path / "run.rank0.jsonl"
     file.write_bytes(b"one\n")

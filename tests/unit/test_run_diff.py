@@ -396,7 +396,7 @@ def test_a_run_against_a_launch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    folder = record(tmp_path / "log", scripted_run(REUSE)).folder
+    folder = record(tmp_path / "log", scripted_run(REUSE)).place
     status, out, _ = rlstep(f"diff --rows 36 --version 1.16.0 {folder} -- {LAUNCH.format(passes=2)}", capsys)
     assert status == 0, out
     assert "the run is one of this plan" in out
@@ -420,7 +420,7 @@ def test_a_launch_is_completed_by_what_the_run_knows(
     """The release decides formulas, and rows where an epoch ends: 36 rows end within a window of 3 micro-batches."""
     monkeypatch.setenv("COLUMNS", "120")
     plan = make_plan(release=Release("0.24.0", "4.57.6"), accumulation=8, steps_per_generation=2, epochs=2)
-    folder = record(tmp_path / "log", scripted_run(plan)).folder
+    folder = record(tmp_path / "log", scripted_run(plan)).place
     launch = (
         "trl grpo --per_device_train_batch_size 4 --gradient_accumulation_steps 8 --steps_per_generation 2"
         " --num_generations 4 --num_train_epochs 2"
@@ -439,7 +439,7 @@ def test_a_part_of_a_run_is_not_counted_against_a_launch(tmp_path: Path, capsys:
         ("killed", events[:20]),
         ("resumed", scripted_run(REUSE, start=LoaderPosition(updates=4, version=4, cycle=0))),
     ):
-        folder = record(tmp_path / name, part).folder
+        folder = record(tmp_path / name, part).place
         status, out, _ = rlstep(f"diff {folder} {launch}", capsys)
         assert (status, "counts are those of a part of the run" in " ".join(out.split())) == (0, True), out
 
@@ -452,7 +452,7 @@ def test_what_cannot_be_compared_is_status_2(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(NoRecordError):
         recorded_run(str(tmp_path / "nowhere"))
     no_plan = record(tmp_path / "no_plan", [msgspec.structs.replace(scripted_run(REUSE)[0], schedule=None)])  # type: ignore[call-arg]
-    status, _, err = rlstep(f"diff {no_plan.folder} -- {LAUNCH.format(passes=2)}", capsys)
+    status, _, err = rlstep(f"diff {no_plan.place} -- {LAUNCH.format(passes=2)}", capsys)
     assert (status, "has no plan" in err) == (2, True)
     long = f"trl grpo --output_dir {'x' * 400} --max_steps 4"
     status, out, _ = rlstep(f"diff '{long}' '{long}'", capsys)
