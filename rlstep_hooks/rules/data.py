@@ -11,7 +11,7 @@ from rlstep_hooks.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.events import Evaluated, MicroBatch, Rollout, RolloutValues, RunEnded, RunStarted
     from rlstep_hooks.report import Finding
-    from rlstep_hooks.rules.base import Place
+    from rlstep_hooks.rules.base import Place, Progress
 
 
 class PromptGroups(Rule):
@@ -123,8 +123,8 @@ class SamplesConserved(Rule):
     title = "Samples not trained as planned"
     topics = ("samples", "order")
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self._rollouts: dict[int, _Samples] = {}
         """Those of this cycle, by index."""
         self._identified = True
@@ -241,8 +241,8 @@ class EvaluationInTraining(Rule):
     title = "Evaluation samples trained"
     topics = ("samples",)
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self._last_evaluation_rollouts: list[int] = []
 
     def rollout(self, event: Rollout) -> Finding | None:
@@ -321,8 +321,8 @@ class NoSignal(Rule):
     severity = "warning"
     topics = ("samples",)
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self._with_signal = 0
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:

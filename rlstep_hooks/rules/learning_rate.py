@@ -10,6 +10,7 @@ from rlstep_hooks.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.events import RunEnded, RunStarted, Update
     from rlstep_hooks.report import Finding
+    from rlstep_hooks.rules.base import Progress
 
 
 class ScheduleHorizon(Rule):
@@ -74,8 +75,8 @@ class SchedulerTicks(Rule):
     topics = ("learning_rate",)
     nothing_seen = "the scheduler's position cannot be read"
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self._last: int | None = None
         self._rollout = 0
 
@@ -123,8 +124,8 @@ class RateAtZero(Rule):
     topics = ("learning_rate",)
     nothing_seen = "no update showed a learning rate"
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self._zeros = 0
         self._positive = False
         self._first_zero = Where()

@@ -15,6 +15,7 @@ from rlstep_hooks.rules.base import Rule
 
 if TYPE_CHECKING:
     from rlstep_hooks.report import Finding
+    from rlstep_hooks.rules.base import Progress
 
 
 class NoUpdate(Rule):
@@ -136,8 +137,8 @@ class UpdatesSaved(Rule):
     topics = ("order",)
     nothing_seen = "the plan has no early stop"
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self._on_rollout = 0
         self._saved = 0
         self._rollouts = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.conformance import Difference
     from rlstep_hooks.events import RolloutValues, Update, UpdateValues
     from rlstep_hooks.report import Finding
-    from rlstep_hooks.rules.base import Place
+    from rlstep_hooks.rules.base import Place, Progress
 
 SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
 """Largest mean |trainer log-prob - engine log-prob| without a warning.
@@ -81,8 +81,8 @@ class SamplerVersion(Rule):
     title = "Sampler held other weights"
     topics = ("sampler",)
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
 
     def rollout(self, event: Rollout) -> Finding | None:
