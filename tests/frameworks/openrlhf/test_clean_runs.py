@@ -62,7 +62,6 @@ def two_passes(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPa
     return audited(flags | tracked(folder), folder, extensions=extensions)
 
 
-@pytest.mark.xdist_group("two_passes")
 def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Audited) -> None:
     check(two_passes, rollouts=6, samples=80, updates=20, microbatches=40, weight_syncs=6, data_epochs_ended=1)
     assert updates_of(two_passes) == [4, 4, 2, 4, 4, 2]
@@ -71,7 +70,6 @@ def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Aud
     assert at_lag_zero.max_abs_log_ratio < 5e-3
 
 
-@pytest.mark.xdist_group("two_passes")
 def test_every_process_says_that_it_is_attached(two_passes: Audited) -> None:
     processes = two_passes.processes()
     assert {"controller", "rank0", "engine0"} <= set(processes)
@@ -80,7 +78,6 @@ def test_every_process_says_that_it_is_attached(two_passes: Audited) -> None:
     assert not list(Path(two_passes.folder).glob("*.driver*")), "the driver is left alone"
 
 
-@pytest.mark.xdist_group("two_passes")
 def test_the_engine_takes_each_push_that_the_trainer_makes(two_passes: Audited) -> None:
     sent = [event.label for event in two_passes.record("rank0") if isinstance(event, WeightSync)]
     taken = [event.label for event in two_passes.record("engine0") if isinstance(event, WeightSync)]
@@ -90,7 +87,6 @@ def test_the_engine_takes_each_push_that_the_trainer_makes(two_passes: Audited) 
     assert held == [0, *sent[:-1]], "each rollout is sampled with the weights of the push before it"
 
 
-@pytest.mark.xdist_group("two_passes")
 def test_the_tracker_shows_the_judgement(two_passes: Audited) -> None:
     numbers, others = shown(two_passes.outcome)
     report = two_passes.report
@@ -106,7 +102,6 @@ def test_the_tracker_shows_the_judgement(two_passes: Audited) -> None:
     assert "train/policy_loss" in others, "what OpenRLHF logs is there as before"
 
 
-@pytest.mark.xdist_group("two_passes")
 def test_the_engine_samples_with_the_trainers_weights(two_passes: Audited) -> None:
     gaps = [values.sampler_gap_max or 0.0 for values in gaps_of(two_passes)]
     assert len(gaps) == 6

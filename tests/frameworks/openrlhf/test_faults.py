@@ -65,11 +65,6 @@ LAUNCHES = {
 CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
 
 
-def of(launch: str) -> pytest.MarkDecorator:
-    """Has all tests of one launch in one process, so that it is made once."""
-    return pytest.mark.xdist_group(launch)
-
-
 @pytest.fixture(scope="module")
 def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]:
     """The runs with faults; each is made once."""
@@ -88,7 +83,7 @@ def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFa
     return run
 
 
-@pytest.mark.parametrize(("launch", "name"), [pytest.param(*case, marks=of(case[0])) for case in CASES])
+@pytest.mark.parametrize(("launch", "name"), CASES)
 def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
     run, fault = run_of(launch), FAULTS[name]
     at = LAUNCHES[launch].faults[name] + fault.shows_after
@@ -107,7 +102,7 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     assert at in found, [str(finding) for finding in alarms(run.report)]
 
 
-@pytest.mark.parametrize("launch", [pytest.param(launch, marks=of(launch)) for launch in LAUNCHES])
+@pytest.mark.parametrize("launch", LAUNCHES)
 def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
     run, made = run_of(launch), LAUNCHES[launch]
     assert run.report.verdict == "FAIL"
@@ -116,7 +111,6 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     assert not elsewhere
 
 
-@of("policy")
 def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
     numbers, _ = shown(run_of("policy").outcome)
     faults = LAUNCHES["policy"].faults
@@ -129,14 +123,12 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
     assert verdicts == [1] * first + [0] * (30 - first), "nothing is logged of the two that are discarded"
 
 
-@of("policy")
 def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
     run = run_of("policy")
     assert run.outcome.status == 0, tail(run.outcome)
     assert run.report.counts.rollouts == 32
 
 
-@of("stop")
 def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
     assert run.outcome.status == 0, tail(run.outcome)
@@ -146,7 +138,6 @@ def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited])
     assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
 
 
-@of("raise")
 def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
     run = run_of("raise")
     assert run.outcome.status == 1

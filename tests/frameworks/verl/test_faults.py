@@ -73,11 +73,6 @@ LAUNCHES = {
 CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
 
 
-def of(launch: str) -> pytest.MarkDecorator:
-    """Has all tests of one launch in one process, so that it is made once."""
-    return pytest.mark.xdist_group(launch)
-
-
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]:
     """The runs with faults; each is made once."""
@@ -100,7 +95,7 @@ def named(run: Audited, fault: Fault) -> list[int | None]:
     return [f.where.rollout for f in alarms(run.report) if f.code == fault.code and fault.variant in f.observed]
 
 
-@pytest.mark.parametrize(("launch", "name"), [pytest.param(*case, marks=of(case[0])) for case in CASES])
+@pytest.mark.parametrize(("launch", "name"), CASES)
 def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
     run, fault = run_of(launch), FAULTS[name]
     at = LAUNCHES[launch].faults[name] + fault.shows_after
@@ -119,7 +114,7 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     assert found, [str(finding) for finding in alarms(run.report)]
 
 
-@pytest.mark.parametrize("launch", [pytest.param(launch, marks=of(launch)) for launch in LAUNCHES])
+@pytest.mark.parametrize("launch", LAUNCHES)
 def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
     run, made = run_of(launch), LAUNCHES[launch]
     assert run.report.verdict == "FAIL"
@@ -128,7 +123,7 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     assert not elsewhere
 
 
-@pytest.mark.parametrize("launch", [pytest.param(launch, marks=of(launch)) for launch in ("policy", "critic")])
+@pytest.mark.parametrize("launch", ["policy", "critic"])
 def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], Audited]) -> None:
     tracked = shown(run_of(launch).outcome)
     assert [value for _, value in tracked["verdict"]] == [1] + [0] * (LAUNCHES[launch].rows // 8 - 1)
@@ -137,7 +132,6 @@ def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], 
     assert found[0] == 0 < found[1] < found[-1]
 
 
-@of("critic")
 def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
     ages = [value for _, value in shown(run_of("critic").outcome)["weight_version_age"]]
     stale = LAUNCHES["critic"].faults["engine_keeps_old_weights"] + FAULTS["engine_keeps_old_weights"].shows_after
@@ -145,14 +139,13 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
     assert ages[stale] == 4, "the updates of one rollout"
 
 
-@pytest.mark.parametrize("launch", [pytest.param(launch, marks=of(launch)) for launch in ("policy", "critic")])
+@pytest.mark.parametrize("launch", ["policy", "critic"])
 def test_faults_do_not_end_training(launch: str, run_of: Callable[[str], Audited]) -> None:
     run = run_of(launch)
     assert run.outcome.status == 0, tail(run.outcome)
     assert run.report.counts.rollouts == LAUNCHES[launch].rows // 8
 
 
-@of("raise")
 def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
     run = run_of("raise")
     assert run.outcome.status == 1
@@ -163,7 +156,6 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
     assert "RLS902" in {finding.code for finding in alarms(run.report)}, "the two trainers went apart"
 
 
-@of("stop")
 def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
     assert run.outcome.status == 0, tail(run.outcome)
@@ -173,7 +165,6 @@ def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited])
     assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
 
 
-@of("stop")
 def test_a_missing_worker_is_told_with_what_to_do(run_of: Callable[[str], Audited]) -> None:
     (finding,) = [finding for finding in alarms(run_of("stop").report) if finding.code == "RLS901"]
     assert "trainer 1" in finding.observed

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.events import AnyEvent
     from rlstep_hooks.report import Report
 
-pytestmark = pytest.mark.xdist_group("ray_sink")
-
 RANKS = 3
 SCRIPT = scripted_phases(
     PhaseCase(schedule=phase_plan(world_size=RANKS, samples=12, minibatches=(6, 6), microbatch=3, rollouts=4))

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = pytest.mark.xdist_group("unchanged")
-
-
 @pytest.fixture(scope="module")
 def overrides(assets: Assets) -> dict[str, Any]:
     return (
