@@ -64,6 +64,7 @@ class _Samples:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self._rows = _rows_of(size)
         self.trained = 0
         """All of them, each as often as it was."""
         self._passes = 0
@@ -86,14 +87,14 @@ class _Samples:
 
     def train(self, rows: tuple[int, ...]) -> int:
         """Train some of them once more; how often the one that was trained most has been."""
-        self.trained += len(rows)
-        own = set(rows)
-        once = len(own) == len(rows) > 0 and own <= _rows_of(self.size) and self._in_pass.isdisjoint(own)
-        if once and self._uneven is None:
-            self._in_pass |= own
-            if len(self._in_pass) < self.size:
+        count = len(rows)
+        self.trained += count
+        own, in_pass = set(rows), self._in_pass
+        if len(own) == count > 0 and own <= self._rows and in_pass.isdisjoint(own) and self._uneven is None:
+            in_pass |= own
+            if len(in_pass) < self.size:
                 return self._passes + 1
-            self._in_pass.clear()
+            in_pass.clear()
             self._passes += 1
             return self._passes
         self._uneven = self.times()
