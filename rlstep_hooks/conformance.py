@@ -78,7 +78,7 @@ class Conformance:
         self._lost = False
         self._held: Difference | None = None
         # How many came as planned, of the kinds that come often; of all others; and how many did not.
-        self._rollouts = self._refreshes = self._microbatches = self._updates = 0
+        self._rollouts_matched = self._refreshes_matched = self._microbatches_matched = self._updates_matched = 0
         self._others: Counter[type[OrderedEvent]] = Counter()
         self._differing = 0
         self._restart(start)
@@ -104,10 +104,10 @@ class Conformance:
     def matched(self) -> Counter[type[OrderedEvent]]:
         """Events of each kind that came as planned."""
         often: dict[type[OrderedEvent], int] = {
-            Rollout: self._rollouts,
-            Refresh: self._refreshes,
-            MicroBatch: self._microbatches,
-            Update: self._updates,
+            Rollout: self._rollouts_matched,
+            Refresh: self._refreshes_matched,
+            MicroBatch: self._microbatches_matched,
+            Update: self._updates_matched,
         }
         return self._others + Counter(often)
 
@@ -147,7 +147,7 @@ class Conformance:
         if type(expected) is not ExpectedRollout or _of_rollout(expected, event):
             differences = self._differences(event)
         else:
-            self._rollouts += 1
+            self._rollouts_matched += 1
             self._next = self._send(event.samples)
             differences = AS_PLANNED
         self._cursor.rollout(event)
@@ -158,7 +158,7 @@ class Conformance:
         expected = self._next
         if type(expected) is not ExpectedRefresh or event.policy_version not in (None, expected.version):
             return self._differences(event)
-        self._refreshes += 1
+        self._refreshes_matched += 1
         self._next = self._send(None)
         return AS_PLANNED
 
@@ -168,7 +168,7 @@ class Conformance:
         if type(expected) is not ExpectedMicroBatch or event.role != expected.role or _of_microbatch(expected, event):
             differences = self._differences(event)
         else:
-            self._microbatches += 1
+            self._microbatches_matched += 1
             self._next = self._send(event.samples)
             differences = AS_PLANNED
         self._cursor.microbatch(event)
@@ -180,7 +180,7 @@ class Conformance:
         if type(expected) is not ExpectedUpdate or event.role != expected.role or _of_update(expected, event):
             differences = self._differences(event)
         else:
-            self._updates += 1
+            self._updates_matched += 1
             self._next = self._send(event.applied)
             differences = AS_PLANNED
         self._cursor.update(event)
