@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -76,15 +74,14 @@ def _recorded(words: list[str], copies: ExitStack) -> RecordedRun | None:
 
 def _copied(url: str, copies: ExitStack) -> RecordedRun:
     """A run by its URL: that of its folder, or `URL/RUN`."""
-    from rlstep_hooks.remote import RemoteError, RemoteFolder
+    from rlstep_hooks.remote import RemoteError, fetched
 
-    folder = Path(copies.enter_context(TemporaryDirectory(prefix="rlstep-")))
     holder, _, run = url.rstrip("/").rpartition("/")
     try:
-        RemoteFolder(url).fetch(folder)
+        folder = copies.enter_context(fetched(url))
     except RemoteError as error:
         try:
-            RemoteFolder(holder).fetch(folder, run)
+            folder = copies.enter_context(fetched(holder, run))
         except RemoteError:
             raise error from None
         url = holder
