@@ -114,7 +114,8 @@ class Conformance:
     @property
     def checks(self) -> int:
         """Comparisons made."""
-        return self.matched.total() + self._differing
+        often = self._rollouts_matched + self._refreshes_matched + self._microbatches_matched + self._updates_matched
+        return often + self._others.total() + self._differing
 
     @property
     def rollouts(self) -> int:
