@@ -130,8 +130,8 @@ class Judge:
         if event.purpose == "training":
             findings = self._claim(self._matching.rollout(event))
             progress.number_rollout(event.index)
-        progress.forget_waiting()
         progress.open_rollouts[event.index] = event, progress.place
+        progress.forget_waiting()
         return findings + self._show("rollout", event)
 
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
@@ -148,6 +148,7 @@ class Judge:
             return []
         progress.trained = True
         progress.open_microbatches[event.index] = event, progress.place
+        progress.forget_waiting()
         return self._show("microbatch", event, self._matching.microbatch(event))
 
     def _observe_update(self, event: Update) -> list[Finding]:
@@ -160,6 +161,7 @@ class Judge:
         if progress is None:
             return []
         progress.open_updates[event.role, event.index] = event, progress.place
+        progress.forget_waiting()
         if not of_policy:
             return self._show("critic_update", event, self._match_critic(event))
         findings = self._show("update", event, self._matching.update(event))

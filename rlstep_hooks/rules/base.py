@@ -125,7 +125,7 @@ class Progress:
         self.place = self.rollouts, self.update, self.epoch
 
     def forget_waiting(self) -> None:
-        """Keep no more than `WAITING` events for numbers that may never come; of those of a kind that are more, the older half go."""
+        """Keep no more than `WAITING` events for numbers that may never come: when there are more, the older half of each kind goes."""
         if len(self.open_rollouts) + len(self.open_microbatches) + len(self.open_updates) <= WAITING:
             return
         for waiting in (self.open_rollouts, self.open_microbatches, self.open_updates):
