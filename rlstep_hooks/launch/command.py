@@ -82,7 +82,7 @@ _VALUES = {
     "accelerate": (
         "--config_file", "--num_processes", "-n", "--num_machines", "--machine_rank", "--main_process_ip",
         "--main_process_port", "--mixed_precision", "--dynamo_backend", "--rdzv_backend", "--rdzv_conf",
-        "--num_cpu_threads_per_process",
+        "--num_cpu_threads_per_process", "--mpirun_hostfile", "--mpirun_ccl",
         "--deepspeed_config_file", "--zero_stage", "--offload_optimizer_device", "--offload_param_device",
         "--gradient_accumulation_steps", "--gradient_clipping", "--zero3_init_flag", "--zero3_save_16bit_model",
         "--deepspeed_hostfile", "--deepspeed_exclusion_filter", "--deepspeed_inclusion_filter", "--deepspeed_multinode_launcher",
@@ -296,6 +296,9 @@ def _counted(
 
 
 def _accelerate_processes(given: dict[str, Token], place: Place) -> Processes:
+    if "--cpu" in given and "--mpirun_hostfile" not in given:
+        # accelerate 1.15.0 commands/launch.py launch_command, simple_launcher: one Python process, whatever --num_processes says.
+        return Processes(1, given["--cpu"].place, "accelerate launch --cpu")
     token = given.get("--num_processes") or given.get("-n")
     if token is not None and token.unknown:
         return Processes(None, token.place, "accelerate launch", token.unknown[0])

@@ -36,6 +36,22 @@ def test_reports(launch: str, options: dict[str, int], updates: int, per_rollout
     assert schedule.updates_per_rollout == per_rollout
 
 
+@pytest.mark.parametrize(
+    ("options", "world_size"),
+    [
+        ("--num_processes 2", 2),
+        # Run for real with accelerate 1.15.0: one process trains.
+        ("--cpu --num_processes 2 --num_machines 1 --mixed_precision no", 1),
+        ("--num-processes=2 --cpu", 1),
+        ("--cpu --mpirun_hostfile hosts --num_processes 2", 2),
+    ],
+)
+def test_accelerate_on_a_cpu_starts_one_process_but_for_mpi(options: str, world_size: int) -> None:
+    schedule = read(f"accelerate launch {options} -m trl.scripts.grpo --max_steps 4", rows=100).schedule
+    assert schedule is not None
+    assert schedule.world_size == world_size
+
+
 def test_iterations_double_the_updates() -> None:
     """CPPO#5: 14946 updates with num_iterations 2."""
     launch = "trl grpo --per_device_train_batch_size 8 --num_generations 8 --num_train_epochs 1 --num_iterations {}"
