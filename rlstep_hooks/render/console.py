@@ -16,7 +16,7 @@ from rlstep_hooks.events import Measured, Rollout, RunStarted, Unobserved, Updat
 from rlstep_hooks.injection import PARENT
 from rlstep_hooks.render.live import EVERY, live_line
 from rlstep_hooks.render.plan import headline, plan_rows
-from rlstep_hooks.render.summary import count_rows, not_evaluated, verdict_words
+from rlstep_hooks.render.summary import count_rows, not_evaluated, rule_counts, verdict_words
 from rlstep_hooks.render.words import number
 from rlstep_hooks.standing import Tally
 
@@ -72,11 +72,8 @@ def verdict_block(report: Report) -> RenderableType:
     """The verdict, plan against observed, and the findings."""
     schedule = report.schedule
     head = Text(verdict_words(report), style=_VERDICT_STYLE[report.verdict])
-    passed = sum(1 for rule in report.rules if rule.verdict == "PASS")
-    failed = sum(1 for rule in report.rules if rule.verdict == "FAIL")
-    unknown = len(report.rules) - passed - failed
     if report.rules:
-        head.append(f"  {passed} rules passed, {failed} failed, {unknown} not evaluated", style="not bold")
+        head.append(f"  {rule_counts(report)}", style="not bold")
     if not report.complete:
         head.append("  (training did not come to its end)", style="yellow")
     if report.processes > 1:

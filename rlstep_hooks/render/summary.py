@@ -44,6 +44,17 @@ def first_problem(report: Report) -> Finding | None:
     return next((finding for finding in report.findings if finding.severity != "info"), None)
 
 
+def rule_counts(report: Report) -> str:
+    """How many rules came to what. A rule that only warned did not fail: a run with warnings passes."""
+    errors = {finding.code for finding in report.findings if finding.severity == "error"}
+    found = [rule.code for rule in report.rules if rule.verdict == "FAIL"]
+    failed = sum(code in errors for code in found)
+    passed = sum(rule.verdict == "PASS" for rule in report.rules)
+    unknown = sum(rule.verdict == "NOT_EVALUATED" for rule in report.rules)
+    warned = f", {len(found) - failed} warned" if len(found) > failed else ""
+    return f"{passed} rules passed, {failed} failed{warned}, {unknown} not evaluated"
+
+
 def sentence(report: Report) -> str:
     """Why the verdict is what it is."""
     problem = first_problem(report)

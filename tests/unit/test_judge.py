@@ -22,6 +22,7 @@ from rlstep_hooks.events import (
     Update,
 )
 from rlstep_hooks.judge import Judge
+from rlstep_hooks.render.summary import rule_counts
 from rlstep_hooks.rules import base
 from tests.unit.scripted import RELEASES, Case, cases, make_plan, scripted_run, started
 
@@ -162,15 +163,22 @@ VALUES: dict[str, tuple[str, int, dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", VALUES)
-def test_a_value_out_of_bounds_is_one_finding_at_its_event(fault: str) -> None:
-    kind, index, change, code = VALUES[fault]
-    events = []
+def with_value(fault: str) -> list[AnyEvent]:
+    """A run as planned, but for one value."""
+    kind, index, change, _ = VALUES[fault]
+    events: list[AnyEvent] = []
     for event in scripted_run(REUSE):
         if isinstance(event, Measured):
             values = [msgspec.structs.replace(v, **change) if v.index == index else v for v in getattr(event, kind)]
             event = msgspec.structs.replace(event, **{kind: tuple(values)})
         events.append(event)
+    return events
+
+
+@pytest.mark.parametrize("fault", VALUES)
+def test_a_value_out_of_bounds_is_one_finding_at_its_event(fault: str) -> None:
+    kind, index, _, code = VALUES[fault]
+    events = with_value(fault)
     report = judge(events)
     [finding] = [f for f in report.findings if f.severity != "info"]
     assert finding.code == code
@@ -385,3 +393,19 @@ def test_numbers_that_never_come_are_not_waited_for_without_end(
             waiting = progress.open_rollouts, progress.open_microbatches, progress.open_updates
             most = max(most, sum(map(len, waiting)))
     assert most == 40
+
+
+@pytest.mark.parametrize(
+    ("fault", "counted"),
+    [
+        (None, "0 failed, "),
+        ("ratio not 1 at lag 0", "0 failed, 1 warned, "),
+        ("loss halved", "0 failed, 1 warned, "),
+        ("tokens overwritten", "1 failed, "),
+    ],
+)
+def test_a_rule_that_only_warned_is_not_counted_as_failed(fault: str | None, counted: str) -> None:
+    events = scripted_run(REUSE) if fault is None else with_value(fault)
+    words = rule_counts(judge(events))
+    assert f" rules passed, {counted}" in words
+    assert ("warned" in words) == ("warned" in counted)

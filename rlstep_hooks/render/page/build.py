@@ -10,7 +10,7 @@ from rlstep_hooks.events import Attached, RunStarted
 from rlstep_hooks.render.page.model import Page, Process, RulePage
 from rlstep_hooks.render.page.timeline import timeline_of
 from rlstep_hooks.render.plan import headline, plan_rows
-from rlstep_hooks.render.summary import count_rows, first_problem, not_evaluated, sentence, verdict_words
+from rlstep_hooks.render.summary import count_rows, first_problem, not_evaluated, rule_counts, sentence, verdict_words
 from rlstep_hooks.replay import trainer_events
 from rlstep_hooks.rules import BY_CODE, page
 
@@ -42,6 +42,7 @@ def page_of(report: Report, found: Sequence[Record]) -> Page:
         headline=headline(schedule) if schedule is not None else "a run whose configuration could not be read",
         verdict=verdict_words(report),
         sentence=sentence(report),
+        rules=rule_counts(report),
         problem=problem,
         plan=tuple(plan_rows(schedule)) if schedule is not None else (),
         counts=tuple(count_rows(report)),

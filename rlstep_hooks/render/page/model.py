@@ -153,6 +153,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Framework, release, algorithm."""
     verdict: str
     sentence: str
+    rules: str
+    """How many rules came to what."""
     problem: Finding | None
     """The finding to look at first."""
     plan: tuple[tuple[str, str, str], ...]
