@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
 
-Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version"]
-"""What differs: which event it is ("kind"), or one of its numbers."""
+Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version", "early"]
+"""What differs: which event it is ("kind"), one of its numbers, or only that what was expected came after it ("early")."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -75,6 +75,7 @@ class Conformance:
         self.schedule = schedule
         self._timeline = timeline
         self._cursor = cursor_at(schedule, start)
+        self._resumed = start.updates > 0
         self._lost = False
         self._held: Difference | None = None
         # How many came as planned, of the kinds that come often; of all others; and how many did not.
@@ -119,7 +120,7 @@ class Conformance:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts made; of a run in phases that was resumed, with those before."""
+        """Rollouts made; of a run that was resumed, with those before."""
         return self._cursor.rollouts
 
     def where(self, event: OrderedEvent | None = None) -> Where:
@@ -129,6 +130,7 @@ class Conformance:
             update=self._cursor.updates,
             microbatch=self._cursor.microbatches,
             epoch=self._cursor.epoch if self.schedule.has_data_epochs else None,
+            resumed=self._resumed,
         )
 
     def observe(self, event: OrderedEvent) -> Differences:
@@ -198,10 +200,17 @@ class Conformance:
         return [*self._settle(event), *self._match(event)]
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
-        """Report a pass that ended because the run was over, held back until now: the end of training is what differs."""
+        """Report what was held back until now, once it is known what followed it.
+
+        A pass that ended because the run was over: the end of training is what differs. A sync that came where updates were due: it
+        came early if they follow, and they are missing if not.
+        """
         held, self._held = self._held, None
         if held is None:
             return []
+        if isinstance(held.observed, WeightSync):
+            followed = isinstance(event, MicroBatch | Update | Refresh)
+            return [msgspec.structs.replace(held, aspect="early")] if followed else [held]
         if isinstance(event, RunEnded):
             ended_by_wish = event.status == "raised" or event.stopped
             return [] if ended_by_wish else [msgspec.structs.replace(held, observed=event)]
@@ -237,7 +246,9 @@ class Conformance:
             differences.append(missing)
         if expected is None or "kind" in aspects:
             difference = self._difference(event, "kind")
-            if isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate):
+            over = isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate)
+            early = isinstance(event, WeightSync) and isinstance(expected, ExpectedMicroBatch | ExpectedUpdate)
+            if over or early:
                 self._held = difference
             else:
                 differences.append(difference)

@@ -364,10 +364,13 @@ _NAMES = {
     "refresh": "old log-probs",
     "microbatch": "a micro-batch",
     "update": "an update",
-    "weight_sync": "a push of weights to the engine",
+    "weight_sync": "a sync of weights to the engine",
     "epoch_end": "the end of the data epoch",
     "run_ended": "the end of training",
 }
+
+INTERRUPTED = "KeyboardInterrupt"
+"""The exception that a user's interrupt raises."""
 
 NOT_FINITE = "gradient not finite"
 """Reason of an update that the framework itself skips because of its gradient."""

@@ -11,6 +11,7 @@ import msgspec
 from rlstep_hooks.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
 from rlstep_hooks.deviations import Deviation, Evidence, explain, known_deviations
 from rlstep_hooks.events import (
+    INTERRUPTED,
     AnyEvent,
     ConfigChanged,
     EpochEnd,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.conformance import Differences, Matcher
+    from rlstep_hooks.report import Ending
 
 _SEVERITIES = ("error", "warning", "info")
 
@@ -338,9 +340,13 @@ class Judge:
         if schedule is not None:
             not_evaluated |= schedule.not_evaluated
         not_evaluated |= {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
+        ending = _ending(self._ended)
+        broken_off = self._broken_off(ending)
+        if broken_off:
+            not_evaluated["end"] = broken_off
         return Report(
             run=self._run.run if self._run else "",
-            verdict=self.verdict,
+            verdict="NOT_EVALUATED" if broken_off and self.verdict == "PASS" else self.verdict,
             findings=findings,
             counts=self.counts,
             schedule=schedule,
@@ -348,8 +354,24 @@ class Judge:
             lags=self._lag_values(),
             not_evaluated=not_evaluated,
             complete=self._ended is not None and self._ended.status == "completed",
+            ending=ending,
+            error=self._ended.error if self._ended is not None else "",
             updates_before=self._run.start_updates if self._run else 0,
+            start=self._run.facts.get("position", {}) if self._run else {},
         )
+
+    def _broken_off(self, ending: Ending) -> str:
+        """Why a run that did not come to its end cannot pass; empty for one that can.
+
+        What a user interrupts is judged as far as it came, if it came to an update at all. An exception is nobody's plan: what
+        should have followed was not observed.
+        """
+        if ending == "raised":
+            assert self._ended is not None
+            return f"training raised {self._ended.error}"
+        if ending == "interrupted" and not self._counts["updates"]:
+            return "training was interrupted before its first update"
+        return ""
 
     def summary(self) -> Summary:
         """What a report would say of the run so far, in short: some microseconds instead of a walk through all rules."""
@@ -394,6 +416,16 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     Unobserved: Judge._observe_unobserved,
     RunEnded: Judge._observe_end,
 }
+
+
+def _ending(ended: RunEnded | None) -> Ending:
+    """How training ended, as far as its record says."""
+    if ended is None:
+        return ""
+    if ended.status == "completed":
+        return "stopped" if ended.stopped else "completed"
+    kind = ended.error.partition(":")[0]
+    return "interrupted" if INTERRUPTED in kind else "raised"
 
 
 def _age(rollout: Rollout) -> int | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.events import AnyEvent
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.report import Report, Verdict
 
 MOST_NAMED = 20
 """Damaged files that are named; of a thousand, the first are enough."""
@@ -88,6 +88,9 @@ def _report(folder: Path, found: list[Record]) -> Report:
         report = merge_ranks(report, folder, judge.run, wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")
+        # The process was killed, or it still trains: what was planned and is not here was not observed.
+        verdict: Verdict = "FAIL" if report.verdict == "FAIL" else "NOT_EVALUATED"
+        report = msgspec.structs.replace(report, ending="cut", verdict=verdict)
     if problems:
         report = msgspec.structs.replace(
             report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:MOST_NAMED])}

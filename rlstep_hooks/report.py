@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from rlstep_hooks.schedule import Schedule
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
+Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
+"""How training ended: not yet; as it should; early, because something asked for it; by the user; with an exception; or without a
+word in its record, because the process was killed or still runs."""
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -20,6 +27,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     microbatch: int | None = None
     epoch: int | None = None
     rank: int | None = None
+    resumed: bool = False
+    """Whether micro-batches are counted from a resume, which nobody numbers before it; rollouts and updates never are."""
 
     def __str__(self) -> str:
         parts = [
@@ -33,7 +42,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
             )
             if value is not None
         ]
-        return ", ".join(parts) or "the whole run"
+        since = " since the resume" if self.resumed and self.microbatch is not None else ""
+        return ", ".join(parts) + since or "the whole run"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,6 +58,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str
     fix: str
     occurrences: int = 1
+    rollouts: tuple[int, ...] = ()
+    """Rollouts in which it was seen, each once, in the order of sight; the first `LISTED_ROLLOUTS` of them."""
     deviation: str = ""
     """Name of the known deviation of the framework that explains it."""
 
@@ -60,8 +72,47 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             f"  fix: {self.fix}",
         ]
         if self.occurrences > 1:
-            lines.insert(3, f"  seen {self.occurrences} times; this is the first")
+            lines.insert(3, f"  seen {self.repeated}; this is the first")
         return "\n".join(lines)
+
+    @property
+    def repeated(self) -> str:
+        """How often it was seen and where: "5 times, in rollouts 2 to 4 and 7"; empty for what was seen once."""
+        if self.occurrences == 1:
+            return ""
+        if not self.rollouts:
+            return f"{self.occurrences} times"
+        several = "rollouts" if len(self.rollouts) > 1 else "rollout"
+        more = " and later ones" if len(self.rollouts) == LISTED_ROLLOUTS else ""
+        return f"{self.occurrences} times, in {several} {_ranges(self.rollouts, last='' if more else ' and ')}{more}"
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """What it has in common with another finding of the same fault: its code, and its difference without the numbers."""
+        return self.code, kind_of(self.expected), kind_of(self.observed)
+
+
+LISTED_ROLLOUTS = 64
+"""Rollouts that a finding lists at most."""
+
+_NUMBERS = re.compile(r"\d\S*(?: [a-z-]+)?")
+
+
+def kind_of(text: str) -> str:
+    """A text without its numbers and what they count: "3 updates behind" is of the kind of "1 update behind"."""
+    return _NUMBERS.sub("#", text)
+
+
+def _ranges(numbers: Sequence[int], *, last: str) -> str:
+    """Numbers in words, those in a row together: "2 to 4, 7 and 9"."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    words = [str(low) if low == high else f"{low}{' to ' if high > low + 1 else ', '}{high}" for low, high in ranges]
+    return last.join([", ".join(words[:-1]), words[-1]]) if last and len(words) > 1 else ", ".join(words)
 
 
 class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,10 +123,19 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     verdict: Verdict
     checks: int = 0
     """How often the rule compared something."""
+    out_of: int = 0
+    """How often it should have, where it could not look at all of it; 0 where it could."""
+    note: str = ""
+    """What its checks rest on, where that is less than its title says."""
     reason: str = ""
     """Why it was not evaluated."""
     idle: bool = False
     """Whether that is only because the run never did what the rule looks at."""
+
+    @property
+    def coverage(self) -> str:
+        """How much it could look at, where that is not all: "24 of 32"."""
+        return f"{self.checks} of {self.out_of}" if self.out_of else ""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,8 +178,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was not judged: a rule code, a quantity or a topic, with the reason."""
     complete: bool = False
     """Whether training came to its end; False for a killed or still running one."""
+    ending: Ending = ""
+    """How training ended."""
+    error: str = ""
+    """Type and text of the exception that ended training; empty where none did."""
     updates_before: int = 0
     """Updates made before this run, which a resumed one goes on from; the plan is that of both."""
+    start: dict[str, Any] = {}
+    """Where in its plan the run began; empty at the beginning."""
     processes: int = 1
 
     def to_json(self, *, indent: int = 2) -> str:
@@ -131,6 +197,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def fails(self, *, strict: bool) -> bool:
         """Whether the run counts as failed: an error, or with `strict` also a warning."""
         return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
+
+    def exit_status(self, *, strict: bool) -> int:
+        """The exit status that says what became of the run: 0 passed, 1 failed, 2 not evaluated (a run that broke off is)."""
+        if self.fails(strict=strict):
+            return 1
+        return 2 if self.verdict == "NOT_EVALUATED" else 0
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from rlstep_hooks.conformance import observed_lag
 from rlstep_hooks.events import Measured, MicroBatch, Rollout, RunStarted, Update
 from rlstep_hooks.schedule import Schedule
+from rlstep_hooks.timeline import position_of, rollouts_before
 
 if TYPE_CHECKING:
     from rlstep_hooks.events import AnyEvent
@@ -84,9 +84,8 @@ class Tally:
 
 def _rollouts_before(started: RunStarted) -> int:
     """Rollouts of the plan that were over when the run began."""
-    stated = started.facts.get("position", {}).get("rollouts")
-    if isinstance(stated, int):
-        return stated
-    if started.schedule is None or not started.schedule.updates_per_rollout:
+    schedule = started.schedule
+    if schedule is None:
         return 0
-    return int(Fraction(started.start_updates) / started.schedule.updates_per_rollout)
+    stated = started.facts.get("position", {"updates": started.start_updates, "version": started.start_updates})
+    return rollouts_before(schedule, position_of(schedule, stated))

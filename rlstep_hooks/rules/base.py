@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from rlstep_hooks.events import MicroBatch, Update
-from rlstep_hooks.report import Finding, RuleOutcome, Severity, Where
+from rlstep_hooks.report import LISTED_ROLLOUTS, Finding, RuleOutcome, Severity, Verdict, Where, kind_of
 from rlstep_hooks.rules.precision import precision_class
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Progress:
         self.applied = 0
         self.evaluations = 0
         self.epoch = 0
+        self.first_epoch = 0
+        """The data epoch in which the run began."""
         self.place: Place = (0, self.update, 0)
         """Where the run stands."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
@@ -91,6 +93,7 @@ class Progress:
             update=self.update if update is None else update,
             microbatch=microbatch,
             epoch=self._epoch(self.epoch),
+            resumed=self.resumed and microbatch is not None,
         )
 
     def where_at(self, place: Place, event: Rollout | MicroBatch | Update) -> Where:
@@ -102,6 +105,7 @@ class Progress:
             update=event.index if isinstance(event, Update) and of_policy else update,
             microbatch=event.index if isinstance(event, MicroBatch) else None,
             epoch=self._epoch(epoch),
+            resumed=self.resumed and isinstance(event, MicroBatch),
         )
 
     def _epoch(self, epoch: int) -> int | None:
@@ -109,7 +113,7 @@ class Progress:
 
     def begin(self, *, rollouts: int, epoch: int) -> None:
         """Begin where a run, which may be resumed, begins."""
-        self.rollouts, self.epoch = rollouts, epoch
+        self.rollouts, self.epoch, self.first_epoch = rollouts, epoch, epoch
         self.place = rollouts, self.update, epoch
 
     def end_epoch(self, epoch: int) -> None:
@@ -156,11 +160,29 @@ def _forget_older_half(waiting: dict[Any, Any]) -> None:
         del waiting[index]
 
 
+KINDS = 16
+"""Findings of one rule that are told apart, at most; further ones count as repetitions of the last."""
+
+
 class _Reported(msgspec.Struct):
     finding: Finding
     found_at: int
     """Events judged when it was found."""
-    occurrences: int = 1
+    occurrences: int = 0
+    rollouts: list[int] = []
+    """Rollouts that it was seen in, each once."""
+
+    def count(self, where: Where) -> None:
+        """Count one occurrence."""
+        self.occurrences += 1
+        rollouts = self.rollouts
+        if where.rollout is not None and len(rollouts) < LISTED_ROLLOUTS and where.rollout not in rollouts[-1:]:
+            rollouts.append(where.rollout)
+
+    def result(self) -> Finding:
+        """The finding with all its occurrences."""
+        rollouts = tuple(dict.fromkeys(self.rollouts)) if self.occurrences > 1 else ()
+        return msgspec.structs.replace(self.finding, occurrences=self.occurrences, rollouts=rollouts)
 
 
 class Rule:
@@ -174,14 +196,20 @@ class Rule:
     compares: ClassVar[tuple[type, ...]] = ()
     """Events whose match with the plan is a check of this rule."""
     nothing_seen: ClassVar[str] = "the run showed nothing that this rule compares"
-    """The reason for NOT EVALUATED when the rule never compared anything."""
+    """The reason for NOT EVALUATED when the run never did what the rule looks at."""
+    cannot_see: ClassVar[str] = "what this rule compares was not observed"
+    """The reason for NOT EVALUATED when the run did that, and none of it could be looked at."""
+    optional: ClassVar[bool] = False
+    """Whether a run may have nothing at all of what the rule looks at, without anything being overlooked."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.schedule = progress.schedule
         self.checks = 0
+        self.unseen = 0
+        """Events that this rule is about and could not look at."""
         self.disabled = ""
-        self._reported: dict[str, _Reported] = {}
+        self._reported: dict[tuple[str, str, str], _Reported] = {}
 
     def fail(
         self,
@@ -194,14 +222,18 @@ class Rule:
         severity: Severity | None = None,
         variant: str = "",
     ) -> Finding | None:
-        """Report a finding; a repetition of the same variant is only counted.
+        """Report a finding. A repetition is only counted: the same variant, and the same difference but for its numbers.
 
         Returns:
-            The finding, if it is the first of its variant.
+            The finding, if it is the first of its kind.
         """
-        reported = self._reported.get(variant)
+        where = where or self.progress.where()
+        kind = variant, kind_of(expected), kind_of(observed)
+        if kind not in self._reported and len(self._reported) >= KINDS:
+            kind = next(reversed(self._reported))
+        reported = self._reported.get(kind)
         if reported is not None:
-            reported.occurrences += 1
+            reported.count(where)
             return None
         finding = Finding(
             code=self.code,
@@ -209,11 +241,12 @@ class Rule:
             title=self.title,
             expected=expected,
             observed=observed,
-            where=where or self.progress.where(),
+            where=where,
             why=why,
             fix=fix,
         )
-        self._reported[variant] = _Reported(finding, self.progress.events)
+        reported = self._reported[kind] = _Reported(finding, self.progress.events)
+        reported.count(where)
         return finding
 
     def replace(self, before: Finding, after: Finding) -> None:
@@ -224,9 +257,7 @@ class Rule:
 
     def findings(self) -> list[tuple[int, Finding]]:
         """Findings so far, with the number of occurrences, each after the number of events at which it was found."""
-        return [
-            (r.found_at, msgspec.structs.replace(r.finding, occurrences=r.occurrences)) for r in self._reported.values()
-        ]
+        return [(reported.found_at, reported.result()) for reported in self._reported.values()]
 
     def outcome(self, matched: Counter[type]) -> RuleOutcome:
         """PASS, FAIL or NOT_EVALUATED with the reason.
@@ -234,19 +265,39 @@ class Rule:
         Args:
             matched: Events of each kind that came as planned.
         """
-        checks = self.checks + sum(matched[kind] for kind in self.compares)
+        checks = self.checked(matched)
+        verdict: Verdict = "PASS"
         if any(r.finding.severity != "info" for r in self._reported.values()):
-            return RuleOutcome(code=self.code, title=self.title, verdict="FAIL", checks=checks)
-        if self.disabled or not checks:
-            return RuleOutcome(
-                code=self.code,
-                title=self.title,
-                verdict="NOT_EVALUATED",
-                checks=checks,
-                reason=self.disabled or self.nothing_seen,
-                idle=not self.disabled,
-            )
-        return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=checks)
+            verdict = "FAIL"
+        elif self.disabled or not checks:
+            verdict = "NOT_EVALUATED"
+        unknown = verdict == "NOT_EVALUATED"
+        return RuleOutcome(
+            code=self.code,
+            title=self.title,
+            verdict=verdict,
+            checks=checks,
+            out_of=checks + self.unseen if checks and self.unseen else 0,
+            note=self.note() if checks else "",
+            reason=self.disabled or self.reason() if unknown else "",
+            idle=unknown and not self.disabled and self.absent(),
+        )
+
+    def checked(self, matched: Counter[type]) -> int:
+        """How often the rule compared something."""
+        return self.checks + sum(matched[kind] for kind in self.compares)
+
+    def absent(self) -> bool:
+        """Whether the run never did what the rule looks at, as far as the rule knows."""
+        return self.optional or not self.unseen
+
+    def reason(self) -> str:
+        """Why nothing was compared."""
+        return self.nothing_seen if self.absent() else self.cannot_see
+
+    def note(self) -> str:
+        """What the checks rest on, where that is less than the title says."""
+        return ""
 
     # Handlers. The judge calls only those that a subclass overrides.
 
