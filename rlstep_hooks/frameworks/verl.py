@@ -6,4 +6,6 @@ import os as _os
 
 # verl itself imports this module, under this name, to ask for an audit; every other import attaches nothing.
 if __name__ in _os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","):
-    pass
+    from rlstep_hooks.systems.verl.observe.plugin import activate
+
+    activate()
