@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlstep_hooks.readers.launch_plan import Options
+    from rlstep_hooks.systems.launches import Options
 
 _DESCRIPTION = (
     "A flight recorder and a referee for RL post-training. Exit status: 0 pass, 1 findings, 2 the tool could not do it."
@@ -128,7 +128,9 @@ def _add_run(verbs: _Verbs) -> None:
         "--copy-to", metavar="URL", help="a remote folder that gets copies of the records, such as s3://bucket/runs"
     )
     _add_launch_options(run)
-    run.add_argument("--strict", action="store_true", help="exit with 1 if the audit found something, with 2 if it could not judge")
+    run.add_argument(
+        "--strict", action="store_true", help="exit with 1 if the audit found something, with 2 if it could not judge"
+    )
 
 
 def _folder(place: str) -> Path:
@@ -137,7 +139,7 @@ def _folder(place: str) -> Path:
     Raises:
         argparse.ArgumentTypeError: It is a URL.
     """
-    from rlstep_hooks.ledger import is_url
+    from rlstep_hooks.record.ledger import is_url
 
     if is_url(place):
         raise argparse.ArgumentTypeError("a run records in a folder of its machine; --copy-to takes a URL")
@@ -231,7 +233,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _report(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import report
-    from rlstep_hooks.ledger import is_url
+    from rlstep_hooks.record.ledger import is_url
 
     def show(folder: Path) -> int:
         return report.show(
@@ -239,7 +241,7 @@ def _report(given: argparse.Namespace) -> int:
         )
 
     if is_url(given.folder):
-        from rlstep_hooks.remote import RemoteError, fetched
+        from rlstep_hooks.record.remote import RemoteError, fetched
 
         if given.follow:
             print("rlstep: only a folder of this machine can be followed", file=sys.stderr)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
 from rlstep_hooks.cli.ray_job import advice
-from rlstep_hooks.injection import environment
-from rlstep_hooks.ledger import record_files, records
+from rlstep_hooks.record.ledger import record_files, records
+from rlstep_hooks.systems.injection import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from rlstep_hooks.readers.launch_plan import Options
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.systems.launches import Options
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that the command gets when this process gets them."""
@@ -110,7 +110,7 @@ class _Watching:
 
     def _watch(self) -> None:
         from rlstep_hooks.cli.watch import Watch  # while the command starts, not before
-        from rlstep_hooks.following import INTERVAL
+        from rlstep_hooks.judge.following import INTERVAL
 
         ahead = self._plan.wait(0) if self._told else None
         watch = Watch(self._folder, self._before, ahead.schedule if ahead is not None else None)
@@ -179,8 +179,8 @@ def _report(folder: Path, before: set[str], status: int, *, strict: bool) -> int
     """Print the report of each new run, after the command ended with `status`; the exit status that they call for."""
     from rich.console import Console
 
-    from rlstep_hooks.render.console import verdict_block
-    from rlstep_hooks.replay import report_of
+    from rlstep_hooks.judge.replay import report_of
+    from rlstep_hooks.show.console import verdict_block
 
     console = Console(stderr=True)
     console.print()  # what the command wrote last may be a bar without its end
@@ -209,7 +209,7 @@ def _whose(report: Report, number: int, count: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from rlstep_hooks.render.console import plan_table
+    from rlstep_hooks.show.console import plan_table
 
     head = Text(f"training {number} of {count}: run {report.run}", style="bold underline")
     return Group(head, plan_table(report.schedule)) if report.schedule is not None else head
