@@ -48,7 +48,8 @@ def show(fault: str | None, log_dir: Path | None) -> int:
         )
     if fault is None:
         console.print("`rlstep demo --fault regenerate_every_step` shows the same run broken", highlight=False)
-    return report.exit_status(strict=False)
+    status: int = report.exit_status(strict=False)
+    return status
 
 
 def _train(console: Console, scratch: Path, fault: Any, log_dir: Path | None) -> Any:

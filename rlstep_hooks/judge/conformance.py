@@ -208,11 +208,14 @@ class Conformance:
         held, self._held = self._held, None
         if held is None:
             return []
+        ended_by_wish = isinstance(event, RunEnded) and (event.status == "raised" or event.stopped)
         if isinstance(held.observed, WeightSync):
-            followed = isinstance(event, MicroBatch | Update | Refresh)
-            return [msgspec.structs.replace(held, aspect="early")] if followed else [held]
+            if isinstance(event, WeightSync):  # it decides nothing
+                self._held = held
+                return []
+            early = isinstance(event, MicroBatch | Update | Refresh) or ended_by_wish
+            return [msgspec.structs.replace(held, aspect="early")] if early else [held]
         if isinstance(event, RunEnded):
-            ended_by_wish = event.status == "raised" or event.stopped
             return [] if ended_by_wish else [msgspec.structs.replace(held, observed=event)]
         return [held]
 

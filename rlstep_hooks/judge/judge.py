@@ -10,7 +10,7 @@ import msgspec
 
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
 from rlstep_hooks.judge.deviations import Deviation, Evidence, explain, known_deviations
-from rlstep_hooks.judge.report import Counts, LagValues, Report, RuleOutcome, Summary
+from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, RuleOutcome, Summary
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Place, Progress, Rule, disabled
 from rlstep_hooks.judge.timeline import position_of
@@ -215,8 +215,7 @@ class Judge:
         schedule = event.schedule
         self._progress = Progress(schedule, event)
         self._deviations = known_deviations(schedule.framework, schedule.version)
-        stated = event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
-        start = position_of(schedule, stated)
+        start = position_of(schedule, _start(event))
         self._conformance = conformance = matcher(schedule, start)
         self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
         self._rules = [rule(self._progress) for rule in RULES]
@@ -358,7 +357,7 @@ class Judge:
             ending=ending,
             error=self._ended.error if self._ended is not None else "",
             updates_before=self._run.start_updates if self._run else 0,
-            start=self._run.facts.get("position", {}) if self._run else {},
+            start=_start(self._run) if self._run else {},
         )
 
     def _broken_off(self, ending: Ending) -> str:
@@ -419,6 +418,14 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
 }
 
 
+def _start(event: RunStarted) -> dict[str, Any]:
+    """Where in its plan a run began, in its plain form."""
+    stated: dict[str, Any] = event.facts.get(
+        "position", {"updates": event.start_updates, "version": event.start_updates}
+    )
+    return stated
+
+
 def _ending(ended: RunEnded | None) -> Ending:
     """How training ended, as far as its record says."""
     if ended is None:
@@ -435,8 +442,10 @@ def _age(rollout: Rollout) -> int | None:
     return None if sampler is None or sampler < 0 else rollout.policy_version - sampler
 
 
-def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: int) -> Report:
-    """A report with what the comparison of processes added."""
+def merge_findings(
+    report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: list[str]
+) -> Report:
+    """A report with what the comparison of processes, of these names, added."""
     merged = sorted([*report.findings, *findings], key=lambda finding: _SEVERITIES.index(finding.severity))
     verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
     unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
@@ -446,5 +455,6 @@ def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleO
         findings=merged,
         rules=[*report.rules, *outcomes],
         not_evaluated=report.not_evaluated | unknown,
-        processes=processes,
+        processes=len(processes),
+        process_names=tuple(processes[:NAMED_PROCESSES]) if len(processes) > 1 else (),
     )

@@ -8,6 +8,7 @@ import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.events import to_json
 
 Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
 """How training ended: not yet; as it should; early, because something asked for it; by the user; with an exception; or without a
@@ -63,6 +64,10 @@ class LagValues(msgspec.Struct, frozen=True, kw_only=True):
     clipped: float | None = None
 
 
+NAMED_PROCESSES = 8
+"""Processes that a report names at most."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement of one run."""
 
@@ -86,12 +91,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     start: dict[str, Any] = {}
     """Where in its plan the run began; empty at the beginning."""
     processes: int = 1
+    """Processes that recorded."""
+    process_names: tuple[str, ...] = ()
+    """What they are, where there are several: the first `NAMED_PROCESSES` of them."""
 
     def to_json(self, *, indent: int = 2) -> str:
-        """The report as JSON. Whole numbers are numbers, other fractions text such as "1/2", the unknown null."""
-        from rlstep_hooks.record.events import to_json  # events hold findings, so they import this module
+        """The report as JSON, with what became of each link of the run. Whole numbers are numbers, other fractions text such as
+        "1/2", the unknown null."""
+        from rlstep_hooks.judge.links import links_of  # links are told of a report
 
-        return to_json(self, indent=indent).decode()
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return to_json(fields | {"links": links_of(self)}, indent=indent).decode()
 
     def fails(self, *, strict: bool) -> bool:
         """Whether the run counts as failed: an error, or with `strict` also a warning."""

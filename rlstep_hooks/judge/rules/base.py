@@ -162,7 +162,7 @@ def _forget_older_half(waiting: dict[Any, Any]) -> None:
 
 
 KINDS = 16
-"""Findings of one rule that are told apart, at most; further ones count as repetitions of the last."""
+"""Findings of one variant that are told apart, at most; further ones count as repetitions of the last."""
 
 
 class _Reported(msgspec.Struct):
@@ -173,9 +173,13 @@ class _Reported(msgspec.Struct):
     rollouts: list[int] = []
     """Rollouts that it was seen in, each once."""
 
+    latest: int | None = None
+    """The latest of them."""
+
     def count(self, where: Where) -> None:
         """Count one occurrence."""
         self.occurrences += 1
+        self.latest = where.rollout
         rollouts = self.rollouts
         if where.rollout is not None and len(rollouts) < LISTED_ROLLOUTS and where.rollout not in rollouts[-1:]:
             rollouts.append(where.rollout)
@@ -210,7 +214,7 @@ class Rule:
         self.unseen = 0
         """Events that this rule is about and could not look at."""
         self.disabled = ""
-        self._reported: dict[tuple[str, str, str], _Reported] = {}
+        self._reported: dict[tuple[str, str, str, str], _Reported] = {}
 
     def fail(
         self,
@@ -222,18 +226,22 @@ class Rule:
         where: Where | None = None,
         severity: Severity | None = None,
         variant: str = "",
+        degree: str = "",
     ) -> Finding | None:
-        """Report a finding. A repetition is only counted: the same variant, and the same difference but for its numbers.
+        """Report a finding, or count it as a repetition of one.
+
+        A repetition has the same variant, and the same difference but for its numbers and in the same degree. So has what else
+        is seen in the same rollout: other sides of one fault.
 
         Returns:
             The finding, if it is the first of its kind.
         """
         where = where or self.progress.where()
-        kind = variant, kind_of(expected), kind_of(observed)
-        if kind not in self._reported and len(self._reported) >= KINDS:
-            kind = next(reversed(self._reported))
-        reported = self._reported.get(kind)
+        kind = variant, degree, kind_of(expected), kind_of(observed)
+        reported = self._reported.get(kind) or self._other_side(variant, where)
         if reported is not None:
+            if len(self._reported) < 4 * KINDS:
+                self._reported[kind] = reported
             reported.count(where)
             return None
         finding = Finding(
@@ -250,6 +258,12 @@ class Rule:
         reported.count(where)
         return finding
 
+    def _other_side(self, variant: str, where: Where) -> _Reported | None:
+        """What a finding of a new kind is another side of; None where it is a fault of its own."""
+        known = [reported for (of, *_), reported in self._reported.items() if of == variant]
+        same = (reported for reported in known if reported.latest == where.rollout)
+        return next(same, known[-1] if len(known) >= KINDS else None)
+
     def replace(self, before: Finding, after: Finding) -> None:
         """Put an explained finding in the place of a bare one."""
         for reported in self._reported.values():
@@ -258,7 +272,8 @@ class Rule:
 
     def findings(self) -> list[tuple[int, Finding]]:
         """Findings so far, with the number of occurrences, each after the number of events at which it was found."""
-        return [(reported.found_at, reported.result()) for reported in self._reported.values()]
+        distinct = {id(reported): reported for reported in self._reported.values()}
+        return [(reported.found_at, reported.result()) for reported in distinct.values()]
 
     def outcome(self, matched: Counter[type]) -> RuleOutcome:
         """PASS, FAIL or NOT_EVALUATED with the reason.

@@ -428,7 +428,6 @@ class WindowSize(Rule):
                 if more
                 else "look for gradients that were cleared, or an accumulation setting changed, within the window"
             ),
-            variant="more" if more else "fewer",
         )
 
 

@@ -83,7 +83,7 @@ class RatioAtLagZero(Rule):
             expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
             observed=f"mean {mean:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
             where=self.progress.where_at(place, event),
-            variant=how_far(mean, tolerance),
+            degree=how_far(mean, tolerance),
             why=cause + "; every later ratio is off by as much",
             fix=(
                 "set the model's dropout probabilities to 0 (the trainer may have a setting for it, such as disable_dropout)"

@@ -171,7 +171,7 @@ class SamplerGap(Rule):
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=f"mean {values.sampler_gap_mean:.3g}, max {values.sampler_gap_max or 0.0:.3g}",
             where=self.progress.where_at(place, event),
-            variant=how_far(values.sampler_gap_mean, tolerance),
+            degree=how_far(values.sampler_gap_mean, tolerance),
             why="at the same policy version engine and trainer should give nearly the same log-probs",
             fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
         )

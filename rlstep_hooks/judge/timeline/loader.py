@@ -47,7 +47,7 @@ class LoaderPosition(msgspec.Struct, frozen=True, kw_only=True):
 
     def rollouts(self, schedule: Schedule) -> int:
         """Rollouts made by now; one that is to be generated again is not."""
-        if schedule.microbatches_per_epoch is None:
+        if schedule.microbatches_per_epoch is None or not (self.epoch or self.epoch_microbatches):
             made = self.updates * schedule.window + self.window
         else:
             made = self.epoch * schedule.microbatches_per_epoch + self.epoch_microbatches
