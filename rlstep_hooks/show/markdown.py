@@ -147,14 +147,13 @@ def _lags(report: Report) -> list[str]:
 
 def _links(report: Report) -> list[str]:
     """What became of each link of the run, and how much of it was looked at."""
-    states = [
-        [escaped(link.name), link.state, escaped(", ".join(link.codes) or link.note)]
-        for link in links_of(report)
-        if link.state not in ("absent", "not observed")
-    ]
-    lines = ["", "#### What was shown", "", *table(["", "", ""], states)] if states else []
-    parts = in_part(report)
-    return [*lines, "", *(f"- in part: {escaped(text)}" for text in parts)] if parts else lines
+    lines = []
+    for link in links_of(report):
+        if link.state not in ("absent", "not observed"):
+            more = ", ".join(link.codes) or link.note
+            lines.append(f"- {escaped(link.name)}: {link.state}" + (f" ({escaped(more)})" if more else ""))
+    lines += [f"- in part: {escaped(text)}" for text in in_part(report)]
+    return ["", "#### What was shown", "", *lines] if lines else []
 
 
 def _not_evaluated(report: Report) -> list[str]:
