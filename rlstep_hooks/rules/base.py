@@ -156,6 +156,27 @@ def _forget_older_half(waiting: dict[Any, Any]) -> None:
         del waiting[index]
 
 
+class RolloutsWithSignal:
+    """The latest training rollouts whose advantages are known to differ from 0, by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, None] = {}
+        self.any = False
+        """Whether there ever was one."""
+
+    def add(self, values: RolloutValues, event: Rollout, place: Place) -> None:
+        """Look at the numbers of a rollout."""
+        if event.purpose == "training" and values.max_abs_advantage:
+            self.any = True
+            self.numbers[place[0] - 1] = None
+            if len(self.numbers) > RECENT_UPDATES:
+                del self.numbers[next(iter(self.numbers))]
+
+    def forget_to(self, number: int) -> None:
+        """Forget this rollout and those before it."""
+        self.numbers = {later: None for later in self.numbers if later > number}
+
+
 class _Reported(msgspec.Struct):
     finding: Finding
     found_at: int

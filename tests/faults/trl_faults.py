@@ -522,6 +522,55 @@ def optimizer_of_copied_weights(trainer: Any) -> None:
     trainer.optimizer = torch.optim.AdamW(copies, lr=trainer.args.learning_rate)
 
 
+@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0))
+def optimizer_with_tensors_of_another_model(trainer: Any) -> None:
+    """The same mistake, named by its cause."""
+    optimizer_of_copied_weights(trainer)
+
+
+@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0))
+def layer_left_out_of_the_optimizer(trainer: Any) -> None:
+    """Parameters are picked by name, and a layer that costs gradients is in no group."""
+    picked = [value for name, value in trainer.model.named_parameters() if "layers.1" not in name]
+    trainer.optimizer = torch.optim.AdamW(picked, lr=trainer.args.learning_rate)
+
+
+def zero_gradients(trainer: Any) -> None:
+    """Zero all gradients right before each step, as a "clean start" in the wrong place does."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        model.zero_grad()
+
+    on(trainer, "on_pre_optimizer_step", zero)
+
+
+@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0))
+def gradients_zeroed_before_the_step(trainer: Any) -> None:
+    """Nothing is ever learned, and every count is right."""
+    zero_gradients(trainer)
+
+
+@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0), settings={**REUSED, "weight_decay": 0.1})
+def only_weight_decay_moves_the_weights(trainer: Any) -> None:
+    """The same, where the optimizer's decay still changes the weights."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        model.zero_grad(set_to_none=False)
+
+    on(trainer, "on_pre_optimizer_step", zero)
+
+
+@fault(
+    report="OpenRLHF#1297",
+    code="RLS310",
+    where=Where(rollout=0, update=1, microbatch=2),
+    where_016=Where(update=1, microbatch=2),
+)
+def ratio_never_leaves_one(trainer: Any) -> None:
+    """The same without decay: the policy after the updates is the policy before them."""
+    zero_gradients(trainer)
+
+
 @fault(report="SkyRL#1680", code="RLS404", where=Where(update=5))
 def weights_overwritten_between_updates(trainer: Any) -> None:
     """A weight sync writes an average back into the policy itself after the fifth update."""
