@@ -339,6 +339,12 @@ def buffer_refreshed_after_each_update(trainer: Any) -> None:
     on(trainer, "on_step_end", refresh)
 
 
+@fault(report="verifiers PR#320", code="RLS310", where=Where(update=1, microbatch=2))
+def old_log_probs_follow_the_policy(trainer: Any) -> None:
+    """The same mistake, seen on whole rollouts and whatever the weights did."""
+    buffer_refreshed_after_each_update(trainer)
+
+
 @fault(
     report="rllm#111",
     code="RLS302",
@@ -558,17 +564,6 @@ def only_weight_decay_moves_the_weights(trainer: Any) -> None:
         model.zero_grad(set_to_none=False)
 
     on(trainer, "on_pre_optimizer_step", zero)
-
-
-@fault(
-    report="OpenRLHF#1297",
-    code="RLS310",
-    where=Where(rollout=0, update=1, microbatch=2),
-    where_016=Where(update=1, microbatch=2),
-)
-def ratio_never_leaves_one(trainer: Any) -> None:
-    """The same without decay: the policy after the updates is the policy before them."""
-    zero_gradients(trainer)
 
 
 @fault(report="SkyRL#1680", code="RLS404", where=Where(update=5))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.conformance import observed_lag
-from rlstep_hooks.judge.rules.base import RECENT_UPDATES, RolloutsWithSignal, Rule
+from rlstep_hooks.judge.rules.base import RECENT_UPDATES, RolloutsWithSignal, Rule, remember
 from rlstep_hooks.judge.timeline import ExpectedRefresh
 from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout
 
@@ -168,7 +167,7 @@ class RatioNeverMoves(Rule):
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
-        self._rates: OrderedDict[int, float] = OrderedDict()
+        self._rates: dict[int, float] = {}
         """By the version that an update made, its learning rate."""
         self._signal = RolloutsWithSignal()
         self._open: _AtLag | None = None
@@ -177,9 +176,7 @@ class RatioNeverMoves(Rule):
     def update(self, event: Update) -> Finding | None:
         """Remember the rate of an update."""
         if event.applied and event.learning_rate is not None:
-            self._rates[event.version] = event.learning_rate
-            if len(self._rates) > RECENT_UPDATES:
-                self._rates.popitem(last=False)
+            remember(self._rates, event.version, event.learning_rate)
         return None
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
