@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.readers import catalogue, launch_plan
-from rlstep_hooks.readers.launch_plan import Options, plan_launch, reading_of
-from rlstep_hooks.schedule import encode_fraction
+from rlstep_hooks.planning.schedule import encode_fraction
+from rlstep_hooks.systems import index, launches
+from rlstep_hooks.systems.launches import Options, plan_launch, reading_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,13 +231,13 @@ def collect() -> list[Case]:
     import pytest
 
     collector = Collector()
-    found = launch_plan.find_launch
+    found = launches.find_launch
 
     def seen(words: list[str], options: Options) -> Any:
         collector.see(words, options)
         return found(words, options)
 
-    launch_plan.find_launch = seen  # type: ignore[assignment]
+    launches.find_launch = seen  # type: ignore[assignment]
     try:
         folders = [
             str(TESTS / "golden"),
@@ -246,7 +246,7 @@ def collect() -> list[Case]:
         ]
         pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:randomly", *folders], plugins=[collector])
     finally:
-        launch_plan.find_launch = found
+        launches.find_launch = found
     cases = []
     for test, launch in collector.launches.values():
         said = answer(launch)
@@ -273,9 +273,10 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 def vocabulary(system: str) -> Vocabulary:
     """Settings that a system knows, and words and releases that its code names."""
-    reader = catalogue.reader_of(system)
-    module = sys.modules[type(reader).__module__]
-    text = Path(str(module.__file__)).read_text()
+    reader = index.reader_of(system)
+    home = Path(index.__file__).parent / system
+    files = sorted(home.glob("*.py")) if home.is_dir() else [home.with_suffix(".py")]
+    text = "".join(file.read_text() for file in files)
     literals = re.findall(r"\"([A-Za-z_][\w.]*)\"", text)
     releases = re.findall(r"\"(\d+\.\d+(?:\.\d+)?)\"", text)
     return Vocabulary(
@@ -301,8 +302,8 @@ def random_cases(seeds: list[Case], count: int) -> list[Case]:
         of_system[case.system].append(case.launch)
     systems = [system for system in of_system if system]
     cases: list[Case] = []
-    for index, system in enumerate(sorted(systems)):
-        wanted = count * (index + 1) // len(systems) - len(cases)
+    for number, system in enumerate(sorted(systems)):
+        wanted = count * (number + 1) // len(systems) - len(cases)
         cases += _of_system(rng, system, of_system[system], wanted)
     return cases
 
@@ -349,8 +350,8 @@ def changed(rng: random.Random, launch: Launch, known: Vocabulary) -> Launch:
 
 def _change_number(rng: random.Random, words: list[str], files: dict[str, str]) -> None:
     places: list[tuple[Any, int, re.Match[str]]] = []
-    for index, word in enumerate(words):
-        places += [(words, index, match) for match in _NUMBER.finditer(word)]
+    for place, word in enumerate(words):
+        places += [(words, place, match) for match in _NUMBER.finditer(word)]
     for name, text in files.items():
         places += [(files, name, match) for match in _NUMBER.finditer(text)]  # type: ignore[misc]
     if not places:

@@ -9,7 +9,7 @@ only at what they need. These forms look at their arguments themselves:
     known(x)              whether x can be known
     given(setting)        whether the launch sets it
     limited(x, limit)     min(x, limit); x where there is no limit, the limit where x is not known
-    nearest(x, test)      the whole numbers next to x, on both sides, for which the test holds, where `it` stands for the number: "64 or 128"
+    nearest(x, test)      the numbers next to x on both sides for which the test holds (`it` is the number): "64 or 128"
     unknown("reason")     what cannot be known
 """
 
@@ -19,12 +19,13 @@ import ast
 import math
 import re
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from rlstep_hooks.counting import countable
+from rlstep_hooks.planning.phases import equal_minibatches, minibatches_of
+from rlstep_hooks.planning.reading import multiples, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,7 +121,7 @@ _NODES = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parsed(text: str) -> ast.expr:
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -163,19 +164,19 @@ _LAZY = ("known", "limited")
 class _Compiler(ast.NodeTransformer):
     """Names become look-ups, `/` becomes exact, and the forms that look at their arguments themselves get them unevaluated."""
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return node if node.id == "it" else _look_up(node.id)
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         return _look_up(dotted(node))
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:  # noqa: N802
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         left, right = self.visit(node.left), self.visit(node.right)
         if isinstance(node.op, ast.Div):
             return ast.Call(ast.Name("divide_", ast.Load()), [left, right], [])
         return ast.BinOp(left, node.op, right)
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)
         name = node.func.id
         if name == "given":
@@ -205,10 +206,10 @@ class _Test(_Compiler):
     def __init__(self, local: Mapping[str, str]) -> None:
         self._local = local
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Name(self._local.get(node.id, node.id), ast.Load())
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         return ast.Name(self._local[dotted(node)], ast.Load())
 
 
@@ -238,35 +239,6 @@ def _copy(node: ast.expr) -> ast.expr:
 
 def _divide(left: Any, right: Any) -> Fraction:
     return Fraction(left) / Fraction(right)
-
-
-def nearest(value: int, valid: Callable[[int], bool], *, most: int = 1 << 22) -> str:
-    """The valid values next to `value` on both sides, for a message: "64 or 128"."""
-    below = next((v for v in range(value - 1, max(value - most, 0), -1) if valid(v)), None)
-    above = next((v for v in range(value + 1, min(2 * value, value + most) + 65) if valid(v)), None)
-    return " or ".join(str(v) for v in (below, above) if v is not None)
-
-
-def multiples(value: int, of: int) -> str:
-    """The multiples of `of` next to `value` on both sides."""
-    below, above = value // of * of, -(-value // of) * of
-    return " or ".join(str(v) for v in dict.fromkeys((below, above)) if v > 0)
-
-
-def slices(samples: int, size: int) -> tuple[int, ...]:
-    """Samples cut into mini-batches of `size`; a smaller last one is an update of its own."""
-    full, rest = divmod(samples, size)
-    return (size,) * countable(full) + ((rest,) if rest else ())
-
-
-def whole_slices(samples: int, size: int) -> tuple[int, ...]:
-    """Samples cut into mini-batches of `size`; what does not fill one is left out."""
-    return (size,) * countable(samples // size)
-
-
-def parts(samples: int, count: int) -> tuple[int, ...]:
-    """`count` mini-batches of the same size; what does not fill them is left out."""
-    return (samples // count,) * countable(count)
 
 
 def _known(value: Callable[[], Any]) -> bool:
@@ -308,9 +280,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quoted": repr,
     "join": lambda *texts: ", ".join(texts),
     "multiples": multiples,
-    "slices": slices,
-    "whole_slices": whole_slices,
-    "parts": parts,
+    "slices": lambda samples, size: minibatches_of(samples, size, keep=True),
+    "whole_slices": lambda samples, size: minibatches_of(samples, size, keep=False),
+    "parts": equal_minibatches,
     "known": _known,
     "limited": _limited,
     "unknown": _unknown,
@@ -361,19 +333,19 @@ class _Shown(ast.NodeTransformer):
             return node
         return self.visit(_copy(_parsed(step)))  # type: ignore[no-any-return]
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._name(node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         return self._name(node)
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         chosen = self._run(node.test)
         if isinstance(chosen, Unknown):
             return self.generic_visit(node)  # type: ignore[return-value]
         return self.visit(node.body if chosen else node.orelse)  # type: ignore[no-any-return]
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         if isinstance(node.op, ast.Or):
             for operand in node.values[:-1]:
                 if self._run(operand):
@@ -381,7 +353,7 @@ class _Shown(ast.NodeTransformer):
             return self.visit(node.values[-1])  # type: ignore[no-any-return]
         return self.generic_visit(node)  # type: ignore[return-value]
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)
         if node.func.id == "limited":
             value, limit = node.args
