@@ -133,7 +133,7 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     added: int = 0
     """Padding samples."""
     labels: tuple[tuple[int, int], ...] = ()
-    """Weight label of the engine -> samples that carry it. A label is what the framework gives the engine with each push."""
+    """Weight label of the engine -> samples that carry it. A label is what the framework gives the engine with each sync."""
     purpose: Purpose = "training"
 
 
@@ -203,7 +203,7 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
 
 
 class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
-    """Weights pushed to the rollout engine."""
+    """Weights synced to the rollout engine."""
 
     policy_version: int
     label: int | None = None
@@ -365,7 +365,7 @@ _NAMES = {
     "refresh": "old log-probs",
     "microbatch": "a micro-batch",
     "update": "an update",
-    "weight_sync": "a push of weights to the engine",
+    "weight_sync": "a weight sync",
     "epoch_end": "the end of the data epoch",
     "run_ended": "the end of training",
 }

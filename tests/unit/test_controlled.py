@@ -66,7 +66,7 @@ PLAN = phase_plan(
     reference_source="at_rollout",
     critic=phase_plan(world_size=2, samples=8, minibatches=(8,), microbatch=4),
 )
-"""Each rollout: reference, old log-probs, 1 update of the critic and 2 of the policy, a push; on 2 trainers."""
+"""Each rollout: reference, old log-probs, 1 update of the critic and 2 of the policy, a sync; on 2 trainers."""
 RUN = PhaseCase(schedule=PLAN)
 
 
@@ -377,7 +377,7 @@ def test_an_evaluation_between_rollouts_is_no_part_of_training() -> None:
     assert (report.counts.rollouts, report.counts.evaluation_rollouts) == (4, 1)
 
 
-def test_a_push_for_an_evaluation_is_no_part_of_the_plan_and_its_label_counts() -> None:
+def test_a_sync_for_an_evaluation_is_no_part_of_the_plan_and_its_label_counts() -> None:
     """Samples that the engine makes with it later have its version."""
     script = scripted_phases(RUN)
     syncs = [i for i, _, e in of_kind(Phase, script) if e.name == "sync"]  # type: ignore[attr-defined]

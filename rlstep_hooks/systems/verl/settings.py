@@ -125,7 +125,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     off_policy_threshold: int | None
     waits_for_stale: bool
     colocated_reward: bool
-    """Whether a reward model shares the engine's GPUs, so that validation pushes weights once more."""
+    """Whether a reward model shares the engine's GPUs, so that validation syncs weights once more."""
 
 
 def setting(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
