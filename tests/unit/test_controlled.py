@@ -284,7 +284,7 @@ def test_an_unreadable_line_ends_the_judging_of_the_order(tmp_path: Path, proces
     report = report_of(tmp_path)
     assert problems(report) == []
     assert report.verdict == "NOT_EVALUATED"
-    assert f"run.{process}.jsonl: line {number + 1} is no event" in report.not_evaluated["order"]
+    assert f"run.{process}.jsonl: line {number + 1} is not an event" in report.not_evaluated["order"]
 
 
 @settings(max_examples=100)
