@@ -22,7 +22,7 @@ class NoUpdate(Rule):
     """Training ended without a single update.
 
     What it checks:
-        A run that ends without an exception applied at least one optimizer step. A run resumed where its plan ends is a warning:
+        A run that ends without an exception applied at least one optimizer step, unless it is an evaluation by its own settings. A run resumed where its plan ends is a warning:
         the plan leaves it nothing to do.
 
     Why it matters:
@@ -39,7 +39,7 @@ class NoUpdate(Rule):
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Look at the updates of a completed run."""
-        if event.status != "completed":
+        if event.status != "completed" or self.progress.started.facts.get("evaluation_only"):
             return None
         self.checks += 1
         if self.progress.applied:
