@@ -178,6 +178,8 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     policy_version: int
     sampled_version: int | None = None
     """Oldest policy version among the rollouts of these samples."""
+    unknown: int = 0
+    """Samples under a name that no rollout has; only where the framework names its samples."""
     old_version: int | None = None
     """Version that computed the old log-probs used; None with `old_source` "detach" or where it cannot be seen."""
     old_source: Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"] = "at_rollout"

@@ -17,8 +17,8 @@ class NoUpdate(Rule):
     """Training ended without a single update.
 
     What it checks:
-        A run that ends without an exception applied at least one optimizer step, unless it is an evaluation by its own settings. A run resumed where its plan ends is a warning:
-        the plan leaves it nothing to do.
+        A run that ends without an exception applied at least one optimizer step, unless its settings make it an evaluation. A run
+        resumed where its plan ends is a warning: the plan leaves it nothing to do.
 
     Why it matters:
         It exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).

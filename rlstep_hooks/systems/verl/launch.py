@@ -341,7 +341,9 @@ def _notes(schedule: Schedule, config: Mapping[str, Any]) -> list[Note]:
         notes.append(Note("ignores", "trainer.val_only=True: verl validates once and ends, nothing is trained"))
         return notes
     if setting(config, "trainer.val_only", False):
-        notes.append(Note("ignores", "trainer.val_only has no effect where trainer.val_before_train=False: verl trains"))
+        notes.append(
+            Note("ignores", "trainer.val_only has no effect where trainer.val_before_train=False: verl trains")
+        )
     if schedule.updates_bound == "data_dependent":
         notes.append(
             Note(

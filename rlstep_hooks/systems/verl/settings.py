@@ -271,13 +271,12 @@ def _critic(
 
 
 def evaluates_only(config: Mapping[str, Any]) -> bool:
-    """Whether a run validates once and ends: `val_only` is read after the validation before training, and nowhere else (trainer_base.py 0.9.1:440,
-    ray_trainer.py:1447)."""
-    asked, validates = (setting(config, f"trainer.{name}", default) for name, default in _EVALUATION)
-    return bool(asked and validates)
+    """Whether a run validates once and ends.
 
+    `val_only` is read after the validation before training, and nowhere else (trainer_base.py 0.9.1:440, ray_trainer.py:1447).
+    """
+    return bool(setting(config, "trainer.val_only", False) and setting(config, "trainer.val_before_train", True))
 
-_EVALUATION = (("val_only", False), ("val_before_train", True))
 
 SHIPPED_AGENT_LOOPS = ("single_turn_agent", "tool_agent")
 """Agent loops that give one sample for each session (experimental/agent_loop 0.9.1)."""

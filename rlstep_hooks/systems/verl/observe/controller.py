@@ -207,7 +207,9 @@ class VerlController:
         self._own_loop = self._own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
 
     def _generated_v1(self, result: Any, args: Any) -> None:
-        real = [(key, tag) for key, tag in zip(result.keys, result.tags, strict=True) if not tag.get("is_padding", False)]
+        real = [
+            (key, tag) for key, tag in zip(result.keys, result.tags, strict=True) if not tag.get("is_padding", False)
+        ]
         prompts, self._submitted = self._submitted, 0
         plan = self.schedule
         due = None
