@@ -69,6 +69,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether reference log-probs were computed for it; None if the run ended before that was known."""
     groups_intact: bool | None = None
     """Whether each prompt's samples are complete and stand together; None if groups span processes."""
+    due: int | None = None
+    """Samples expected, if the data decide it; None if the plan does."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     digest: int = 0
@@ -132,6 +134,8 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Prompts submitted for it."""
     added: int = 0
     """Padding samples."""
+    due: int | None = None
+    """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
     purpose: Purpose = "training"
@@ -174,6 +178,8 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     policy_version: int
     sampled_version: int | None = None
     """Oldest policy version among the rollouts of these samples."""
+    unknown: int = 0
+    """Samples whose name no rollout has; 0 if the framework does not name samples."""
     old_version: int | None = None
     """Version that computed the old log-probs; None if `old_source` is "detach" or it cannot be observed."""
     old_source: Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"] = "at_rollout"
