@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.systems.declaration import System
     from rlstep_hooks.systems.reader import Reader
 
 
@@ -256,7 +257,7 @@ ENTRIES: tuple[Entry, ...] = (
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
-def reader_of(name: str) -> Reader:
+def reader_of(name: str) -> Reader | System:
     """The reader of a system.
 
     Raises:
@@ -267,7 +268,11 @@ def reader_of(name: str) -> Reader:
     home = f"rlstep_hooks.systems.{name}"
     spec = find_spec(home)
     observed_too = spec is not None and spec.submodule_search_locations is not None
-    reader: Reader = import_module(f"{home}.launch" if observed_too else home).READER
+    module = import_module(home)
+    if hasattr(module, "SYSTEM"):
+        system: System = module.SYSTEM
+        return system
+    reader: Reader = (import_module(f"{home}.launch") if observed_too else module).READER
     return reader
 
 

@@ -22,6 +22,7 @@ from rlstep_hooks.systems.reader import Request
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rlstep_hooks.systems.declaration import System
     from rlstep_hooks.systems.reader import Reader
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -254,7 +255,7 @@ def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
-def _gather(command: Command, reader: Reader, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
+def _gather(command: Command, reader: Reader | System, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
     """Settings of a command: its configuration files first, its arguments over them."""
     from rlstep_hooks.launch.yaml_file import read_config
 
@@ -270,7 +271,7 @@ def _gather(command: Command, reader: Reader, folder: Path) -> tuple[dict[str, S
     return {**base, **settings}, notes
 
 
-def _config_paths(settings: dict[str, Setting], loose: list[Token], reader: Reader) -> list[str]:
+def _config_paths(settings: dict[str, Setting], loose: list[Token], reader: Reader | System) -> list[str]:
     paths = [token.text for token in loose if token.text.endswith(CONFIGS) and not token.unknown]
     for name in reader.config_settings:
         setting = settings.get(name)
@@ -360,7 +361,7 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     )
 
 
-def _read(reader: Reader, request: Request) -> Reading:
+def _read(reader: Reader | System, request: Request) -> Reading:
     """What a reader makes of a launch; a plan too long to list is a `LaunchError` too."""
     try:
         return reader.read(request)
