@@ -84,9 +84,9 @@ quantities of `let`, `formulas` and `always`, and these:
 
 **Quantities** that become the Schedule are its fields: see `rlstep_hooks.planning.schedule.Schedule` for each. Needed are
 `prompts_per_rollout`, `samples_per_prompt` and `algorithm`; also, where the defaults are wrong: `reuse_epochs`,
-`samples_per_microbatch`, `samples_per_update`, `updates_per_rollout`, `minibatches`, `updates`, `remainder`, `old_logprob_source`, `lr_clock`, `lr_horizon`,
-`step_unit`, `frozen_rollouts`, `max_age` and the others. What is not declared, or is None, is derived (`planning.phases`). In a
-declaration there is one more: `loader`, what becomes of the rows:
+`samples_per_microbatch`, `samples_per_update`, `updates_per_rollout`, `minibatches`, `updates`, `remainder`,
+`old_logprob_source`, `lr_clock`, `lr_horizon`, `step_unit`, `frozen_rollouts`, `max_age` and the others. What is not declared, or is
+None, is derived (`planning.phases`). In a declaration there is one more: `loader`, what becomes of the rows:
 
     "drops"   the last rollout of a pass is dropped where the rows do not fill it
     "keeps"   it is smaller
