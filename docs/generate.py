@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shlex
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parent
 REPOSITORY = DOCS.parent
-WIDTH = "100"
+WIDTH = "96"
 """Columns of what is printed on a page."""
 
 # mkdocs' events
@@ -99,14 +99,14 @@ def printed(command: str) -> str:
     program, *words = shlex.split(command.replace("\\\n", " "))
     if program != "rlstep":
         raise PluginError(f"only rlstep is run while pages are built, not {program}")
-    stdout = io.StringIO()
-    with redirect_stdout(stdout), standing_in(DOCS / "launches"):
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output), standing_in(DOCS / "launches"):
         try:
             main(words)
         except SystemExit as end:
             if end.code not in (0, 1):
                 raise PluginError(f"`{command.strip()}` ended with status {end.code}") from None
-    return stdout.getvalue().rstrip()
+    return output.getvalue().rstrip()
 
 
 @contextmanager
@@ -181,6 +181,8 @@ def system_page(name: str) -> str:
     found = system_of(name)
     launch, options = example(name)
     plan = json.loads(printed(f"rlstep plan --json {options} {launch.name}"))
+    if any(finding["code"] == "RLS110" for finding in plan["findings"]):
+        raise PluginError(f"{launch.name} is refused")
     body = [
         f"# {found.title}\n",
         f"{summary(name)}\n",
