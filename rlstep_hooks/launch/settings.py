@@ -59,6 +59,10 @@ class Settings:
         self._defaults = defaults
         self._read: set[str] = set()
 
+    def add_defaults(self, more: Mapping[str, Any]) -> None:
+        """Add defaults that depend on the launch; they override the framework's."""
+        self._defaults = {**self._defaults, **more}
+
     # Look-up.
 
     def given(self, *names: str) -> Setting | None:
