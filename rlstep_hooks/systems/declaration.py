@@ -141,6 +141,16 @@ NOTHING: Any = _Nothing()
 """The default of a setting that is only read where it is given, and is not shown among those behind a plan."""
 
 
+DERIVED = {
+    "samples_per_rollout": "prompts_per_rollout * samples_per_prompt",
+    "samples_per_update": "samples_per_rollout",
+    "reuse_epochs": "1",
+    "frozen_rollouts": "0",
+    "updates": "floor(max(rollouts - frozen_rollouts, 0) * updates_per_rollout)",
+}
+"""Quantities that expressions may name where the declaration does not state them."""
+
+
 class Typed(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: what its value must be, and what holds without it."""
 
@@ -418,6 +428,8 @@ class Quantities:
             "release": lambda: release_of(self.request.version),
             "launch": lambda: self.request,
         }
+        if name in DERIVED:
+            return self.evaluate(DERIVED[name])
         if name not in others:
             raise FormulaError(f"{self.system.name}: there is no setting or quantity {name!r}")
         return others[name]()

@@ -143,7 +143,8 @@ def check_launch(words: list[str], given: Options) -> None:
     with time_limit(SECONDS):
         try:
             plan = plan_launch(words, given)
-        except (LaunchError, OSError):
+        except (LaunchError, OSError) as error:
+            assert "is at fault" not in str(error)
             return
         plan_text(plan, 100, explain=True, width=100, coloured=True)
         plan_markdown(plan, 100)
