@@ -66,6 +66,7 @@ quantities of `let`, `formulas` and `always`, and these:
     world_size      `--world-size`, else the quantity `processes` where it is declared, else as the launcher starts processes, else 1
     program         the program's name, for example "train_async.py"
     program_kind    "module", "script", "executable" or "config"
+    version         the release as text
     release         the release as numbers: `release >= (0, 17)`
     launch          the whole `Request`, for functions of Python
 
@@ -415,6 +416,7 @@ class Quantities:
         others: dict[str, Callable[[], Any]] = {
             "program": lambda: program.name,
             "program_kind": lambda: program.kind,
+            "version": lambda: self.request.version,
             "release": lambda: release_of(self.request.version),
             "launch": lambda: self.request,
         }

@@ -86,6 +86,7 @@ ALLOWED: tuple[Allowed, ...] = (
         field="unused",
         only_refused=True,
     ),
+    Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
     Allowed("a formula is shown as it ran", field="formulas.", before=r"^\[", after=r"^\["),
     Allowed("more formulas are shown", field="formulas", before="^null$"),
