@@ -86,7 +86,9 @@ SYSTEM = System(
         Formula("samples_per_rollout", "floor(collector.frames_per_batch / skip)", "{script} frames_per_batch"),
         Formula("samples_per_update", "size", "{script} mini_batch_size"),
         Formula("updates_per_rollout", "loss.ppo_epochs * samples_per_rollout / size", "{script} main"),
-        Formula("rollouts", "ceil(timesteps / samples_per_rollout)", "torchrl torchrl/collectors/collectors.py __len__"),
+        Formula(
+            "rollouts", "ceil(timesteps / samples_per_rollout)", "torchrl torchrl/collectors/collectors.py __len__"
+        ),
         Formula(
             "lr_horizon",
             "floor(timesteps / samples_per_rollout) * updates_per_rollout",
@@ -111,7 +113,9 @@ SYSTEM = System(
         ),
     ),
     notes=(
-        Note("unit", "frames_per_batch, mini_batch_size and total_frames count frames, {skip} for each timestep", "atari"),
+        Note(
+            "unit", "frames_per_batch, mini_batch_size and total_frames count frames, {skip} for each timestep", "atari"
+        ),
         Note(
             "grows",
             "the run ends at {collected * skip} frames, not {timesteps * skip}: rollouts are whole",
