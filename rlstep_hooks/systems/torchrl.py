@@ -98,7 +98,8 @@ SYSTEM = System(
     checks=(
         Demand(
             "samples_per_rollout % env.num_envs == 0",
-            "{samples_per_rollout} timesteps on {env.num_envs} environments are not read: the collector rounds them up, past the buffer",
+            "{samples_per_rollout} timesteps on {env.num_envs} environments are not read: "
+            "the collector rounds them up, past the buffer",
             about="collector.frames_per_batch",
         ),
         Check(
