@@ -66,11 +66,12 @@ quantities of `let`, `formulas` and `always`, and these:
     world_size      `--world-size`, else the quantity `processes` where it is declared, else as the launcher starts processes, else 1
     program         the program's name, for example "train_async.py"
     program_kind    "module", "script", "executable" or "config"
+    version         the release as text
     release         the release as numbers: `release >= (0, 17)`
     launch          the whole `Request`, for functions of Python
 
-- Order does not matter, but for checks: a quantity is worked out when something needs it, and a setting is read then. Settings that
-  are `REQUIRED` are read first.
+- Order does not matter, but for checks: a quantity is worked out when something needs it. Settings that are `REQUIRED` or given are
+  read first, so a value that a setting cannot have is said before anything is refused.
 - `let` holds steps without a source of their own. In what is shown, one that is no field of the Schedule stands in its place (`size`
   above is shown as "update.prompts" or "rollout.prompts", whichever was taken). A rule of the framework is no step: it is a `Formula`
   with its source.
@@ -425,6 +426,7 @@ class Quantities:
         others: dict[str, Callable[[], Any]] = {
             "program": lambda: program.name,
             "program_kind": lambda: program.kind,
+            "version": lambda: self.request.version,
             "release": lambda: release_of(self.request.version),
             "launch": lambda: self.request,
         }
@@ -469,7 +471,7 @@ class Quantities:
 
 def _read(system: System, launch: Quantities) -> Reading:
     for name, typed in system.settings.items():
-        if typed.default is REQUIRED:
+        if typed.default is REQUIRED or launch.given(name):
             launch.value(name)
     for check in system.checks:
         _apply(check, launch)

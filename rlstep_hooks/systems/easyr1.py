@@ -1,4 +1,4 @@
-"""EasyR1: a fork of an early verl whose sizes count prompts, with the processes' shares rounded as in verl and splits that must be even.
+"""EasyR1: a fork of an early verl. Sizes count prompts, shares of processes are rounded down, and splits must be even.
 
 Read at hiyouga/EasyR1 b44b311 (2026-07-30, 0.3.3.dev0), below `verl/`: trainer/config.py, workers/actor/config.py and
 workers/critic/config.py (defaults), trainer/ray_trainer.py (`RayPPOTrainer.__init__`, `_make_batch_data`, `fit`),

@@ -144,7 +144,8 @@ def check_launch(words: list[str], given: Options) -> None:
         try:
             plan = plan_launch(words, given)
         except (LaunchError, OSError) as error:
-            assert "is at fault" not in str(error)
+            if "is at fault" in str(error):
+                raise AssertionError(str(error)) from error
             return
         plan_text(plan, 100, explain=True, width=100, coloured=True)
         plan_markdown(plan, 100)
