@@ -106,13 +106,14 @@ in expressions names a function instead: `System(..., plan="rlstep_hooks.systems
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from rlstep_hooks.launch.settings import MISSING, plain
-from rlstep_hooks.launch.text import LaunchError, SettingError
+from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
@@ -255,7 +256,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     `nominal_updates_per_rollout`."""
     functions: dict[str, Any] = {}
     shown: tuple[str, ...] | None = None
-    """Settings that the Schedule shows; None for all that are declared with a default."""
+    """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""
     writes: Any = None
     """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
     plan: str = ""
@@ -466,13 +467,19 @@ class Quantities:
         shown = self.system.shown
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
-        return {name: plain(settings.value(*self._names(name))) for name in shown}
+        return {
+            name: plain(settings.value(*self._names(name)) if name in self.system.settings else self.value(name))
+            for name in shown
+        }
 
 
 def _read(system: System, launch: Quantities) -> Reading:
     for name, typed in system.settings.items():
-        if typed.default is REQUIRED or launch.given(name):
+        if typed.default is REQUIRED:
             launch.value(name)
+        elif launch.given(name):
+            with suppress(UnknownValueError):  # whether the plan needs it is seen later
+                launch.value(name)
     for check in system.checks:
         _apply(check, launch)
     formulas = tuple(_explained(system, launch))

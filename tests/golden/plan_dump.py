@@ -91,6 +91,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("a formula is shown as it ran", field="formulas.", before=r"^\[", after=r"^\["),
     Allowed("more formulas are shown", field="formulas", before="^null$"),
     Allowed("more formulas are shown", field="schedule.sources", before="^null$"),
+    Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
 )
 
