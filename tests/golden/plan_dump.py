@@ -86,6 +86,8 @@ ALLOWED: tuple[Allowed, ...] = (
         field="unused",
         only_refused=True,
     ),
+    Allowed("there are more systems to name", field="words", before=" paper, trlx", after=" paper, trlx"),
+    Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
     Allowed("a formula is shown as it ran", field="formulas.", before=r"^\[", after=r"^\["),
