@@ -63,7 +63,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     samples: int
     policy_version: int
     sampler_version: int | None = None
-    """Version of the weights that the sampler held; None where it cannot be seen."""
+    """Version of the weights that the sampler held; negative where they are not the policy's of any version (`UNSENT`: an engine's that
+    no push of the run had); None where it cannot be seen."""
     purpose: Purpose = "training"
     reference: bool | None = False
     """Whether reference log-probs came with it; None where the run did not come so far."""
@@ -73,6 +74,10 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Samples that this process follows by identity, where a controller generates for all; None where `samples` says it."""
     digest: int = 0
     """Running checksum of this process's events, equal on all ranks of a healthy run; 0 where there is one rank."""
+
+
+UNSENT = -2
+"""Version of weights that an engine holds and that no push of the run had."""
 
 
 class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from rlstep_hooks.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
@@ -50,6 +53,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     occurrences: int = 1
     deviation: str = ""
     """Name of the known deviation of the framework that explains it."""
+    planned: bool = False
+    """Whether plan and settings alone show it, before anything happened."""
 
     def __str__(self) -> str:
         lines = [
@@ -62,6 +67,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.occurrences > 1:
             lines.insert(3, f"  seen {self.occurrences} times; this is the first")
         return "\n".join(lines)
+
+
+def ends_training(findings: Iterable[Finding]) -> Finding | None:
+    """The first finding for which "stop" and "raise" end training: an error about what happened.
+
+    What plan and settings alone show ends no run: whoever planned it was told so before it began, and the training is healthy.
+    """
+    return next((found for found in findings if found.severity == "error" and not found.planned), None)
 
 
 class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

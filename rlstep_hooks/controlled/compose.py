@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.events import (
+    UNSENT,
     AnyEvent,
     Attached,
     FactsRead,
@@ -156,6 +157,8 @@ class TrainerStream:
         """Updates before this run, which a trainer does not know."""
         self._version = 0
         self._labels: OrderedDict[int, int] = OrderedDict()
+        self._labelled = True
+        """Whether the latest push has a label here: trainers that send no tensors do not know what went out."""
         self._rollout = -1
         self._sampled: OrderedDict[int, int | None] = OrderedDict()
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
@@ -255,14 +258,13 @@ class TrainerStream:
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
-        versions = [self._labels.get(label) for label, _ in event.labels]
-        known = [version for version in versions if version is not None]
+        versions = [self._labels.get(label, UNSENT) for label, _ in event.labels]
         # Where calls or pushes may be missing, versions are counted from another place on each side.
-        whole = bool(known) and len(known) == len(versions) and not self.lost
-        oldest = min(known) if whole else None
+        whole = self._labelled and not self.lost and not self.missed
+        oldest = min(versions) if versions and whole else None
         if event.purpose == "training":
             self._rollout = event.index
-            _remember(self._sampled, event.index, oldest)
+            _remember(self._sampled, event.index, None if oldest is None or oldest < 0 else oldest)
         return Rollout(
             at=event.at,
             index=event.index,
@@ -284,6 +286,7 @@ class TrainerStream:
             return event
         if isinstance(event, WeightSync):
             version = event.policy_version + self._base
+            self._labelled = event.label is not None
             if event.label is not None:
                 _remember(self._labels, event.label, version)
             return msgspec.structs.replace(event, policy_version=version)

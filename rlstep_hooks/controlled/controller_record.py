@@ -13,6 +13,7 @@ from rlstep_hooks.events import Phase, PhaseName, Purpose, RunEnded, RunStarted
 from rlstep_hooks.ledger import CONTROLLER, open_ledger
 from rlstep_hooks.recorder import Recorder
 from rlstep_hooks.render.console import ConsoleListener
+from rlstep_hooks.report import ends_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,9 +100,9 @@ class ControllerRecord:
                 self.sink.wait_for_call(call, self.recorder)
             self.recorder.emit(call)
 
-    def take_errors(self) -> list[Finding]:
-        """Errors found since the last call."""
-        return [found for found in self.recorder.take_findings() if found.severity == "error"]
+    def take_error(self) -> Finding | None:
+        """The first error that ends training, of those found since the last call."""
+        return ends_training(self.recorder.take_findings())
 
     def end(self, *, updates_before: int, error: str, stopped: bool) -> Report:
         """Training is over: write the last lines, and print the report.

@@ -147,6 +147,8 @@ class RateAtZero(Rule):
         """Judge the zeros at the end of the run, or a run of zeros throughout."""
         if not self._zeros:
             return None
+        if self._zeros == 1 and self.checks == 1 and self.schedule.updates != 1:
+            return None  # a warm-up begins at 0, and the run was ended before its second update
         last = self.progress.where().rollout
         by_design = self.schedule.lr_clock == "rollout" and self._positive and self._first_zero.rollout == last
         if by_design:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.events import EpochEnd, Rollout, RunEnded, WeightSync
+from rlstep_hooks.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 from rlstep_hooks.rules.base import Rule
 from rlstep_hooks.rules.precision import precision_class
 from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
@@ -95,21 +95,25 @@ class SamplerVersion(Rule):
         self.checks += 1
         if self._versions[0] <= event.sampler_version <= event.policy_version:
             return None
-        unknown = event.sampler_version < 0
+        if event.sampler_version == UNSENT:
+            observed = (
+                "an engine whose weights are those of no push: some were not sent, not loaded, or changed afterwards"
+            )
+            fix = "compare the names and numbers of tensors that are pushed with those that the engine loads"
+        elif event.sampler_version < 0:
+            observed = "a sampler that is not the policy being trained"
+            fix = "look for code that generates with a copy of the model"
+        else:
+            behind = event.policy_version - event.sampler_version
+            observed = f"a sampler with version {event.sampler_version}, {behind} updates behind"
+            fix = "look at the push of weights to the engine: it must come after the last update and before the rollout"
         return self.fail(
             expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
-            observed=(
-                "a sampler that is not the policy being trained"
-                if unknown
-                else f"a sampler with version {event.sampler_version}, {event.policy_version - event.sampler_version} updates behind"
-            ),
+            observed=observed,
             where=self.progress.where(),
             why="the samples come from other weights than those that train on them, and the ratio does not show it",
-            fix=(
-                "look for code that generates with a copy of the model"
-                if unknown
-                else "look at the push of weights to the engine: it must come after the last update and before the rollout"
-            ),
+            fix=fix,
+            variant="unsent" if event.sampler_version == UNSENT else "",
         )
 
     def _older(self) -> str:

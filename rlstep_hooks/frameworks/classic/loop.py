@@ -13,7 +13,7 @@ from rlstep_hooks.frameworks.deferred import INTERVAL
 from rlstep_hooks.ledger import open_ledger, rank_process
 from rlstep_hooks.ranks import agree_on_run
 from rlstep_hooks.recorder import Recorder, describe
-from rlstep_hooks.report import Report, StepAuditError
+from rlstep_hooks.report import Report, StepAuditError, ends_training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -318,8 +318,7 @@ class LoopAudit:
     def _look_for_errors(self) -> None:
         if self._recorder is None or self._error is not None:
             return
-        errors = (finding for finding in self._recorder.take_findings() if finding.severity == "error")
-        self._error = next(errors, None)
+        self._error = ends_training(self._recorder.take_findings())
 
     def _act(self) -> None:
         """Carry out "raise" for an error found since the last time."""

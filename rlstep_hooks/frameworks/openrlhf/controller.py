@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import ray
 
 from rlstep_hooks.controlled.controller_record import ControllerRecord
 from rlstep_hooks.controlled.tail import Tail
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.events import PhaseName
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.report import Finding, Report
     from rlstep_hooks.schedule import Schedule
 
 ATTACH_HINT = (
@@ -91,7 +92,8 @@ class OpenRlhfController:
         self._episode = int(states["episode"])
         self._episode_ended = False
         self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
-        self._stopped = False
+        self._stopped_for: Finding | None = None
+        """The error for which training ends before the next rollout."""
         self._ended = False
         run = run_name()
         self._record = ControllerRecord(folder(), run)
@@ -224,10 +226,7 @@ class OpenRlhfController:
         self._record.all_returned("training" if self._rollouts else "evaluation")
 
     def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-        if self._stopped:
-            self.end()
-            # As if the rows were used up: the run ends here and saves what it has.
-            return [], None, 0, True
+        self._stop_if_asked()
         waited, held = 0, NOT_KNOWN
         with self._contained:
             if self._sampling is not None:
@@ -257,6 +256,7 @@ class OpenRlhfController:
         return result
 
     def _around_queue(self, wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+        self._stop_if_asked()
         payload = self._run(wrapped, args, kwargs)
         if isinstance(payload, str) and payload == "done":
             self.end()
@@ -267,14 +267,32 @@ class OpenRlhfController:
             samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
             self._emit_rollout(self._generated(len(samples)))
         result = self._run(wrapped, args, kwargs)
-        errors = []
+        error = None
         with self._contained:
-            errors = self._record.take_errors()
-        if errors and (self._on_fail == "raise" or (self._on_fail == "stop" and self._generator is not None)):
-            self.end(describe(StepAuditError(errors[0])))
-            raise StepAuditError(errors[0])
-        self._stopped = self._stopped or bool(errors and self._on_fail == "stop")
+            error = self._record.take_error()
+        if error is not None and self._on_fail == "raise":
+            self.end(describe(StepAuditError(error)))
+            raise StepAuditError(error)
+        if error is not None and self._on_fail == "stop":
+            self._stopped_for = self._stopped_for or error
         return result
+
+    def _stop_if_asked(self) -> None:
+        """End training before its next rollout for an error that was found: what the run has is saved, and it does not end as if all
+        were well."""
+        error = self._stopped_for
+        if error is None:
+            return
+        trainer = self._trainer
+        # train_ppo_ray.py:191-194: what the driver asks for once training has returned, which it does not here.
+        groups = [trainer.actor_model_group]
+        if trainer.critic_model_group is not None and trainer.args.critic.save_value_network:
+            groups.append(trainer.critic_model_group)
+        for group in groups:
+            ray.get(group.async_save_model())
+        self.end()
+        print(f"rlstep: on_fail=stop ended training before its planned end, and saved the model: {error}", flush=True)
+        raise StepAuditError(error)
 
     def _generated(self, samples: int) -> Generated:
         """The rollout that is about to be trained."""
@@ -331,6 +349,6 @@ class OpenRlhfController:
         with self._contained:
             self._emit_untrained()
         with Contained(self._recorder, ("recording",)):
-            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=self._stopped)
-        if not self._stopped:  # later episodes must find no rows either
-            self._patches.restore()
+            stopped = self._stopped_for is not None
+            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=stopped)
+        self._patches.restore()

@@ -15,8 +15,9 @@ from rlstep_hooks.controlled.identity import RefreshedSamples, checksum_of, reco
 from rlstep_hooks.controlled.ray_sink import open_trainer_ledger
 from rlstep_hooks.controlled.trainer_record import REFRESHES, Role, TrainerRecord
 from rlstep_hooks.events import FactsRead, RolloutValues
+from rlstep_hooks.frameworks.contained import Contained
 from rlstep_hooks.frameworks.openrlhf.attach import folder, introduce, put_around, run_name
-from rlstep_hooks.frameworks.openrlhf.fingerprint import Fingerprint
+from rlstep_hooks.frameworks.openrlhf.fingerprint import WeightSums, label_of, sums_of, total
 from rlstep_hooks.ledger import rank_process
 from rlstep_hooks.patching import Patches
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """`ds.param_dtype` -> torch's name."""
+
+
+HELD_BY_NONE = -1
+"""Label of weights that were not all seen, because a push left some of them out: no engine holds these."""
 
 
 def place_call_hooks(module: Any) -> None:
@@ -116,7 +121,11 @@ class OpenRlhfTrainer:
         self._collated: dict[int, list[tuple[int, int | None]]] = {}
         """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
         self._buffered = _Buffered()
-        self._sent = Fingerprint()
+        self._pushes = Contained(self._record.writer, ("sampler",))
+        self._gathered: WeightSums | None = None
+        """Of the tensors of a push, where the model is whole on no rank (ZeRO-3) and they are gathered one by one."""
+        self._sent = 0
+        """Tensors of the push under way."""
         self._sends = False
         """Whether each tensor of a push goes out from this process, in sight."""
         self._patches = Patches()
@@ -154,6 +163,8 @@ class OpenRlhfTrainer:
             # ppo_actor.py:434: each tensor of a push, on rank 0. Where GPUs are shared with the engines there is none.
             self._sends = True
             wrap(group, "broadcast", self._around_broadcast)
+            if trainer.args.ds.zero_stage == 3 or trainer.args.ds.tensor_parallel_size > 1:
+                self._gathered = WeightSums()
 
     def _facts(self, args: Any) -> dict[str, Any]:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
@@ -301,9 +312,12 @@ class OpenRlhfTrainer:
         with self._record.values:
             self._record.send_numbers()
         result = wrapped(*args, **kwargs)
+        label = None
+        sent, self._sent = self._sent, 0
+        with self._pushes:
+            label = self._own_label(sent) if sent else None
         with self._record.order:
-            label = self._sent.take()
-            if label is not None or not self._sends:
+            if sent or not self._sends:
                 self._record.pushed(label)
         with self._record.values:
             values = self._buffered.take(self._record.calls("refresh") - 1)
@@ -313,11 +327,22 @@ class OpenRlhfTrainer:
         self.end("sync")
         return result
 
+    def _own_label(self, sent: int) -> int:
+        """The label of the weights that the policy has now, whatever was pushed in so many tensors."""
+        module, vision = self._engine.module, getattr(self._trainer.actor, "is_vlm", False)
+        # ppo_actor.py:474: what a push consists of.
+        pushed = [p for p in module.parameters() if p.requires_grad or not vision]
+        if self._gathered is None:
+            return label_of(total(sums_of(pushed)))
+        sums = self._gathered.take()
+        return label_of(total(sums)) if sent == len(pushed) else HELD_BY_NONE
+
     def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._record.values:
-            self._sent.add(kwargs.get("tensor", args[0] if args else None))
-        return result
+        with self._pushes:
+            self._sent += 1
+            if self._gathered is not None:
+                self._gathered.add(kwargs.get("tensor", args[0] if args else None))
+        return wrapped(*args, **kwargs)
 
 
 class _Buffered:

@@ -25,7 +25,7 @@ from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.recorder import Listener, Recorder, describe
 from rlstep_hooks.render import scalars
 from rlstep_hooks.render.console import ConsoleListener
-from rlstep_hooks.report import Report, StepAuditError, Summary
+from rlstep_hooks.report import Report, StepAuditError, Summary, ends_training
 
 if TYPE_CHECKING:
     from rlstep_hooks.arguments import OnFail
@@ -322,12 +322,12 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         # With "warn" nothing waits for the judgement: events are then judged in larger batches (`Recorder`).
         if recorder is None or (self.on_fail == "warn" and self._listeners is None):
             return
-        errors = [finding for finding in recorder.take_findings() if finding.severity == "error"]
-        if self.on_fail == "raise" and errors and self._raised is None:
-            self._raised = errors[0]
-            raise StepAuditError(errors[0])
+        error = ends_training(recorder.take_findings())
+        if self.on_fail == "raise" and error is not None and self._raised is None:
+            self._raised = error
+            raise StepAuditError(error)
         if self._stop is not None:
-            if errors:
+            if error is not None:
                 self._stop.ask(state.global_step)
             if self._stop.due(state.global_step):
                 control.should_training_stop = True

@@ -31,7 +31,7 @@ FIRST = (
     ("rlstep_hooks.frameworks.openrlhf.fingerprint", "Fingerprint.add"),
     ("rlstep_hooks.frameworks.openrlhf.fingerprint", "Fingerprint.take"),
     (CONTROLLER_RECORD, "ControllerRecord.all_returned"),
-    (CONTROLLER_RECORD, "ControllerRecord.take_errors"),
+    (CONTROLLER_RECORD, "ControllerRecord.take_error"),
     (CONTROLLER_RECORD, "ControllerRecord.end"),
     (CONTROLLER, "OpenRlhfController._generated"),
     (GENERATOR, "Sampling.before"),

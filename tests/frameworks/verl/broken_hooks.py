@@ -31,7 +31,7 @@ FUNCTIONS = (
     ("rlstep_hooks.frameworks.verl.controller", "VerlController._all_returned"),
     ("rlstep_hooks.frameworks.verl.controller", "VerlController._generated_v0"),
     ("rlstep_hooks.frameworks.verl.controller", "scalars"),
-    ("rlstep_hooks.controlled.controller_record", "ControllerRecord.take_errors"),
+    ("rlstep_hooks.controlled.controller_record", "ControllerRecord.take_error"),
     ("rlstep_hooks.controlled.run", "ControlledRun.observe"),
     ("rlstep_hooks.controlled.run", "ControlledRun.summary"),
 )
