@@ -42,7 +42,7 @@ NEWEST = "1.16.0"
 BY_DEFAULT = [f"trl(release='{release}')" for release in TRL if release != "0.17.0"]
 """0.17.0 does what 0.18.2 does but for the generation period: `nox -s trl` has it too."""
 nox.options.sessions = ["lint", "unit", "browser", *BY_DEFAULT, "trl-step", "classic", "verl", "openrlhf"]
-TRL_TESTS = ("tests/frameworks/trl", "tests/frameworks/trl_ppo", "tests/faults")
+TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
 VERL = (
@@ -111,7 +111,7 @@ def install_verl(session: nox.Session) -> None:
 def install_openrlhf(session: nox.Session) -> dict[str, str]:
     """Install OpenRLHF and DeepSpeed; the variable that says where DeepSpeed's compiled operations are kept."""
     session.install(TORCH, "setuptools==78.1.1", "wheel==0.48.0")
-    session.install("--no-deps", "-r", "tests/frameworks/openrlhf/requirements.txt")
+    session.install("--no-deps", "-r", "tests/systems/openrlhf/requirements.txt")
     # Built from source with this environment's torch; its operations are compiled when they are first used.
     build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
     session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.6", env=build)
@@ -130,7 +130,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     session.install("-e", ".", *TESTS, *PARSERS, "fsspec==2026.9.0")
-    session.run("pytest", *IN_PARALLEL, "tests/unit", "tests/golden", *session.posargs)
+    session.run("pytest", *IN_PARALLEL, "tests/unit", "tests/golden", "tests/systems/plans", *session.posargs)
 
 
 @nox.session
@@ -153,7 +153,7 @@ def trl(session: nox.Session, release: str) -> None:
 def trl_step(session: nox.Session) -> None:
     """TRL's first PPOTrainer, whose `step()` a script calls itself: the last release that has it."""
     install_trl(session, "0.11.4", "tyro==1.0.17", *TESTS)
-    session.run("pytest", *IN_PARALLEL, "tests/frameworks/trl_step", *session.posargs, env=OFFLINE)
+    session.run("pytest", *IN_PARALLEL, "tests/systems/trl_step", *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -162,7 +162,7 @@ def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
     install_verl(session)
     # A launch imports torch in one process after another, so two at a time take hardly longer than one.
-    session.run("pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/frameworks/verl", *session.posargs, env=OFFLINE)
+    session.run("pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/systems/verl", *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -172,7 +172,7 @@ def openrlhf(session: nox.Session) -> None:
     kept = install_openrlhf(session)
     # A launch imports torch in one process after another, so two at a time take hardly longer than one.
     session.run(
-        "pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/frameworks/openrlhf", *session.posargs, env=OFFLINE | kept
+        "pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/systems/openrlhf", *session.posargs, env=OFFLINE | kept
     )
 
 
@@ -183,7 +183,7 @@ def classic(session: nox.Session) -> None:
     session.install(TORCH)
     session.install(TORCH, *CLASSIC, *TESTS)
     session.install("-e", ".")
-    session.run("pytest", *IN_PARALLEL, "tests/frameworks/classic", *session.posargs, env=OFFLINE)
+    session.run("pytest", *IN_PARALLEL, "tests/systems/classic", *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="verl-vllm")
@@ -199,7 +199,7 @@ def verl_vllm(session: nox.Session) -> None:
     session.install("-e", ".")
     # verl asks for the release of a distribution named "vllm" (third_party/vllm/__init__.py); this build has another name.
     session.run("python", "-c", NAMED_VLLM)
-    session.run("pytest", "tests/frameworks/verl_vllm", *session.posargs, env=OFFLINE)
+    session.run("pytest", "tests/systems/verl_vllm", *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -235,7 +235,7 @@ def soak(session: nox.Session) -> None:
     """100 random legal configurations, trained for real: no false finding."""
     install_trl(session, NEWEST, *TESTS)
     session.run(
-        "pytest", "tests/frameworks/trl/test_random_configs.py", *session.posargs, env=OFFLINE | {"RLSTEP_SOAK": "100"}
+        "pytest", "tests/systems/trl/test_random_configs.py", *session.posargs, env=OFFLINE | {"RLSTEP_SOAK": "100"}
     )
 
 

@@ -25,7 +25,7 @@ import rlstep_hooks  # <-
 from rlstep_hooks import Schedule  # <-
 
 if TYPE_CHECKING:
-    from rlstep_hooks.frameworks.classic.loop import LoopAudit
+    from rlstep_hooks.systems.own_loop.loop import LoopAudit
 
 ACTORS, STEPS, EPOCHS, MINIBATCHES = 8, 128, 4, 4
 SAMPLES = ACTORS * STEPS

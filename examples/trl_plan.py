@@ -9,7 +9,7 @@ from rich.console import Console
 from trl import GRPOConfig
 
 from rlstep_hooks import plan
-from rlstep_hooks.render.console import plan_table
+from rlstep_hooks.show.console import plan_table
 
 
 def main() -> None:

@@ -12,28 +12,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlstep_hooks.assertions import assert_schedule
-    from rlstep_hooks.frameworks.classic.loop import audit
-    from rlstep_hooks.frameworks.sb3.callback import StepAuditSB3Callback
-    from rlstep_hooks.frameworks.trl.callback import StepAuditCallback
-    from rlstep_hooks.frameworks.trl_ppo_step.audit import StepAuditPPO
-    from rlstep_hooks.planning import plan
-    from rlstep_hooks.report import Finding, Report, StepAuditError
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.judge.report import Report, StepAuditError
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.live_plan import plan
+    from rlstep_hooks.systems.own_loop.loop import audit
+    from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
+    from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
+    from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
+    from rlstep_hooks.testing.assertions import assert_schedule
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Finding": "rlstep_hooks.report",
-    "Report": "rlstep_hooks.report",
-    "Schedule": "rlstep_hooks.schedule",
-    "StepAuditCallback": "rlstep_hooks.frameworks.trl.callback",
-    "StepAuditError": "rlstep_hooks.report",
-    "StepAuditPPO": "rlstep_hooks.frameworks.trl_ppo_step.audit",
-    "StepAuditSB3Callback": "rlstep_hooks.frameworks.sb3.callback",
-    "assert_schedule": "rlstep_hooks.assertions",
-    "audit": "rlstep_hooks.frameworks.classic.loop",
-    "plan": "rlstep_hooks.planning",
+    "Finding": "rlstep_hooks.planning.finding",
+    "Report": "rlstep_hooks.judge.report",
+    "Schedule": "rlstep_hooks.planning.schedule",
+    "StepAuditCallback": "rlstep_hooks.systems.trl.observe.callback",
+    "StepAuditError": "rlstep_hooks.judge.report",
+    "StepAuditPPO": "rlstep_hooks.systems.trl_ppo_step.observe.audit",
+    "StepAuditSB3Callback": "rlstep_hooks.systems.sb3.observe.callback",
+    "assert_schedule": "rlstep_hooks.testing.assertions",
+    "audit": "rlstep_hooks.systems.own_loop.loop",
+    "plan": "rlstep_hooks.systems.live_plan",
 }
 
 __all__ = [

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.schedule import Schedule
+from rlstep_hooks.planning.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlstep_hooks.readers.launch_plan import Options
+    from rlstep_hooks.systems.launches import Options
 
 LIMIT = 0.15
 """Seconds that a command waits for its plan. What takes longer (rows of a large file) is printed when it is there."""
@@ -52,7 +52,7 @@ def read_ahead(command: list[str], options: Callable[[], Options]) -> Ahead:
     """The plan of a command, or the reason why there is none."""
     from rlstep_hooks.cli.plan import text_for
     from rlstep_hooks.launch.text import LaunchError
-    from rlstep_hooks.readers.launch_plan import plan_launch
+    from rlstep_hooks.systems.launches import plan_launch
 
     try:
         plan = plan_launch(command, options())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlstep_hooks.readers.launch_plan import Options
+    from rlstep_hooks.systems.launches import Options
 
 _DESCRIPTION = (
     "A flight recorder and a referee for RL post-training. Exit status: 0 pass, 1 findings, 2 the tool could not do it."
@@ -137,7 +137,7 @@ def _folder(place: str) -> Path:
     Raises:
         argparse.ArgumentTypeError: It is a URL.
     """
-    from rlstep_hooks.ledger import is_url
+    from rlstep_hooks.record.ledger import is_url
 
     if is_url(place):
         raise argparse.ArgumentTypeError("a run records in a folder of its machine; --copy-to takes a URL")
@@ -231,7 +231,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _report(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import report
-    from rlstep_hooks.ledger import is_url
+    from rlstep_hooks.record.ledger import is_url
 
     def show(folder: Path) -> int:
         return report.show(
@@ -239,7 +239,7 @@ def _report(given: argparse.Namespace) -> int:
         )
 
     if is_url(given.folder):
-        from rlstep_hooks.remote import RemoteError, fetched
+        from rlstep_hooks.record.remote import RemoteError, fetched
 
         if given.follow:
             print("rlstep: only a folder of this machine can be followed", file=sys.stderr)

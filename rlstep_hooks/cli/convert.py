@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.cli.launches import side
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.readers import catalogue
+from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
-    from rlstep_hooks.readers.launch_plan import Options
+    from rlstep_hooks.systems.launches import Options
 
 
 def show(words: list[str], to: str, options: Options) -> int:
@@ -26,7 +26,7 @@ def show(words: list[str], to: str, options: Options) -> int:
     plan = side(words, options)
     if plan.schedule is None:
         raise LaunchError(f"{plan.title} refuses this launch: {plan.findings[0].observed}")
-    conversion = catalogue.reader_of(to).write(plan.schedule)
+    conversion = index.reader_of(to).write(plan.schedule)
     print(shlex.join(conversion.arguments))
     for lost in conversion.lost:
         print(f"rlstep: not kept: {lost}", file=sys.stderr)

@@ -6,8 +6,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.ledger import record_files
-from rlstep_hooks.remote import RemoteError, RemoteFolder
+from rlstep_hooks.record.ledger import record_files
+from rlstep_hooks.record.remote import RemoteError, RemoteFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

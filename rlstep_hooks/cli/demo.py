@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rlstep_hooks.render.console import ConsoleListener, LiveListener
+from rlstep_hooks.show.console import ConsoleListener, LiveListener
 
 UPDATES = 60
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.cli.launches import side
-from rlstep_hooks.comparison import QuantityDifference, compare
+from rlstep_hooks.judge.replay import NoRecordError
+from rlstep_hooks.judge.run_diff.recorded import RecordedRun, is_recorded, recorded_run
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.ledger import is_url
-from rlstep_hooks.replay import NoRecordError
-from rlstep_hooks.run_diff.recorded import RecordedRun, is_recorded, recorded_run
+from rlstep_hooks.planning.comparison import QuantityDifference, compare
+from rlstep_hooks.record.ledger import is_url
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rlstep_hooks.readers.launch_plan import Options, Plan
+    from rlstep_hooks.systems.launches import Options, Plan
 
 _STATUS = {"same": 0, "differ": 1, "unknown": 2}
 
@@ -74,7 +74,7 @@ def _recorded(words: list[str], copies: ExitStack) -> RecordedRun | None:
 
 def _copied(url: str, copies: ExitStack) -> RecordedRun:
     """A run by its URL: that of its folder, or `URL/RUN`."""
-    from rlstep_hooks.remote import RemoteError, fetched
+    from rlstep_hooks.record.remote import RemoteError, fetched
 
     holder, _, run = url.rstrip("/").rpartition("/")
     try:
@@ -105,7 +105,7 @@ def _plans(a: Plan, b: Plan, as_json: bool) -> int:
 
 
 def _plans_shown(a: Plan, b: Plan, differences: list[QuantityDifference]) -> RenderableType:
-    from rlstep_hooks.render.difference import quantities
+    from rlstep_hooks.show.difference import quantities
 
     if not differences:
         return f"the same schedule: {a.title} from {a.source}, {b.title} from {b.source}"
@@ -113,21 +113,21 @@ def _plans_shown(a: Plan, b: Plan, differences: list[QuantityDifference]) -> Ren
 
 
 def _runs(a: RecordedRun, b: RecordedRun, as_json: bool) -> int:
-    from rlstep_hooks.run_diff.two_runs import compare_runs
+    from rlstep_hooks.judge.run_diff.two_runs import compare_runs
 
     difference = compare_runs(a, b)
     if as_json:
         where = difference.parting.where if difference.parting is not None else None
         _print_json({"a": _named(a), "b": _named(b), "where": where, **_fields(difference)})
     else:
-        from rlstep_hooks.render.difference import two_runs
+        from rlstep_hooks.show.difference import two_runs
 
         _print(two_runs(a, b, difference))
     return _STATUS[difference.outcome]
 
 
 def _run_and_plan(name: str, run: RecordedRun, words: list[str], options: Options, as_json: bool) -> int:
-    from rlstep_hooks.run_diff.run_and_plan import compare_with_plan, options_beside
+    from rlstep_hooks.judge.run_diff.run_and_plan import compare_with_plan, options_beside
 
     plan = _planned(words, options)
     completed = options_beside(run, plan, options)
@@ -137,7 +137,7 @@ def _run_and_plan(name: str, run: RecordedRun, words: list[str], options: Option
     if as_json:
         _print_json({"run": _named(run), "plan": plan.source, **_fields(difference)})
     else:
-        from rlstep_hooks.render.difference import run_and_plan
+        from rlstep_hooks.show.difference import run_and_plan
 
         other = f"{'B' if name == 'A' else 'A'}  {plan.source} · {plan.title} {plan.version}"
         taken = [each for each in ("version", "rows") if getattr(completed, each) != getattr(options, each)]
@@ -155,7 +155,7 @@ def _fields(difference: Any) -> dict[str, Any]:
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    from rlstep_hooks.events import to_json
+    from rlstep_hooks.record.events import to_json
 
     print(to_json(value, indent=2).decode())
 

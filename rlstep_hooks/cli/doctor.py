@@ -8,10 +8,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rlstep_hooks.frameworks.openrlhf import releases as openrlhf
-from rlstep_hooks.frameworks.sb3 import releases as sb3
-from rlstep_hooks.frameworks.trl import releases as trl
-from rlstep_hooks.frameworks.verl import releases as verl
+from rlstep_hooks.systems.openrlhf import releases as openrlhf
+from rlstep_hooks.systems.sb3 import releases as sb3
+from rlstep_hooks.systems.trl import releases as trl
+from rlstep_hooks.systems.verl import releases as verl
 
 PACKAGES = (
     "rlstep-hooks",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlstep_hooks.following import INTERVAL, FollowedRun
-from rlstep_hooks.ledger import records
-from rlstep_hooks.ranks import RECORD_WAIT
-from rlstep_hooks.render.live import Lines, Redrawn
+from rlstep_hooks.judge.following import INTERVAL, FollowedRun
+from rlstep_hooks.judge.ranks import RECORD_WAIT
+from rlstep_hooks.record.ledger import records
+from rlstep_hooks.show.live import Lines, Redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path

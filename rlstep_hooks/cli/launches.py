@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.readers.launch_plan import Options, Plan, plan_launch
+from rlstep_hooks.systems.launches import Options, Plan, plan_launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def side(words: list[str], options: Options) -> Plan:
         LaunchError: It cannot be read.
     """
     if len(words) == 1 and words[0].startswith("recipe:"):
-        from rlstep_hooks.recipes import plan_recipe
+        from rlstep_hooks.systems.recipes import plan_recipe
 
         return plan_recipe(words[0].removeprefix("recipe:"))
     # Not Path.is_dir, which raises where a long launch command is no possible name of a file.
@@ -59,7 +59,7 @@ def side(words: list[str], options: Options) -> Plan:
 
 
 def _recorded(folder: Path) -> Plan:
-    from rlstep_hooks.replay import NoRecordError, report_of
+    from rlstep_hooks.judge.replay import NoRecordError, report_of
 
     try:
         schedule = report_of(folder, None).schedule

@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlstep_hooks.cli.launches import side
-from rlstep_hooks.steps import all_readings, logged_steps
+from rlstep_hooks.planning.steps import all_readings, logged_steps
 
 if TYPE_CHECKING:
-    from rlstep_hooks.readers.launch_plan import Options, Plan
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.launches import Options, Plan
 
 
 def show(
@@ -36,7 +36,7 @@ def show(
     if as_json:
         print(to_json(plan, steps))
     elif as_markdown:
-        from rlstep_hooks.render.markdown import plan_markdown
+        from rlstep_hooks.show.markdown import plan_markdown
 
         print(plan_markdown(plan, steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)))
     else:
@@ -49,8 +49,8 @@ def to_json(plan: Plan, steps: int | None) -> str:
     """The plan as JSON: the fields of the Schedule, and beside them what explains it."""
     import msgspec
 
-    from rlstep_hooks.events import to_json as encode
-    from rlstep_hooks.rules.plan_checks import REPORTS
+    from rlstep_hooks.judge.rules.plan_checks import REPORTS
+    from rlstep_hooks.record.events import to_json as encode
 
     schedule = msgspec.structs.asdict(plan.schedule) if plan.schedule is not None else {"schedule": None}
     shown = steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)
@@ -80,7 +80,7 @@ def text_for(stream: TextIO, plan: Plan, steps: int | None = None, *, explain: b
     import os
     import shutil
 
-    from rlstep_hooks.render.plan import plan_text
+    from rlstep_hooks.show.plan import plan_text
 
     shown = steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)
     width = shutil.get_terminal_size((100, 40)).columns

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.frameworks.openrlhf.launch import HOOK
-from rlstep_hooks.injection import SITE
+from rlstep_hooks.systems.injection import SITE
+from rlstep_hooks.systems.openrlhf.observe.ray_hooks import HOOK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

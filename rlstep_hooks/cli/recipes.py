@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from rlstep_hooks.recipes import available, plan_recipe
-from rlstep_hooks.render.words import number
+from rlstep_hooks.show.words import number
+from rlstep_hooks.systems.recipes import available, plan_recipe
 
 
 def show() -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from rlstep_hooks.ledger import records
-from rlstep_hooks.replay import NoRecordError, report_of
+from rlstep_hooks.judge.replay import NoRecordError, report_of
+from rlstep_hooks.record.ledger import records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstep_hooks.ledger import Record
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.ledger import Record
 
 Form = Literal["text", "json", "markdown"]
 """How a report is printed."""
@@ -46,12 +46,12 @@ def show(
 
 def _write(report: Report, found: list[Record], trace: Path | None, html: Path | None) -> None:
     if trace is not None:
-        from rlstep_hooks.render.trace import write_trace
+        from rlstep_hooks.show.trace import write_trace
 
         write_trace(found, report, trace)
     if html is not None:
-        from rlstep_hooks.render.page.build import page_of
-        from rlstep_hooks.render.page.writer import write_page
+        from rlstep_hooks.show.page.build import page_of
+        from rlstep_hooks.show.page.writer import write_page
 
         write_page(page_of(report, found), html)
 
@@ -61,13 +61,13 @@ def _print(report: Report, form: Form) -> None:
         print(report.to_json())
         return
     if form == "markdown":
-        from rlstep_hooks.render.markdown import report_markdown
+        from rlstep_hooks.show.markdown import report_markdown
 
         print(report_markdown(report))
         return
     from rich.console import Console
 
-    from rlstep_hooks.render.console import plan_table, verdict_block
+    from rlstep_hooks.show.console import plan_table, verdict_block
 
     console = Console()
     if report.schedule is not None:

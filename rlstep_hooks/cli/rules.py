@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlstep_hooks.rules import RULES, Rule, page
-from rlstep_hooks.rules.plan_checks import PLAN_RULES, PlanRule
+from rlstep_hooks.judge.rules import RULES, Rule, page
+from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES, PlanRule
 
 GROUPS = {
     "1": "plan and configuration",

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
 from rlstep_hooks.cli.ray_job import advice
-from rlstep_hooks.injection import environment
-from rlstep_hooks.ledger import record_files, records
+from rlstep_hooks.record.ledger import record_files, records
+from rlstep_hooks.systems.injection import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from rlstep_hooks.readers.launch_plan import Options
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.systems.launches import Options
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that the command gets when this process gets them."""
@@ -107,7 +107,7 @@ class _Watching:
 
     def _watch(self) -> None:
         from rlstep_hooks.cli.watch import Watch  # while the command starts, not before
-        from rlstep_hooks.following import INTERVAL
+        from rlstep_hooks.judge.following import INTERVAL
 
         ahead = self._plan.wait(0) if self._told else None
         watch = Watch(self._folder, self._before, ahead.schedule if ahead is not None else None)
@@ -176,8 +176,8 @@ def _report(folder: Path, before: set[str], status: int) -> bool:
     """Print the report of each new run, after the command ended with `status`; whether one has an error."""
     from rich.console import Console
 
-    from rlstep_hooks.render.console import verdict_block
-    from rlstep_hooks.replay import report_of
+    from rlstep_hooks.judge.replay import report_of
+    from rlstep_hooks.show.console import verdict_block
 
     console = Console(stderr=True)
     console.print()  # what the command wrote last may be a bar without its end

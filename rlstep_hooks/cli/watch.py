@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlstep_hooks.following import FollowedRun
-from rlstep_hooks.ledger import record_files
-from rlstep_hooks.render.console import plan_table, rows_table
-from rlstep_hooks.render.live import Lines
-from rlstep_hooks.render.plan import plan_rows
+from rlstep_hooks.judge.following import FollowedRun
+from rlstep_hooks.record.ledger import record_files
+from rlstep_hooks.show.console import plan_table, rows_table
+from rlstep_hooks.show.live import Lines
+from rlstep_hooks.show.plan import plan_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.cli.ahead import Ahead
-    from rlstep_hooks.events import RunStarted
-    from rlstep_hooks.following import News
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.judge.following import News
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import RunStarted
 
 
 class Watch:

@@ -1,1 +1,1 @@
-"""Adapters: one folder a framework. Each reads a live configuration (plan) and hooks a running trainer (observe)."""
+"""Names of release 0.1 that people typed; each only leads to its home of today."""

@@ -1,1 +1,1 @@
-"""Views of a plan, a running audit, or a report."""
+"""Names of release 0.1 for views; today they are in `rlstep_hooks.show`."""

@@ -54,8 +54,8 @@ class Size(NamedTuple):
 
 def verl(size: Size, folder: Path, environment: dict[str, str]) -> str:
     """Train with verl; the verdict of the audit."""
-    from tests.frameworks.verl.audited import audited, tail
-    from tests.frameworks.verl.launch import Assets, grpo
+    from tests.systems.verl.audited import audited, tail
+    from tests.systems.verl.launch import Assets, grpo
 
     assets = Assets.write(folder / "assets", train_rows=size.prompts * size.rollouts)
     overrides = grpo(assets) | {
@@ -69,8 +69,8 @@ def verl(size: Size, folder: Path, environment: dict[str, str]) -> str:
 
 def openrlhf(size: Size, folder: Path, environment: dict[str, str]) -> str:
     """Train with OpenRLHF; the verdict of the audit."""
-    from tests.frameworks.openrlhf.audited import audited, tail, tracked
-    from tests.frameworks.openrlhf.launch import Assets, reinforce
+    from tests.systems.openrlhf.audited import audited, tail, tracked
+    from tests.systems.openrlhf.launch import Assets, reinforce
 
     rows = size.prompts * size.rollouts
     assets = Assets.write(folder / "assets", rows=rows)

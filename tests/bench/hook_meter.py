@@ -45,12 +45,12 @@ PUSHES = ("CheckpointEngineManager.update_weights", "PPOTrainer.broadcast_to_vll
 """The controller's hooks on a push of weights, of verl and of OpenRLHF."""
 
 CALLED_BY_TORCH = {
-    "rlstep_hooks.frameworks.verl.trainer": (
+    "rlstep_hooks.systems.verl.observe.trainer": (
         "VerlTrainer.sees_log_probs",
         "VerlTrainer._before_optimizer",
         "VerlTrainer._after_optimizer",
     ),
-    "rlstep_hooks.frameworks.openrlhf.trainer": (
+    "rlstep_hooks.systems.openrlhf.observe.trainer": (
         "OpenRlhfTrainer._before_loss",
         "OpenRlhfTrainer._before_optimizer",
         "OpenRlhfTrainer._after_optimizer",
@@ -264,14 +264,14 @@ def _name(owner: Any, method: str) -> str:
 
 def _install(meter: Timing | Switching) -> None:
     """Put the meter between the framework and each hook that is placed from now on."""
-    wrapt.when_imported("rlstep_hooks.patching")(lambda module: _in_patches(module, meter))
-    wrapt.when_imported("rlstep_hooks.frameworks.openrlhf.attach")(lambda module: _in_functions(module, meter))
+    wrapt.when_imported("rlstep_hooks.observe.patches")(lambda module: _in_patches(module, meter))
+    wrapt.when_imported("rlstep_hooks.systems.openrlhf.observe.attach")(lambda module: _in_functions(module, meter))
     for name, hooks in CALLED_BY_TORCH.items():
         wrapt.when_imported(name)(partial(_in_methods, hooks=hooks, meter=meter))
-    wrapt.when_imported("rlstep_hooks.frameworks.openrlhf.engine")(
+    wrapt.when_imported("rlstep_hooks.systems.openrlhf.observe.engine")(
         lambda module: wrapt.wrap_function_wrapper(module, "EngineRecord._load_weights", meter.load_weights)
     )
-    wrapt.when_imported("rlstep_hooks.ledger")(lambda module: _in_ledgers(module, meter))
+    wrapt.when_imported("rlstep_hooks.record.ledger")(lambda module: _in_ledgers(module, meter))
 
 
 def _in_patches(module: Any, meter: Timing | Switching) -> None:

@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.controlled.live import recorded_phases
-from rlstep_hooks.controlled.run import ControlledRun
-from rlstep_hooks.controlled.tail import Tail
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.controlled.live import recorded_phases
+from rlstep_hooks.judge.controlled.run import ControlledRun
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.record.events import (
     AnyEvent,
     EpochEnd,
     Measured,
@@ -38,8 +38,8 @@ from rlstep_hooks.events import (
     UpdateValues,
     encode,
 )
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import CONTROLLER, FolderLedger, Record, read_lines, records
+from rlstep_hooks.record.ledger import CONTROLLER, FolderLedger, Record, read_lines, records
+from rlstep_hooks.record.tail import Tail
 from tests.unit.scripted import make_plan, started
 from tests.unit.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases
 

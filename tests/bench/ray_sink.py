@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import ray
 
-from rlstep_hooks.controlled.ray_sink import RayLedger, Sink
-from rlstep_hooks.events import MicroBatch, PhaseEnded, SampleRows
-from rlstep_hooks.ledger import FolderLedger
+from rlstep_hooks.record.events import MicroBatch, PhaseEnded, SampleRows
+from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.session.ray_sink import RayLedger, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlstep_hooks.ledger import Ledger
+    from rlstep_hooks.record.ledger import Ledger
 
 MICRO_BATCH = MicroBatch(
     index=3,

@@ -32,13 +32,13 @@ import torch
 from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.events import encode
-from rlstep_hooks.frameworks.forward_watch import ForwardWatch
-from rlstep_hooks.frameworks.trl.observe import TrlObserver
-from rlstep_hooks.frameworks.trl.updates import UpdateObserver
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import records
-from rlstep_hooks.patching import _ABSENT
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.observe.forward_watch import ForwardWatch
+from rlstep_hooks.observe.patches import _ABSENT
+from rlstep_hooks.record.events import encode
+from rlstep_hooks.record.ledger import records
+from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
+from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.bench.hook_meter import Stopwatch
 

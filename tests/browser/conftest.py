@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from rlstep_hooks.events import Rollout, RunStarted, Update
-from rlstep_hooks.ledger import FolderLedger, rank_process, records
-from rlstep_hooks.render.page.build import page_of
-from rlstep_hooks.render.page.writer import write_page
-from rlstep_hooks.replay import report_of
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.record.events import Rollout, RunStarted, Update
+from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
+from rlstep_hooks.show.page.build import page_of
+from rlstep_hooks.show.page.writer import write_page
 from tests.unit.scripted import make_plan, scripted_run
 from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from selenium.webdriver import Chrome
 
-    from rlstep_hooks.events import AnyEvent
+    from rlstep_hooks.record.events import AnyEvent
 
 NEEDED = "needs Chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
 QUIET = (

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from rlstep_hooks.events import AnyEvent, MicroBatch, Rollout, Update
+from rlstep_hooks.record.events import AnyEvent, MicroBatch, Rollout, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.report import Finding, Where
+    from rlstep_hooks.planning.finding import Finding, Where
 
 VARIABLE = "RLSTEP_DETECTIONS"
 """Names the file that outcomes are added to; without it nothing is noted."""

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("trl")
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.report import Finding, Report, Where
-from rlstep_hooks.rules import BY_CODE
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.rules import BY_CODE
+from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from tests.detection.outcomes import Clean, Detected, delay_of, note
 from tests.faults.trl_faults import EXPRESSIBLE, FAULTS, RELEASE, WHOLE_RUN, Apply, Fault, unchanged
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rlstep_hooks.events import AnyEvent
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.events import AnyEvent
 
 PROVOKED_ELSEWHERE = {
     "RLS102": "an information about the plan",
     "RLS506": "an information about the plan",
-    "RLS211": "TRL's GRPO and RLOO have no critic; in verl's faults (tests/frameworks/verl)",
-    "RLS405": "pushes of weights are no part of TRL's plan; in verl's faults (tests/frameworks/verl)",
-    "RLS113": "of TRL's PPOTrainer; in its own tests (tests/frameworks/trl_ppo)",
-    "RLS309": "of TRL's PPOTrainer; in its own tests (tests/frameworks/trl_ppo)",
+    "RLS211": "TRL's GRPO and RLOO have no critic; in verl's faults (tests/systems/verl)",
+    "RLS405": "pushes of weights are no part of TRL's plan; in verl's faults (tests/systems/verl)",
+    "RLS113": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
+    "RLS309": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",
-    "RLS802": "needs a loop that hands over its constants; in the faults of hand-written loops (tests/frameworks/classic)",
+    "RLS802": "needs a loop that hands over its constants; in the faults of hand-written loops (tests/systems/classic)",
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
     "RLS701": "needs a checkpoint",
     "RLS901": "needs several processes",
@@ -76,7 +77,7 @@ def frozen_imports() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def numbers_with_each_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a run whose rollouts take longer than the interval, which is a second; these take milliseconds."""
-    monkeypatch.setattr("rlstep_hooks.frameworks.trl.callback.INTERVAL", 0.0)
+    monkeypatch.setattr("rlstep_hooks.systems.trl.observe.callback.INTERVAL", 0.0)
 
 
 @pytest.fixture(scope="module")

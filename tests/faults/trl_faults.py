@@ -20,8 +20,8 @@ import torch
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
-from rlstep_hooks.frameworks.trl.releases import Release, installed_release
-from rlstep_hooks.report import Where
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.systems.trl.releases import Release, installed_release
 from rlstep_hooks.testing.trl_faults import (
     alter_microbatches,
     log_prob_method,

@@ -10,16 +10,16 @@ import msgspec
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli.plan import to_json
+from rlstep_hooks.judge.timeline import expected_events
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.readers import catalogue
-from rlstep_hooks.readers.launch_plan import Options, plan_launch
-from rlstep_hooks.render.markdown import plan_markdown
-from rlstep_hooks.render.plan import plan_text
-from rlstep_hooks.timeline import expected_events
+from rlstep_hooks.show.markdown import plan_markdown
+from rlstep_hooks.show.plan import plan_text
+from rlstep_hooks.systems import index
+from rlstep_hooks.systems.launches import Options, plan_launch
 from tests.fuzz.limits import time_limit
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "golden" / "scripts").glob("*.sh"))
 EVENTS_LOOKED_AT = 300
@@ -58,9 +58,9 @@ def words_of(pattern: str) -> list[str]:
 @st.composite
 def commands(draw: st.DrawFn) -> list[str]:
     """One reader's program with settings that it knows and a few that nobody does."""
-    entry = draw(st.sampled_from(catalogue.ENTRIES))
+    entry = draw(st.sampled_from(index.ENTRIES))
     words = words_of(draw(st.sampled_from(entry.programs))) if entry.programs else ["python", "train.py"]
-    reader = catalogue.reader_of(entry.name)
+    reader = index.reader_of(entry.name)
     known = [name for name in (*reader.defaults(reader.version), *entry.keys, entry.with_key) if name]
     names = draw(st.lists(st.sampled_from(known) | st.text(max_size=4), max_size=8)) if known else []
     for name in names:
@@ -90,8 +90,8 @@ def broken(draw: st.DrawFn, text: str) -> str:
 @st.composite
 def config_files(draw: st.DrawFn) -> tuple[str, str]:
     """A configuration or Python file of some reader: its ending and its text, often broken."""
-    entry = draw(st.sampled_from(catalogue.ENTRIES))
-    reader = catalogue.reader_of(entry.name)
+    entry = draw(st.sampled_from(index.ENTRIES))
+    reader = index.reader_of(entry.name)
     known = [name for name in (*reader.defaults(reader.version), *entry.keys) if name]
     given = {name: draw(VALUES) for name in draw(st.lists(st.sampled_from(known), max_size=8))} if known else {}
     ending = draw(st.sampled_from([".yaml", ".toml", ".py"]))
@@ -128,7 +128,7 @@ def options() -> st.SearchStrategy[Options]:
     counts = st.none() | st.sampled_from([1, 7, 8532, 10**9])
     return st.builds(
         Options,
-        framework=st.none() | st.none() | st.sampled_from([*catalogue.names(), "none such"]),
+        framework=st.none() | st.none() | st.sampled_from([*index.names(), "none such"]),
         version=st.none() | st.none() | st.sampled_from(["0.16.1", "0.9.1", "9999", "x", ""]),
         rows=counts,
         world_size=counts,

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.events import MicroBatch, Refresh, Rollout, Update
-from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedRollout, ExpectedUpdate
+from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedRollout, ExpectedUpdate
+from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rlstep_hooks.events import AnyEvent
-    from rlstep_hooks.timeline import ExpectedEvent
+    from rlstep_hooks.judge.timeline import ExpectedEvent
+    from rlstep_hooks.record.events import AnyEvent
 
 
 def letters(events: Iterable[ExpectedEvent] | Iterable[AnyEvent]) -> str:

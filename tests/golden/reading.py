@@ -10,13 +10,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.readers.base import Formula, Reading
-from rlstep_hooks.readers.launch_plan import Options, Plan, plan_launch, reading_of
+from rlstep_hooks.planning.reading import Formula, Reading
+from rlstep_hooks.systems.launches import Options, Plan, plan_launch, reading_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floor": math.floor,

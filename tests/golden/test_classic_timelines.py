@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRollout, ExpectedUpdate, expected_events
+from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRollout, ExpectedUpdate, expected_events
 from tests.golden.reading import read
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning import PlanError
-from rlstep_hooks.readers import catalogue
-from rlstep_hooks.readers.phases import Passes, equal_minibatches, schedule_in_phases
+from rlstep_hooks.planning.phases import Passes, equal_minibatches, schedule_in_phases
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems import index
 from tests.golden.reading import read
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 FRAMEWORKS = ("trl", "verl", "openrlhf", "skyrl", "nemo_rl", "slime")
 KEPT = (
@@ -35,7 +35,7 @@ def kept(schedule: Schedule) -> dict[str, Any]:
 
 def written(schedule: Schedule, framework: str) -> Schedule:
     """A schedule after it was written for a framework and read back."""
-    conversion = catalogue.reader_of(framework).write(schedule)
+    conversion = index.reader_of(framework).write(schedule)
     return read(shlex.join(conversion.arguments), rows=schedule.rows).schedule
 
 
@@ -103,7 +103,7 @@ def test_any_schedule_is_written_right_or_refused(
     )  # fmt: skip
     for framework in FRAMEWORKS:
         try:
-            conversion = catalogue.reader_of(framework).write(schedule)
+            conversion = index.reader_of(framework).write(schedule)
         except LaunchError as refusal:
             assert "cannot" in str(refusal)  # noqa: PT017 - either outcome is right
             continue

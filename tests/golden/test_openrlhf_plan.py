@@ -11,18 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstep_hooks.conformance import Conformance
-from rlstep_hooks.deviations import known_deviations
-from rlstep_hooks.events import MicroBatch, Refresh, Rollout, RunEnded, WeightSync
-from rlstep_hooks.frameworks.openrlhf.plan import plan_config
-from rlstep_hooks.frameworks.openrlhf.releases import Release
-from rlstep_hooks.frameworks.openrlhf.settings import is_config
-from rlstep_hooks.planning import PlanError
-from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRollout, ExpectedUpdate, PhasePosition, expected_events
+from rlstep_hooks.judge.conformance import Conformance
+from rlstep_hooks.judge.deviations import known_deviations
+from rlstep_hooks.judge.timeline import (
+    ExpectedMicroBatch,
+    ExpectedRollout,
+    ExpectedUpdate,
+    PhasePosition,
+    expected_events,
+)
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, RunEnded, WeightSync
+from rlstep_hooks.systems.openrlhf.plan import plan_config
+from rlstep_hooks.systems.openrlhf.releases import Release
+from rlstep_hooks.systems.openrlhf.settings import is_config
 from tests.golden.openrlhf_runs import COMMON, RUNS, Run, nested
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 MEASURED = Release("0.11.2")
 

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlstep_hooks.recipes import find
-from rlstep_hooks.schedule import Schedule
-from rlstep_hooks.steps import read_steps
+from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.planning.steps import read_steps
+from rlstep_hooks.systems.recipes import find
 from tests.golden.reading import read
 
+PLANS = Path(__file__).parents[1] / "systems" / "plans"
 CASES: dict[str, dict[str, Any]] = {
     case["name"]: case for case in json.loads((Path(__file__).parent / "published_cases.json").read_text())
 }
@@ -168,26 +169,26 @@ LAUNCHES: dict[str, Launched] = {
 }
 
 ELSEWHERE: dict[str, str] = {
-    "AReaL boba": "test_reader_areal.py::test_boba",
-    "ROLL critic": "test_reader_roll.py::test_the_critic_passes_once",
-    "SB3 default 1e6": "test_reader_sb3.py::test_defaults",
-    "lm-human-preferences sentiment": "test_reader_lm_human_preferences.py::test_sentiment",
-    "NeMo-Aligner ppo default": "test_reader_nemo_aligner.py::test_ppo_default",
-    "open-instruct olmo3 7b think": "test_reader_open_instruct.py::test_olmo3_7b_think",
+    "AReaL boba": "test_areal.py::test_boba",
+    "ROLL critic": "test_roll.py::test_the_critic_passes_once",
+    "SB3 default 1e6": "test_sb3.py::test_defaults",
+    "lm-human-preferences sentiment": "test_lm_human_preferences.py::test_sentiment",
+    "NeMo-Aligner ppo default": "test_nemo_aligner.py::test_ppo_default",
+    "open-instruct olmo3 7b think": "test_open_instruct.py::test_olmo3_7b_think",
     **{
-        f"open-instruct packs={packs}": "test_reader_open_instruct.py::test_packs"
+        f"open-instruct packs={packs}": "test_open_instruct.py::test_packs"
         for packs in ("8 M=4", "10 M=4", "3 M=4", "6 M=4", "11 M=8")
     },
-    "prime-rl default": "test_reader_prime_rl.py::test_default",
-    "torchtune grpo dev": "test_reader_torchtune.py::test_grpo_dev",
-    "TRL<=0.11 step() / LLaMA-Factory": "test_reader_llamafactory.py::test_golden",
-    "TRL PPOTrainer >=0.17 GA=8 M=4": "test_reader_trl_ppo.py::test_updates_do_not_follow_num_mini_batches",
-    "TRL PPOTrainer >=0.17 GA=2 M=4": "test_reader_trl_ppo.py::test_accumulation_against_minibatches",
-    "TRL PPOTrainer >=0.17 GA=1 M=4": "test_reader_trl_ppo.py::test_accumulation_against_minibatches",
-    "TRL PPOv2/PPO 0.9..0.16 GA=8 M=4": "test_reader_trl_ppo.py::test_up_to_016_num_mini_batches_makes_the_rollout_larger",
-    "lag one-step async K=1": "test_reader_slime.py::test_one_rollout_ahead",
-    "lag one-step async K=2": "test_reader_slime.py::test_one_rollout_ahead",
-    "rLLM verl N=513 r=4 dp=8": "test_reader_rllm.py::test_rows_that_vary",
+    "prime-rl default": "test_prime_rl.py::test_default",
+    "torchtune grpo dev": "test_torchtune.py::test_grpo_dev",
+    "TRL<=0.11 step() / LLaMA-Factory": "test_llamafactory.py::test_golden",
+    "TRL PPOTrainer >=0.17 GA=8 M=4": "test_trl_ppo.py::test_updates_do_not_follow_num_mini_batches",
+    "TRL PPOTrainer >=0.17 GA=2 M=4": "test_trl_ppo.py::test_accumulation_against_minibatches",
+    "TRL PPOTrainer >=0.17 GA=1 M=4": "test_trl_ppo.py::test_accumulation_against_minibatches",
+    "TRL PPOv2/PPO 0.9..0.16 GA=8 M=4": "test_trl_ppo.py::test_up_to_016_num_mini_batches_makes_the_rollout_larger",
+    "lag one-step async K=1": "test_slime.py::test_one_rollout_ahead",
+    "lag one-step async K=2": "test_slime.py::test_one_rollout_ahead",
+    "rLLM verl N=513 r=4 dp=8": "test_rllm.py::test_rows_that_vary",
 }
 """Cases that need more than a command line, with the test that has their numbers."""
 
@@ -197,7 +198,7 @@ def test_every_case_is_a_test() -> None:
     assert set(LAUNCHES) | set(ELSEWHERE) == set(CASES)
     for place in ELSEWHERE.values():
         file, _, name = place.partition("::")
-        assert f"def {name}(" in (Path(__file__).parent / file).read_text(), place
+        assert f"def {name}(" in (PLANS / file).read_text(), place
 
 
 @pytest.mark.parametrize("name", LAUNCHES)

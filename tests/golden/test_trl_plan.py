@@ -8,11 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlstep_hooks.deviations import known_deviations
-from rlstep_hooks.frameworks.trl.plan import make_schedule
-from rlstep_hooks.frameworks.trl.resume import resume_position
-from rlstep_hooks.schedule import Schedule, lag_pattern
-from rlstep_hooks.timeline import (
+from rlstep_hooks.judge.deviations import known_deviations
+from rlstep_hooks.judge.timeline import (
     ExpectedEvent,
     ExpectedMicroBatch,
     ExpectedRollout,
@@ -20,6 +17,9 @@ from rlstep_hooks.timeline import (
     LoaderPosition,
     expected_events,
 )
+from rlstep_hooks.planning.schedule import Schedule, lag_pattern
+from rlstep_hooks.systems.trl.observe.resume import resume_position
+from rlstep_hooks.systems.trl.plan import make_schedule
 from tests.golden.letters import expand, letters
 from tests.golden.timelines import TIMELINES, Timeline, release_of, trl_settings
 from tests.unit.scripted import scripted_run

@@ -10,16 +10,9 @@ import msgspec
 import pytest
 
 import rlstep_hooks
-from rlstep_hooks.deviations import known_deviations
-from rlstep_hooks.events import RunStarted
-from rlstep_hooks.frameworks.simplerl.plan import config_of_flags
-from rlstep_hooks.frameworks.simplerl.plan import plan_config as plan_simplerl
-from rlstep_hooks.frameworks.tinyzero.plan import plan_config as plan_tinyzero
-from rlstep_hooks.frameworks.verl.plan import plan_config, unsupported
-from rlstep_hooks.frameworks.verl.releases import Release
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.planning import PlanError
-from rlstep_hooks.timeline import (
+from rlstep_hooks.judge.deviations import known_deviations
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.timeline import (
     ExpectedEpochEnd,
     ExpectedRefresh,
     ExpectedRollout,
@@ -27,10 +20,17 @@ from rlstep_hooks.timeline import (
     ExpectedUpdate,
     expected_events,
 )
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.record.events import RunStarted
+from rlstep_hooks.systems.simplerl.plan import config_of_flags
+from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
+from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
+from rlstep_hooks.systems.verl.plan import plan_config, unsupported
+from rlstep_hooks.systems.verl.releases import Release
 from tests.unit.verl_configs import ROWS, V091, verl_config
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 
 def planned(release: Release = V091, rows: int | None = ROWS, **settings: Any) -> Schedule:
@@ -413,7 +413,7 @@ def test_without_rows_totals_are_not_evaluated() -> None:
 
 
 def test_any_configuration_is_planned_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlstep_hooks.frameworks.verl.plan.installed_release", lambda: V091)
+    monkeypatch.setattr("rlstep_hooks.systems.verl.plan.installed_release", lambda: V091)
     assert rlstep_hooks.plan(verl_config(), rows=ROWS) == planned()
 
     class Trainer:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rlstep_hooks.frameworks.trl.plan import Settings, make_schedule
-from rlstep_hooks.frameworks.trl.releases import Release
+from rlstep_hooks.systems.trl.plan import Settings, make_schedule
+from rlstep_hooks.systems.trl.releases import Release
 from tests.golden.letters import expand
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 
 class Timeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

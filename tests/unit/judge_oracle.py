@@ -9,7 +9,8 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.report import Counts
+from rlstep_hooks.record.events import (
     AnyEvent,
     EpochEnd,
     Evaluated,
@@ -22,12 +23,11 @@ from rlstep_hooks.events import (
     Update,
     WeightSync,
 )
-from rlstep_hooks.report import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 Events = list[AnyEvent]
 

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.timeline import (
+    ExpectedEnd,
+    ExpectedEpochEnd,
+    ExpectedMicroBatch,
+    ExpectedRefresh,
+    ExpectedRollout,
+    ExpectedUpdate,
+    LoaderPosition,
+    expected_events,
+)
+from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.events import (
     AnyEvent,
     EpochEnd,
     Measured,
@@ -23,19 +34,8 @@ from rlstep_hooks.events import (
     Update,
     UpdateValues,
 )
-from rlstep_hooks.frameworks.trl.plan import Settings, make_schedule
-from rlstep_hooks.frameworks.trl.releases import Release
-from rlstep_hooks.schedule import Schedule
-from rlstep_hooks.timeline import (
-    ExpectedEnd,
-    ExpectedEpochEnd,
-    ExpectedMicroBatch,
-    ExpectedRefresh,
-    ExpectedRollout,
-    ExpectedUpdate,
-    LoaderPosition,
-    expected_events,
-)
+from rlstep_hooks.systems.trl.plan import Settings, make_schedule
+from rlstep_hooks.systems.trl.releases import Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable

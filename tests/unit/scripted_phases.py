@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from hypothesis import strategies as st
 
-from rlstep_hooks.controlled.compose import TrainerPhases, TrainerStream
-from rlstep_hooks.controlled.run import ControlledRun
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.controlled.compose import TrainerPhases, TrainerStream
+from rlstep_hooks.judge.controlled.run import ControlledRun
+from rlstep_hooks.judge.timeline import PhasePosition
+from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.events import (
     AnyEvent,
     Attached,
     EpochEnd,
@@ -40,15 +42,13 @@ from rlstep_hooks.events import (
     WeightSync,
     encode,
 )
-from rlstep_hooks.ledger import CONTROLLER, rank_process
-from rlstep_hooks.schedule import Schedule
-from rlstep_hooks.timeline import PhasePosition
+from rlstep_hooks.record.ledger import CONTROLLER, rank_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from rlstep_hooks.report import Finding
+    from rlstep_hooks.planning.finding import Finding
 
 Role = Literal["policy", "critic"]
 Script = list[tuple[str, AnyEvent]]

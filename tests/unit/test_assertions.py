@@ -123,7 +123,7 @@ def test_a_launch_that_cannot_be_read_is_no_failed_assertion(tmp_path: Path) -> 
 
 @pytest.fixture
 def verl_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlstep_hooks.frameworks.verl.plan.installed_release", lambda: V091)
+    monkeypatch.setattr("rlstep_hooks.systems.verl.plan.installed_release", lambda: V091)
 
 
 @pytest.mark.usefixtures("verl_installed")

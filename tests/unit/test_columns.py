@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlstep_hooks.columns import Columns
-from rlstep_hooks.events import Measured, MicroBatchValues, UpdateValues, decode, encode
+from rlstep_hooks.record.columns import Columns
+from rlstep_hooks.record.events import Measured, MicroBatchValues, UpdateValues, decode, encode
 
 
 class Values(msgspec.Struct, frozen=True):

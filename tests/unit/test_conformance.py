@@ -9,16 +9,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rlstep_hooks.conformance import Conformance, Difference, OrderedEvent
-from rlstep_hooks.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update
-from rlstep_hooks.frameworks.trl.resume import resume_position
-from rlstep_hooks.timeline import LoaderPosition
+from rlstep_hooks.judge.conformance import Conformance, Difference, OrderedEvent
+from rlstep_hooks.judge.timeline import LoaderPosition
+from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update
+from rlstep_hooks.systems.trl.observe.resume import resume_position
 from tests.unit.scripted import RELEASES, Case, cases, make_plan, scripted_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 Found = list[tuple[int, Difference]]
 """Differences, each with the index of the event at which it was found."""

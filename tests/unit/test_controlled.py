@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.controlled.compose import REMEMBERED, TrainerPhases
-from rlstep_hooks.controlled.live import recorded_phases
-from rlstep_hooks.controlled.run import ControlledRun
-from rlstep_hooks.controlled.tail import Tail
-from rlstep_hooks.controlled.writer import EventWriter
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.controlled.compose import REMEMBERED, TrainerPhases
+from rlstep_hooks.judge.controlled.live import recorded_phases
+from rlstep_hooks.judge.controlled.run import ControlledRun
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.judge.timeline import PhasePosition
+from rlstep_hooks.record.events import (
     AnyEvent,
     EpochEnd,
     Generated,
@@ -32,10 +33,9 @@ from rlstep_hooks.events import (
     decode,
     encode,
 )
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import CONTROLLER, MemoryLedger
-from rlstep_hooks.replay import report_of
-from rlstep_hooks.timeline import PhasePosition
+from rlstep_hooks.record.ledger import CONTROLLER, MemoryLedger
+from rlstep_hooks.record.tail import Tail
+from rlstep_hooks.record.writer import EventWriter
 from tests.unit.scripted_phases import (
     Live,
     PhaseCase,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.judge.report import Report
 
 FEWER = settings(max_examples=30)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from rlstep_hooks.events import NOT_FINITE, Update
+from rlstep_hooks.record.events import NOT_FINITE, Update
 from tests.unit.scripted_phases import Live, PhaseCase, Script, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
-    from rlstep_hooks.report import Finding
+    from rlstep_hooks.planning.finding import Finding
 
 RUN = scripted_phases(
     PhaseCase(schedule=phase_plan(critic=phase_plan(samples=8, minibatches=(8,), microbatch=4, reuse=1)))

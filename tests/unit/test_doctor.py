@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rlstep_hooks.cli import doctor
-from rlstep_hooks.frameworks.openrlhf import releases as openrlhf
-from rlstep_hooks.frameworks.sb3 import releases as sb3
-from rlstep_hooks.frameworks.trl import releases as trl
-from rlstep_hooks.frameworks.verl import releases as verl
+from rlstep_hooks.systems.openrlhf import releases as openrlhf
+from rlstep_hooks.systems.sb3 import releases as sb3
+from rlstep_hooks.systems.trl import releases as trl
+from rlstep_hooks.systems.verl import releases as verl
 
 
 @pytest.fixture(autouse=True)

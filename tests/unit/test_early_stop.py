@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks import Schedule
-from rlstep_hooks.events import MicroBatch, Refresh, Rollout, RunEnded, RunStarted, SampleRows, Update
-from rlstep_hooks.judge import Judge
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, RunEnded, RunStarted, SampleRows, Update
 
 if TYPE_CHECKING:
-    from rlstep_hooks.events import AnyEvent
-    from rlstep_hooks.report import Report
-    from rlstep_hooks.schedule import CriticOrder
-    from rlstep_hooks.timeline.expected import Role
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.judge.timeline.expected import Role
+    from rlstep_hooks.planning.schedule import CriticOrder
+    from rlstep_hooks.record.events import AnyEvent
 
 SAMPLES, EPOCHS, MINIBATCHES = 8, 2, 2
 WHOLE = EPOCHS * MINIBATCHES

@@ -16,21 +16,31 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from rlstep_hooks import following
 from rlstep_hooks.cli import app
-from rlstep_hooks.events import AnyEvent, Attached, Measured, MicroBatch, Rollout, RunEnded, RunStarted, Update, encode
-from rlstep_hooks.following import FollowedRun, News
-from rlstep_hooks.injection import PARENT
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import CONTROLLER
-from rlstep_hooks.render import console, live
-from rlstep_hooks.render.console import ConsoleListener, LiveListener
-from rlstep_hooks.render.live import Lines, Redrawn, live_line
-from rlstep_hooks.replay import report_of
-from rlstep_hooks.report import Finding, Where
-from rlstep_hooks.rules import base
-from rlstep_hooks.standing import Standing
-from rlstep_hooks.timeline import LoaderPosition
+from rlstep_hooks.judge import following
+from rlstep_hooks.judge.following import FollowedRun, News
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.judge.rules import base
+from rlstep_hooks.judge.standing import Standing
+from rlstep_hooks.judge.timeline import LoaderPosition
+from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.record.events import (
+    AnyEvent,
+    Attached,
+    Measured,
+    MicroBatch,
+    Rollout,
+    RunEnded,
+    RunStarted,
+    Update,
+    encode,
+)
+from rlstep_hooks.record.ledger import CONTROLLER
+from rlstep_hooks.show import console, live
+from rlstep_hooks.show.console import ConsoleListener, LiveListener
+from rlstep_hooks.show.live import Lines, Redrawn, live_line
+from rlstep_hooks.systems.injection import PARENT
 from tests.unit.scripted import make_plan, scripted_run, started
 from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases
 
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 LIMIT = 60
 PLAN = make_plan(iterations=2, max_steps=12)

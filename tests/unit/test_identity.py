@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlstep_hooks.controlled.identity import RefreshedSamples, recognise
-from rlstep_hooks.events import SampleRows
+from rlstep_hooks.observe.identity import RefreshedSamples, recognise
+from rlstep_hooks.record.events import SampleRows
 
 
 def refresh(number: int, version: int, *samples: tuple[str, int]) -> RefreshedSamples:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.rules import base
+from rlstep_hooks.record.events import (
     AnyEvent,
     Evaluated,
     Measured,
@@ -21,16 +23,15 @@ from rlstep_hooks.events import (
     Unobserved,
     Update,
 )
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.render.summary import rule_counts
-from rlstep_hooks.rules import base
+from rlstep_hooks.show.summary import rule_counts
 from tests.unit.scripted import RELEASES, Case, cases, make_plan, scripted_run, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rlstep_hooks.report import Finding, Report
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
 
 REUSE = make_plan(iterations=2, max_steps=8)
 """` GollSllS` four times."""

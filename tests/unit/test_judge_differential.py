@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.record.events import (
     AnyEvent,
     Evaluated,
     Measured,
@@ -21,9 +23,7 @@ from rlstep_hooks.events import (
     Update,
     WeightSync,
 )
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import FolderLedger
-from rlstep_hooks.replay import report_of
+from rlstep_hooks.record.ledger import FolderLedger
 from tests.unit import judge_oracle as oracle
 from tests.unit.scripted import cases, scripted_run
 from tests.unit.scripted_phases import composed, phase_cases, scripted_phases
@@ -31,8 +31,9 @@ from tests.unit.scripted_phases import composed, phase_cases, scripted_phases
 if TYPE_CHECKING:
     from random import Random
 
-    from rlstep_hooks.report import Finding, Report
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
     from tests.unit.scripted import Case
     from tests.unit.scripted_phases import PhaseCase
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstep_hooks import ledger as ledger_module
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.record import ledger as ledger_module
+from rlstep_hooks.record.events import (
     AnyEvent,
     Measured,
     MicroBatch,
@@ -24,9 +25,8 @@ from rlstep_hooks.events import (
     decode,
     encode,
 )
-from rlstep_hooks.ledger import FolderLedger, MemoryLedger, rank_process, records
-from rlstep_hooks.recorder import Recorder
-from rlstep_hooks.rules.base import Rule
+from rlstep_hooks.record.ledger import FolderLedger, MemoryLedger, rank_process, records
+from rlstep_hooks.session.recorder import Recorder
 from tests.unit.scripted import make_plan, scripted_run, started
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class BrokenFromTheStart(Broken):
 def test_a_rule_that_raises_is_not_evaluated_and_ends_nothing(
     rule: type[Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlstep_hooks.judge.RULES", (rule,))
+    monkeypatch.setattr("rlstep_hooks.judge.judge.RULES", (rule,))
     recorder = Recorder(MemoryLedger())
     record(recorder, scripted_run(REUSE))
     report = recorder.judge.report()

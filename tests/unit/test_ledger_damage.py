@@ -18,17 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli.report import show
-from rlstep_hooks.events import AnyEvent, MicroBatch, RunEnded, Update, encode
-from rlstep_hooks.ledger import LONGEST_LINE, FolderLedger, MemoryLedger, rank_process, read_lines, records
-from rlstep_hooks.recorder import Recorder
-from rlstep_hooks.replay import report_of
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.record.events import AnyEvent, MicroBatch, RunEnded, Update, encode
+from rlstep_hooks.record.ledger import LONGEST_LINE, FolderLedger, MemoryLedger, rank_process, read_lines, records
+from rlstep_hooks.session.recorder import Recorder
 from tests.unit.scripted import make_plan, scripted_run, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.judge.report import Report
 
 REUSE = make_plan(iterations=2, max_steps=8)
 EVENTS = scripted_run(REUSE)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rlstep_hooks.events import Attached, WeightSync
-from rlstep_hooks.frameworks.openrlhf import launch
-from rlstep_hooks.frameworks.openrlhf.labels import FIRST_WEIGHTS, NOT_KNOWN, EngineWeights, SampledWith
-from rlstep_hooks.ledger import FolderLedger
+from rlstep_hooks.record.events import Attached, WeightSync
+from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.systems.openrlhf.observe import ray_hooks as launch
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, EngineWeights, SampledWith
 
 HERE = os.uname().nodename
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_the_hook_adds_our_setup_and_the_folder(tmp_path: Path) -> None:
     given = {"env_vars": {"NCCL_DEBUG": "WARN"}}
     changed = launch.runtime_env_hook(given)
-    assert changed["worker_process_setup_hook"] == "rlstep_hooks.frameworks.openrlhf.launch.setup_worker"
+    assert changed["worker_process_setup_hook"] == "rlstep_hooks.systems.openrlhf.observe.ray_hooks.setup_worker"
     assert changed["env_vars"] == {"NCCL_DEBUG": "WARN", "RLSTEP_DIR": str(tmp_path)}
     assert given == {"env_vars": {"NCCL_DEBUG": "WARN"}}, "what was given stays as it was"
 
@@ -88,7 +88,7 @@ def test_nothing_is_asked_of_ray_without_an_audit(monkeypatch: pytest.MonkeyPatc
 
 def test_an_engine_without_an_audit_loads_nothing() -> None:
     code = (
-        "import sys; from rlstep_hooks.frameworks.openrlhf.launch import setup_engine; setup_engine()\n"
+        "import sys; from rlstep_hooks.systems.openrlhf.observe.ray_hooks import setup_engine; setup_engine()\n"
         "print(*(name for name in sys.modules if name != '__main__' and name.split('.')[0] not in sys.stdlib_module_names))"
     )
     environment = {name: value for name, value in os.environ.items() if name not in (launch.FOLDER, launch.RUN)}
@@ -100,10 +100,9 @@ def test_an_engine_without_an_audit_loads_nothing() -> None:
         text=True,
         timeout=60,
     )
-    ours = {"rlstep_hooks", "rlstep_hooks.frameworks", "rlstep_hooks.frameworks.openrlhf"}
-    assert set(run.stdout.split()) == ours | {"rlstep_hooks.frameworks.openrlhf.launch"}, (
-        "it is loaded wherever vLLM runs"
-    )
+    home = "rlstep_hooks.systems.openrlhf"
+    ours = {"rlstep_hooks", "rlstep_hooks.systems", home, f"{home}.observe"}
+    assert set(run.stdout.split()) == ours | {f"{home}.observe.ray_hooks"}, "it is loaded wherever vLLM runs"
 
 
 # Labels

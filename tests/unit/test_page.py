@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.replay import report_of, trainer_events
+from rlstep_hooks.record.events import (
     EpochEnd,
     Measured,
     MicroBatch,
@@ -25,13 +26,12 @@ from rlstep_hooks.events import (
     Update,
     WeightSync,
 )
-from rlstep_hooks.ledger import FolderLedger, rank_process, records
-from rlstep_hooks.render.page import pictures
-from rlstep_hooks.render.page.build import page_of
-from rlstep_hooks.render.page.row import FIRST, LAST
-from rlstep_hooks.render.page.timeline import CELLS, timeline_of
-from rlstep_hooks.render.page.writer import page_html
-from rlstep_hooks.replay import report_of, trainer_events
+from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
+from rlstep_hooks.show.page import pictures
+from rlstep_hooks.show.page.build import page_of
+from rlstep_hooks.show.page.row import FIRST, LAST
+from rlstep_hooks.show.page.timeline import CELLS, timeline_of
+from rlstep_hooks.show.page.writer import page_html
 from tests.unit.scripted import Case, cases, make_plan, scripted_run, started
 from tests.unit.scripted_phases import PhaseCase, phase_cases, phase_plan, scripted_phases, write_records
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rlstep_hooks.events import AnyEvent
-    from rlstep_hooks.render.page.model import Moment, Page, RolloutRow
+    from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.show.page.model import Moment, Page, RolloutRow
 
 FEWER = settings(max_examples=40)
 PLAN = make_plan(iterations=3, max_steps=60, rows=60)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.patching import Patches
+from rlstep_hooks.observe.patches import Patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import (
+from rlstep_hooks.record.events import (
     AnyEvent,
     EpochEnd,
     Generated,
@@ -23,12 +23,13 @@ from rlstep_hooks.events import (
     Update,
     WeightSync,
 )
-from rlstep_hooks.ledger import CONTROLLER
+from rlstep_hooks.record.ledger import CONTROLLER
 from tests.unit.scripted_phases import Live, PhaseCase, Script, phase_cases, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
-    from rlstep_hooks.report import Finding, Report
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
 
 FIELDS: dict[str, object] = {
     "world_size": 2,

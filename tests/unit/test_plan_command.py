@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli import main
-from rlstep_hooks.schedule import Schedule
+from rlstep_hooks.planning.schedule import Schedule
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from rlstep_hooks.readers.base import Reading
-from rlstep_hooks.readers.phases import Passes, schedule_in_phases
-from rlstep_hooks.rules import RULES
-from rlstep_hooks.rules.plan_checks import PLAN_RULES, REPORTS, Refused, check_plan
+from rlstep_hooks.judge.rules import RULES
+from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES, REPORTS, Refused, check_plan
+from rlstep_hooks.planning.phases import Passes, schedule_in_phases
+from rlstep_hooks.planning.reading import Reading
 from tests.golden.reading import planned
 from tests.unit.scripted import RELEASES, make_plan
 
 if TYPE_CHECKING:
-    from rlstep_hooks.report import Finding
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
 
 
 def make(**changes: Any) -> Schedule:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks import Schedule
-from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedUpdate, expected_events
+from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedUpdate, expected_events
 from tests.golden.reading import read
 
 

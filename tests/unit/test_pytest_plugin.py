@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import rlstep_hooks
-from rlstep_hooks.audited_test import Expectations, complaint, expectations
-from rlstep_hooks.events import ConfigChanged
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.ledger import MemoryLedger
-from rlstep_hooks.recorder import Recorder
-from rlstep_hooks.report import Report, StepAuditError
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.report import Report, StepAuditError
+from rlstep_hooks.record.events import ConfigChanged
+from rlstep_hooks.record.ledger import MemoryLedger
+from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.testing.audited_test import Expectations, complaint, expectations
 from tests.unit.scripted import make_plan, scripted_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.events import AnyEvent
+    from rlstep_hooks.record.events import AnyEvent
 
     Session = Callable[..., pytest.RunResult]
 
@@ -82,14 +82,14 @@ import json, sys, time
 import pytest
 before = set(sys.modules)
 begin = time.perf_counter()
-import rlstep_hooks.pytest_plugin
+import rlstep_hooks.testing.pytest_plugin
 print(json.dumps([time.perf_counter() - begin, sorted(set(sys.modules) - before)]))
 """
 
 
 def test_the_entry_point_is_the_plugin() -> None:
     (found,) = entry_points(group="pytest11", name="rlstep")
-    assert found.value == "rlstep_hooks.pytest_plugin"
+    assert found.value == "rlstep_hooks.testing.pytest_plugin"
 
 
 def test_it_imports_nothing_and_costs_under_five_milliseconds() -> None:
@@ -97,7 +97,7 @@ def test_it_imports_nothing_and_costs_under_five_milliseconds() -> None:
     for _ in range(5):
         run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=60, check=True)
         seconds, modules = json.loads(run.stdout)
-        assert set(modules) == {"rlstep_hooks", "rlstep_hooks.pytest_plugin"}
+        assert set(modules) == {"rlstep_hooks", "rlstep_hooks.testing", "rlstep_hooks.testing.pytest_plugin"}
         times.append(seconds)
     assert min(times) < 0.005
 
@@ -119,7 +119,7 @@ def loaded(pytester: pytest.Pytester, *options: str) -> str:
 
 
 def test_a_session_that_does_not_use_it_loads_the_plugin_alone(pytester: pytest.Pytester) -> None:
-    assert loaded(pytester) == "['rlstep_hooks', 'rlstep_hooks.pytest_plugin']"
+    assert loaded(pytester) == "['rlstep_hooks', 'rlstep_hooks.testing', 'rlstep_hooks.testing.pytest_plugin']"
 
 
 def test_it_can_be_taken_away_without_a_trace(pytester: pytest.Pytester) -> None:

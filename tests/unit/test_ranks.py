@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run, merge_ranks
+from rlstep_hooks.record.events import (
     AnyEvent,
     Judged,
     Measured,
@@ -22,15 +23,14 @@ from rlstep_hooks.events import (
     Unobserved,
     Update,
 )
-from rlstep_hooks.ledger import FolderLedger, Record, rank_process
-from rlstep_hooks.ranks import StopAgreement, agree_on_run, merge_ranks
-from rlstep_hooks.recorder import Recorder
+from rlstep_hooks.record.ledger import FolderLedger, Record, rank_process
+from rlstep_hooks.session.recorder import Recorder
 from tests.unit.scripted import make_plan, scripted_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstep_hooks.report import Report
+    from rlstep_hooks.judge.report import Report
 
 PLAN = make_plan(iterations=2, max_steps=8, world_size=2)
 Spoil = Callable[[AnyEvent], AnyEvent | None]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlstep_hooks.cli.ray_job import advice, merged, needed
-from rlstep_hooks.frameworks.openrlhf.launch import HOOK
-from rlstep_hooks.injection import SITE
+from rlstep_hooks.systems.injection import SITE
+from rlstep_hooks.systems.openrlhf.observe.ray_hooks import HOOK
 
 SUBMIT = ["ray", "job", "submit", "--address=http://127.0.0.1:8265"]
 ENTRY = ["--", "python", "train.py"]

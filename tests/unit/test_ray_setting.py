@@ -1,4 +1,4 @@
-"""Which ledger a trainer gets; what needs Ray is tested with it (tests/frameworks/verl/test_ray_sink.py)."""
+"""Which ledger a trainer gets; what needs Ray is tested with it (tests/systems/verl/test_ray_sink.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.controlled import ray_sink
-from rlstep_hooks.ledger import FolderLedger
+from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.session import ray_sink
 
 if TYPE_CHECKING:
     from pathlib import Path

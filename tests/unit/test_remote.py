@@ -12,10 +12,10 @@ import pytest
 
 from rlstep_hooks.cli import main
 from rlstep_hooks.cli.copying import Copying
-from rlstep_hooks.events import encode
-from rlstep_hooks.ledger import MemoryLedger, open_ledger
-from rlstep_hooks.remote import RemoteError, RemoteFolder, fetched
-from rlstep_hooks.replay import report_of
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.record.events import encode
+from rlstep_hooks.record.ledger import MemoryLedger, open_ledger
+from rlstep_hooks.record.remote import RemoteError, RemoteFolder, fetched
 from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 
 if TYPE_CHECKING:
@@ -198,12 +198,12 @@ def test_a_url_is_refused_as_the_place_of_a_record(capsys: pytest.CaptureFixture
 
 
 def test_adapters_refuse_a_url(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from rlstep_hooks.frameworks.openrlhf import launch
+    from rlstep_hooks.systems.openrlhf.observe import ray_hooks as launch
 
     monkeypatch.setenv("RLSTEP_DIR", "s3://bucket/runs")
     monkeypatch.delenv("RLSTEP_RUN", raising=False)
     assert launch.runtime_env_hook({"a": 1}) == {"a": 1}
-    from rlstep_hooks.frameworks.verl import plugin
+    from rlstep_hooks.systems.verl.observe import plugin
 
     plugin.activate()
     assert capsys.readouterr().out.count("not evaluated: RLSTEP_DIR=s3://bucket/runs: a run records in a folder") >= 2

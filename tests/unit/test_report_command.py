@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.cli.app import main
-from rlstep_hooks.events import Update
-from rlstep_hooks.ledger import FolderLedger, rank_process
+from rlstep_hooks.record.events import Update
+from rlstep_hooks.record.ledger import FolderLedger, rank_process
 from tests.unit.scripted import make_plan, scripted_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstep_hooks.events import AnyEvent
+    from rlstep_hooks.record.events import AnyEvent
 
 PLAN = make_plan(iterations=2, max_steps=8)
 

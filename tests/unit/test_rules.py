@@ -9,14 +9,12 @@ from typing import get_args
 
 import pytest
 
-import rlstep_hooks.rules
-from rlstep_hooks.conformance import Difference, OrderedEvent
-from rlstep_hooks.deviations import known_deviations
-from rlstep_hooks.events import TOPICS, EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
-from rlstep_hooks.report import Where
-from rlstep_hooks.rules import BY_CODE, RANK_RULES, RULES, page
-from rlstep_hooks.rules.base import HANDLERS, Progress, Rule
-from rlstep_hooks.timeline import (
+import rlstep_hooks.judge.rules
+from rlstep_hooks.judge.conformance import Difference, OrderedEvent
+from rlstep_hooks.judge.deviations import known_deviations
+from rlstep_hooks.judge.rules import BY_CODE, RANK_RULES, RULES, page
+from rlstep_hooks.judge.rules.base import HANDLERS, Progress, Rule
+from rlstep_hooks.judge.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
     ExpectedEvent,
@@ -26,6 +24,8 @@ from rlstep_hooks.timeline import (
     ExpectedSync,
     ExpectedUpdate,
 )
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.record.events import TOPICS, EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
 from tests.unit.scripted import RELEASES, make_plan, started
 
 PLAN = make_plan(iterations=2, max_steps=8)
@@ -94,8 +94,8 @@ def test_each_difference_in_a_number_is_claimed_by_one_rule(
 
 def all_rules() -> set[type[Rule]]:
     """Every rule that some module of the package defines."""
-    for module in pkgutil.iter_modules(rlstep_hooks.rules.__path__):
-        importlib.import_module(f"rlstep_hooks.rules.{module.name}")
+    for module in pkgutil.iter_modules(rlstep_hooks.judge.rules.__path__):
+        importlib.import_module(f"rlstep_hooks.judge.rules.{module.name}")
     found: set[type[Rule]] = set()
     open_classes = [Rule]
     while open_classes:

@@ -16,8 +16,8 @@ import pytest
 
 from rlstep_hooks.cli import ahead, run
 from rlstep_hooks.cli.ahead import Ahead, PlanAhead, read_ahead
-from rlstep_hooks.injection import PARENT, SITE, environment
-from rlstep_hooks.readers.launch_plan import Options
+from rlstep_hooks.systems.injection import PARENT, SITE, environment
+from rlstep_hooks.systems.launches import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,14 @@ def test_a_program_without_a_framework_imports_nothing_more_than_the_hooks(tmp_p
         [sys.executable, "-c", program],
         env=environment(tmp_path, os.environ), capture_output=True, text=True, timeout=LIMIT, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["rlstep_hooks", "rlstep_hooks.injection", "rlstep_hooks.injection.hooks"]
+    assert done.stdout.split() == [
+        "rlstep_hooks",
+        "rlstep_hooks.record",
+        "rlstep_hooks.record.variables",
+        "rlstep_hooks.systems",
+        "rlstep_hooks.systems.injection",
+        "rlstep_hooks.systems.injection.hooks",
+    ]
 
 
 def test_wrappers_and_children_without_a_framework_write_nothing(tmp_path: Path) -> None:
@@ -282,7 +289,7 @@ def test_a_fault_of_a_reader_is_a_plan_that_is_not_there(monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("rlstep_hooks.readers.launch_plan.plan_launch", broken)
+    monkeypatch.setattr("rlstep_hooks.systems.launches.plan_launch", broken)
     assert read_ahead(VERL, Options).text == "rlstep: no plan from the command: RuntimeError: two lines"
 
 
@@ -307,9 +314,9 @@ def test_a_command_does_not_wait_for_a_slow_plan(monkeypatch: pytest.MonkeyPatch
 def test_nothing_heavy_is_imported_before_the_command_starts() -> None:
     program = (
         "import sys; from rlstep_hooks.cli import app, run; from rlstep_hooks.cli.ahead import read_ahead\n"
-        f"from rlstep_hooks.readers.launch_plan import Options; read_ahead({VERL!r}, Options)\n"
+        f"from rlstep_hooks.systems.launches import Options; read_ahead({VERL!r}, Options)\n"
         "print(*{name.split('.')[0] for name in sys.modules} & {'rich', 'torch', 'hydra', 'pyarrow', 'numpy'})\n"
-        "print('rlstep_hooks.judge' in sys.modules)"
+        "print('rlstep_hooks.judge.judge' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert done.stdout == "\nFalse\n"

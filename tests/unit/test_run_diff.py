@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli import main
-from rlstep_hooks.events import (
+from rlstep_hooks.judge.replay import NoRecordError
+from rlstep_hooks.judge.run_diff.actions import ActionStream, Blindness
+from rlstep_hooks.judge.run_diff.recorded import RecordedRun, recorded_run
+from rlstep_hooks.judge.run_diff.two_runs import RunDifference, compare_runs
+from rlstep_hooks.judge.timeline import LoaderPosition
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.record.events import (
     AnyEvent,
     ConfigChanged,
     Evaluated,
@@ -28,13 +34,7 @@ from rlstep_hooks.events import (
     Update,
     encode,
 )
-from rlstep_hooks.frameworks.trl.releases import Release
-from rlstep_hooks.replay import NoRecordError
-from rlstep_hooks.report import Where
-from rlstep_hooks.run_diff.actions import ActionStream, Blindness
-from rlstep_hooks.run_diff.recorded import RecordedRun, recorded_run
-from rlstep_hooks.run_diff.two_runs import RunDifference, compare_runs
-from rlstep_hooks.timeline import LoaderPosition
+from rlstep_hooks.systems.trl.releases import Release
 from tests.unit.scripted import cases, make_plan, scripted_run
 from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import Rollout
-from rlstep_hooks.frameworks.logged import with_more
-from rlstep_hooks.judge import Judge
-from rlstep_hooks.render.scalars import SWITCH, asked, scalars
-from rlstep_hooks.report import Counts, LagValues, Summary, Verdict
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.report import Counts, LagValues, Summary
+from rlstep_hooks.observe.logged import with_more
+from rlstep_hooks.record.events import Rollout
+from rlstep_hooks.show.scalars import SWITCH, asked, scalars
 from tests.unit.scripted import Case, cases, make_plan, scripted_run
 from tests.unit.scripted_phases import Live, PhaseCase, phase_cases, scripted_phases
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.finding import Verdict
 
 ALL = Summary(
     verdict="PASS",

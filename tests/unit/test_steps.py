@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstep_hooks.readers.phases import Passes, minibatches_of, schedule_in_phases
-from rlstep_hooks.steps import all_readings, logged_steps, read_steps
+from rlstep_hooks.planning.phases import Passes, minibatches_of, schedule_in_phases
+from rlstep_hooks.planning.steps import all_readings, logged_steps, read_steps
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 
 def plan(prompts: int, group: int, minibatches: tuple[int, ...], epochs: int, rows: int | None = None) -> Schedule:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rlstep_hooks.frameworks.trl.resume import resume_position
-from rlstep_hooks.timeline import (
+from rlstep_hooks.judge.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
     ExpectedEvent,
@@ -23,11 +22,12 @@ from rlstep_hooks.timeline import (
     LoaderPosition,
     expected_events,
 )
+from rlstep_hooks.systems.trl.observe.resume import resume_position
 from tests.golden.letters import letters
 from tests.unit.scripted import RELEASES, Case, cases, make_plan
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 
 def timeline(schedule: Schedule, start: LoaderPosition | None = None) -> list[ExpectedEvent]:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.events import Rollout
-from rlstep_hooks.timeline import (
+from rlstep_hooks.judge.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
     ExpectedEvent,
@@ -23,14 +22,15 @@ from rlstep_hooks.timeline import (
     expected_events,
     go_on,
 )
-from rlstep_hooks.timeline.phases import PhaseCursor, places_epoch_ends
+from rlstep_hooks.judge.timeline.phases import PhaseCursor, places_epoch_ends
+from rlstep_hooks.record.events import Rollout
 from tests.unit.scripted_phases import PhaseCase, composed, phase_cases, phase_plan, scripted_phases
 
 END = 300
 """Events after which a timeline without an end is left."""
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 FEWER = settings(max_examples=60)
 

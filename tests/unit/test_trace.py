@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.events import MicroBatch, Refresh, Rollout, Update
-from rlstep_hooks.ledger import FolderLedger, rank_process, records
-from rlstep_hooks.render.trace import write_trace
-from rlstep_hooks.replay import report_of
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, Update
+from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
+from rlstep_hooks.show.trace import write_trace
 from tests.unit.scripted import make_plan, scripted_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstep_hooks.events import AnyEvent
+    from rlstep_hooks.record.events import AnyEvent
 
 PLAN = make_plan(iterations=2, max_steps=8)
 

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rlstep_hooks.frameworks.simplerl.plan import plan_config as plan_simplerl
-from rlstep_hooks.frameworks.tinyzero.plan import plan_config as plan_tinyzero
-from rlstep_hooks.frameworks.verl.minibatches import padded_samples, split_minibatches
-from rlstep_hooks.frameworks.verl.plan import plan_config
-from rlstep_hooks.frameworks.verl.releases import Release
-from rlstep_hooks.planning import PlanError
-from rlstep_hooks.timeline import ExpectedMicroBatch, ExpectedRollout, ExpectedSync, ExpectedUpdate, expected_events
+from rlstep_hooks.judge.timeline import (
+    ExpectedMicroBatch,
+    ExpectedRollout,
+    ExpectedSync,
+    ExpectedUpdate,
+    expected_events,
+)
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
+from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
+from rlstep_hooks.systems.verl.minibatches import padded_samples, split_minibatches
+from rlstep_hooks.systems.verl.plan import plan_config
+from rlstep_hooks.systems.verl.releases import Release
 from tests.unit.verl_configs import V091, verl_config
 
 if TYPE_CHECKING:
-    from rlstep_hooks.schedule import Schedule
+    from rlstep_hooks.planning.schedule import Schedule
 
 TRAINERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("0.9.1", {}),

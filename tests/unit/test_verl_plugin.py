@@ -8,20 +8,21 @@ import sys
 
 import pytest
 
-from rlstep_hooks.frameworks.verl import plugin
+from rlstep_hooks.systems.verl.observe import plugin
 
 OWN = {
     "rlstep_hooks",
-    "rlstep_hooks.frameworks",
-    "rlstep_hooks.frameworks.verl",
-    "rlstep_hooks.frameworks.verl.plugin",
+    "rlstep_hooks.systems",
+    "rlstep_hooks.systems.verl",
+    "rlstep_hooks.systems.verl.observe",
+    "rlstep_hooks.systems.verl.observe.plugin",
 }
 
 MEASURE = """
 import importlib.metadata, json, os, sys, time, typing  # what verl has when it loads entry points
 before = set(sys.modules)
 begin = time.perf_counter()
-import rlstep_hooks.frameworks.verl.plugin
+import rlstep_hooks.systems.verl.observe.plugin
 print(json.dumps([time.perf_counter() - begin, sorted(set(sys.modules) - before)]))
 """
 
@@ -46,9 +47,9 @@ def test_it_costs_under_five_milliseconds() -> None:
 
 def test_asked_for_it_loads_the_hooks(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("asked")
-    for environment in ({"RLSTEP_DIR": str(folder)}, {"VERL_USE_EXTERNAL_MODULES": "a,rlstep_hooks.frameworks.verl"}):
+    for environment in ({"RLSTEP_DIR": str(folder)}, {"VERL_USE_EXTERNAL_MODULES": "a,rlstep_hooks.verl"}):
         _, modules = imported(**environment)
-        assert "rlstep_hooks.frameworks.verl.attach" in modules
+        assert "rlstep_hooks.systems.verl.observe.attach" in modules
         assert not {"torch", "ray", "verl"} & modules, "the process may be one that needs none of these"
 
 
@@ -58,7 +59,8 @@ def test_asked_for_it_loads_the_hooks(tmp_path_factory: pytest.TempPathFactory) 
         ({}, False),
         ({"RLSTEP_DIR": ""}, False),
         ({"RLSTEP_DIR": "records"}, True),
-        ({"VERL_USE_EXTERNAL_MODULES": "rlstep_hooks.frameworks.verl_other"}, False),
+        ({"VERL_USE_EXTERNAL_MODULES": "rlstep_hooks.verl_other"}, False),
+        ({"VERL_USE_EXTERNAL_MODULES": "a,rlstep_hooks.verl"}, True),
         ({"VERL_USE_EXTERNAL_MODULES": "a,rlstep_hooks.frameworks.verl"}, True),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlstep_hooks.frameworks.verl.releases import Release
+from rlstep_hooks.systems.verl.releases import Release
 
 V091 = Release("0.9.1")
 ROWS = 36

@@ -1,1 +1,1 @@
-"""OpenRLHF: the PPO trainers of `openrlhf.cli.train_ppo_ray`, releases 0.5 to 0.11."""
+"""Names of release 0.1 for OpenRLHF; today they are in `rlstep_hooks.openrlhf`."""

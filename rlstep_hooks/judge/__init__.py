@@ -1,0 +1,1 @@
+"""Compares what happened with what was planned. Imports no framework."""

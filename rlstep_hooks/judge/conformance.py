@@ -1,0 +1,425 @@
+"""Expected against observed, one event at a time, in constant memory.
+
+At the first event that differs the matcher says what was expected and what came. It then waits for the next rollout and goes
+on from there with the state that was observed, so that one difference is reported once and what follows is still judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from rlstep_hooks.judge.timeline import (
+    ExpectedEnd,
+    ExpectedEpochEnd,
+    ExpectedEvent,
+    ExpectedMicroBatch,
+    ExpectedRefresh,
+    ExpectedRollout,
+    ExpectedSync,
+    ExpectedUpdate,
+    Outcome,
+    PhasePosition,
+    Position,
+    critic_events,
+    cursor_at,
+    expected_events,
+)
+from rlstep_hooks.judge.timeline.phases import places_epoch_ends
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from rlstep_hooks.planning.schedule import Schedule
+
+OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
+
+Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version"]
+"""What differs: which event it is ("kind"), or one of its numbers."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One point at which the run and its plan part."""
+
+    expected: ExpectedEvent
+    observed: OrderedEvent
+    aspect: Aspect
+    where: Where
+
+
+Differences: TypeAlias = "Sequence[Difference]"
+AS_PLANNED: Differences = ()
+
+
+class Timeline(Protocol):
+    """What gives the expected events of a plan, from a position on."""
+
+    def __call__(self, schedule: Schedule, start: Any, /) -> Generator[ExpectedEvent, Outcome, None]:
+        """Every expected event, in order."""
+
+
+class Conformance:
+    """Matches one process's events against its expected timeline.
+
+    Args:
+        schedule: The plan.
+        start: Where the run begins.
+        timeline: Gives the expected events, from a position of the kind of `start`.
+    """
+
+    def __init__(self, schedule: Schedule, start: Position, timeline: Timeline = expected_events) -> None:
+        self.schedule = schedule
+        self._timeline = timeline
+        self._cursor = cursor_at(schedule, start)
+        self._lost = False
+        self._held: Difference | None = None
+        # How many came as planned, of the kinds that come often; of all others; and how many did not.
+        self._rollouts_matched = self._refreshes_matched = self._microbatches_matched = self._updates_matched = 0
+        self._others: Counter[type[OrderedEvent]] = Counter()
+        self._differing = 0
+        self._restart(start)
+
+    def _restart(self, position: Position) -> None:
+        expected = self._timeline(self.schedule, position)
+        self._next: ExpectedEvent | None = next(expected)
+        self._send = expected.send
+        self._lost = False
+
+    def _lose(self) -> None:
+        """Expect nothing until the next rollout."""
+        self._lost = True
+        self._next = None
+
+    def _advance(self, outcome: Outcome = None) -> None:
+        try:
+            self._next = self._send(outcome)
+        except StopIteration:
+            self._next = None
+
+    @property
+    def matched(self) -> Counter[type[OrderedEvent]]:
+        """Events of each kind that came as planned."""
+        often: dict[type[OrderedEvent], int] = {
+            Rollout: self._rollouts_matched,
+            Refresh: self._refreshes_matched,
+            MicroBatch: self._microbatches_matched,
+            Update: self._updates_matched,
+        }
+        return self._others + Counter(often)
+
+    @property
+    def checks(self) -> int:
+        """Comparisons made."""
+        often = self._rollouts_matched + self._refreshes_matched + self._microbatches_matched + self._updates_matched
+        return often + self._others.total() + self._differing
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts made; of a run in phases that was resumed, with those before."""
+        return self._cursor.rollouts
+
+    def where(self, event: OrderedEvent | None = None) -> Where:
+        """The place in the run of the event being looked at."""
+        return Where(
+            rollout=self._cursor.rollouts if isinstance(event, Rollout) else max(self._cursor.rollouts - 1, 0),
+            update=self._cursor.updates,
+            microbatch=self._cursor.microbatches,
+            epoch=self._cursor.epoch if self.schedule.has_data_epochs else None,
+        )
+
+    def observe(self, event: OrderedEvent) -> Differences:
+        """Match one event of any kind.
+
+        Returns:
+            The differences found: none where the event is as planned or nothing can be said of it.
+        """
+        return _OBSERVE[type(event)](self, event)
+
+    # One function for each kind of event that comes often. Nearly every event is as planned: then these few lines are all there is
+    # to do. Something always follows, because the end of training is not matched here.
+
+    def rollout(self, event: Rollout) -> Differences:
+        """Match one rollout of training."""
+        expected = self._next
+        if type(expected) is not ExpectedRollout or _of_rollout(expected, event):
+            differences = self._differences(event)
+        else:
+            self._rollouts_matched += 1
+            self._next = self._send(event.samples)
+            differences = AS_PLANNED
+        self._cursor.rollout(event)
+        return differences
+
+    def refresh(self, event: Refresh) -> Differences:
+        """Match one computation of old log-probs."""
+        expected = self._next
+        if type(expected) is not ExpectedRefresh or event.policy_version not in (None, expected.version):
+            return self._differences(event)
+        self._refreshes_matched += 1
+        self._next = self._send(None)
+        return AS_PLANNED
+
+    def microbatch(self, event: MicroBatch) -> Differences:
+        """Match one micro-batch."""
+        expected = self._next
+        if type(expected) is not ExpectedMicroBatch or event.role != expected.role or _of_microbatch(expected, event):
+            differences = self._differences(event)
+        else:
+            self._microbatches_matched += 1
+            self._next = self._send(event.samples)
+            differences = AS_PLANNED
+        self._cursor.microbatch(event)
+        return differences
+
+    def update(self, event: Update) -> Differences:
+        """Match one optimizer step."""
+        expected = self._next
+        if type(expected) is not ExpectedUpdate or event.role != expected.role or _of_update(expected, event):
+            differences = self._differences(event)
+        else:
+            self._updates_matched += 1
+            self._next = self._send(event.applied)
+            differences = AS_PLANNED
+        self._cursor.update(event)
+        return differences
+
+    def seldom(self, event: WeightSync | EpochEnd | RunEnded) -> Differences:
+        """Match an event of a kind that comes seldom."""
+        differences = self._differences(event)
+        if isinstance(event, EpochEnd):
+            self._cursor.epoch_end(event)
+        return differences
+
+    def _differences(self, event: OrderedEvent) -> Differences:
+        return [*self._settle(event), *self._match(event)]
+
+    def _settle(self, event: OrderedEvent) -> list[Difference]:
+        """Report a pass that ended because the run was over, held back until now: the end of training is what differs."""
+        held, self._held = self._held, None
+        if held is None:
+            return []
+        if isinstance(event, RunEnded):
+            ended_by_wish = event.status == "raised" or event.stopped
+            return [] if ended_by_wish else [msgspec.structs.replace(held, observed=event)]
+        return [held]
+
+    def _match(self, event: OrderedEvent) -> list[Difference]:
+        if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped):
+            return []
+        if isinstance(event, EpochEnd):
+            if self.schedule.loop == "phases" and not places_epoch_ends(self.schedule):
+                return []
+            position = self._cursor.after_unplanned_epoch_end(event)
+            if position is not None:
+                self._restart(position)
+                return []
+        if self._lost:
+            if not isinstance(event, Rollout):
+                return []
+            self._restart(self._cursor.at_rollout(event))
+        if _ends_updates(self._next, event):
+            self._advance("ended")
+        if self._next is None or (isinstance(event, RunEnded) and self._may_end()):
+            return []
+        differences: list[Difference] = []
+        missing: Difference | None = None
+        if isinstance(self._next, ExpectedRefresh) and not isinstance(event, Refresh):
+            missing = self._difference(event, "kind")
+            self._advance()
+        expected = self._next
+        aspects = _aspects(expected, event)
+        # Where the event is none of those that follow either, the whole rollout is missing and not its old log-probs alone.
+        if missing is not None and "kind" not in aspects:
+            differences.append(missing)
+        if expected is None or "kind" in aspects:
+            difference = self._difference(event, "kind")
+            if isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate):
+                self._held = difference
+            else:
+                differences.append(difference)
+            if not isinstance(event, Refresh):
+                self._lose()
+            if isinstance(event, Rollout):
+                self._restart(self._cursor.at_rollout(event))
+                self._advance(_outcome(event))
+            return differences
+        differences += [self._difference(event, aspect) for aspect in aspects]
+        if not differences:
+            self._others[type(event)] += 1
+        self._advance(_outcome(event))
+        return differences
+
+    def _may_end(self) -> bool:
+        """Whether training may end here: between two rollouts of a run whose length no plan knows."""
+        unknown = self.schedule.loop == "phases" and self.schedule.rollouts is None
+        return unknown and isinstance(self._next, ExpectedRollout | ExpectedEpochEnd)
+
+    def _difference(self, event: OrderedEvent, aspect: Aspect) -> Difference:
+        self._differing += 1
+        return Difference(self._next or ExpectedEnd(self._cursor.updates), event, aspect, self.where(event))
+
+
+class ConformanceOfRoles:
+    """Matches a run whose plan leaves the order of policy and critic free: each role with a timeline of its own.
+
+    Args:
+        schedule: The plan, with that of its critic.
+        start: Where the run begins.
+    """
+
+    def __init__(self, schedule: Schedule, start: PhasePosition) -> None:
+        self.schedule = schedule
+        self._policy = Conformance(schedule, start)
+        self._critic = Conformance(schedule, start, critic_events)
+
+    @property
+    def checks(self) -> int:
+        """Comparisons made."""
+        return self._policy.checks + self._critic.checks
+
+    @property
+    def matched(self) -> Counter[type[OrderedEvent]]:
+        """Events of each kind that came as planned."""
+        of_critic = {kind: self._critic.matched[kind] for kind in (MicroBatch, Update)}
+        return self._policy.matched + Counter(of_critic)
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts made; of a run that was resumed, with those before."""
+        return self._policy.rollouts
+
+    def where(self, event: OrderedEvent | None = None) -> Where:
+        """The place in the run of the event being looked at, in updates of the policy."""
+        return self._policy.where(event)
+
+    def observe(self, event: OrderedEvent) -> Differences:
+        """Match one event; see `Conformance.observe`."""
+        where = self.where(event)
+        if isinstance(event, MicroBatch | Update) and event.role == "critic":
+            return [msgspec.structs.replace(found, where=where) for found in self._critic.observe(event)]
+        differences = self._policy.observe(event)
+        if isinstance(event, Rollout | RunEnded):
+            # What is wrong with the event itself was said of the policy; here only updates of the critic can be missing.
+            missing = [
+                found for found in self._critic.observe(event) if getattr(found.expected, "role", "") == "critic"
+            ]
+            differences = [*differences, *(msgspec.structs.replace(found, where=where) for found in missing)]
+        return differences
+
+    rollout = refresh = microbatch = update = seldom = observe
+
+
+class NothingPlanned:
+    """Matches events of which nothing is planned, or whose order cannot be observed: none differs."""
+
+    checks = 0
+    rollouts = 0
+
+    @property
+    def matched(self) -> Counter[type[OrderedEvent]]:
+        """No event is compared."""
+        return Counter()
+
+    def observe(self, event: OrderedEvent) -> Differences:
+        """Take one event."""
+        return AS_PLANNED
+
+    rollout = refresh = microbatch = update = seldom = observe
+
+
+NOTHING_PLANNED = NothingPlanned()
+Matcher = Conformance | ConformanceOfRoles | NothingPlanned
+
+
+def matcher(schedule: Schedule, start: Position) -> Conformance | ConformanceOfRoles:
+    """What matches the events of a run with its plan."""
+    if schedule.critic is not None and schedule.critic_order == "free" and isinstance(start, PhasePosition):
+        return ConformanceOfRoles(schedule, start)
+    return Conformance(schedule, start)
+
+
+def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
+    """Whether the updates on a rollout, which may end early, did end before this event."""
+    if not isinstance(expected, ExpectedMicroBatch) or not expected.may_end:
+        return False
+    if isinstance(event, MicroBatch | Update):
+        return event.role != expected.role
+    return not isinstance(event, Refresh)
+
+
+# What of an event differs from what was expected of its kind and role; nothing where it is as planned.
+
+
+def _of_rollout(expected: ExpectedRollout, event: Rollout) -> tuple[Aspect, ...]:
+    samples: tuple[Aspect, ...] = ("samples",) if expected.samples not in (None, event.samples) else ()
+    return samples if event.reference in (None, expected.reference) else (*samples, "reference")
+
+
+def _of_version(expected: ExpectedRefresh | ExpectedSync, event: Refresh | WeightSync) -> tuple[Aspect, ...]:
+    return () if event.policy_version in (None, expected.version) else ("version",)
+
+
+def _of_microbatch(expected: ExpectedMicroBatch, event: MicroBatch) -> tuple[Aspect, ...]:
+    lag = observed_lag(event)
+    differs: tuple[Aspect, ...] = () if lag == expected.lag or None in (lag, expected.lag) else ("lag",)
+    size = expected.samples
+    if event.samples == size or (size is None and (expected.at_most is None or event.samples <= expected.at_most)):
+        return differs
+    return ("samples", *differs)
+
+
+def _of_update(expected: ExpectedUpdate, event: Update) -> tuple[Aspect, ...]:
+    return () if expected.microbatches in (None, event.microbatches) else ("microbatches",)
+
+
+def _aspects(expected: ExpectedEvent | None, event: OrderedEvent) -> tuple[Aspect, ...]:
+    """What of an event differs from what was expected; only its kind where it is another one, or another role's."""
+    match expected, event:
+        case ExpectedRollout(), Rollout():
+            return _of_rollout(expected, event)
+        case ExpectedRefresh(), Refresh():
+            return _of_version(expected, event)
+        case ExpectedSync(), WeightSync():
+            return _of_version(expected, event)
+        case ExpectedMicroBatch(), MicroBatch() if event.role == expected.role:
+            return _of_microbatch(expected, event)
+        case ExpectedUpdate(), Update() if event.role == expected.role:
+            return _of_update(expected, event)
+        case (ExpectedEpochEnd(), EpochEnd()) | (ExpectedEnd(), RunEnded()):
+            return ()
+    return ("kind",)
+
+
+def _outcome(event: OrderedEvent) -> Outcome:
+    """What a timeline needs to know of the event that met its expectation."""
+    match event:
+        case Rollout() | MicroBatch():
+            return event.samples
+        case Update():
+            return event.applied
+    return None
+
+
+_OBSERVE: dict[type, Callable[[Conformance, Any], Differences]] = {
+    Rollout: Conformance.rollout,
+    Refresh: Conformance.refresh,
+    MicroBatch: Conformance.microbatch,
+    Update: Conformance.update,
+    WeightSync: Conformance.seldom,
+    EpochEnd: Conformance.seldom,
+    RunEnded: Conformance.seldom,
+}
+
+
+def observed_lag(event: MicroBatch) -> int | None:
+    """Updates between the refresh (or, where nothing is refreshed, the rollout) and this forward; None if unseen."""
+    if event.role == "critic":
+        return None
+    origin = event.old_version
+    if origin is None and event.old_source != "recompute":
+        origin = event.sampled_version
+    return None if origin is None else event.policy_version - origin

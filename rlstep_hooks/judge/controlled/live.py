@@ -1,0 +1,18 @@
+"""Where a controlled run's records lie while it goes on and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.controlled.compose import TrainerPhases
+from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.record.tail import Tail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def recorded_phases(folder: Path, run: str, rank: int) -> TrainerPhases:
+    """A trainer's records in a folder, finished or still growing; that of its critic where it is another process."""
+    processes = (rank_process(rank), f"critic{rank}")
+    return TrainerPhases(*(Tail(folder / f"{run}.{process}.jsonl").read for process in processes))

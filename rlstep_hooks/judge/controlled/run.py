@@ -1,0 +1,287 @@
+"""Judges a controlled run: every trainer's stream by itself, then the trainers against each other."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.judge.controlled.compose import TrainerPhases, TrainerStream
+from rlstep_hooks.judge.judge import Judge, merge_findings
+from rlstep_hooks.judge.ranks import listed, shape
+from rlstep_hooks.judge.report import Counts, Report, RuleOutcome, Summary
+from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
+from rlstep_hooks.planning.finding import Finding, Verdict, Where
+from rlstep_hooks.record.events import TOPICS, AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.planning.schedule import Schedule
+
+HEARD = 65_536
+"""Events that wait for those who follow the run, at most; nobody may be following."""
+
+
+class _Trainer:
+    """One trainer of the run: its events, their judge, and what it did since the trainers were last compared."""
+
+    def __init__(self, rank: int, phases: TrainerPhases) -> None:
+        self.rank = rank
+        self.phases = phases
+        self.stream = TrainerStream(rank, phases)
+        self.judge = Judge()
+        self.done: list[tuple[int, str]] = []
+        """What must be the same on all trainers, in words, each with its rollout."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a record of every call so far."""
+        return self.phases.attached is not None and not self.stream.missed
+
+    @property
+    def comparable(self) -> bool:
+        """Whether all that must be the same on all trainers was observed on this one."""
+        return self.recorded and not self.judge.cannot_observe("order", "samples", "refresh")
+
+    def observe(self, event: AnyEvent) -> list[Finding]:
+        """Judge one event of this trainer."""
+        findings = self.judge.observe(event)
+        schedule = self.judge.run.schedule if self.judge.run is not None else None
+        text = _common_shape(event, schedule)
+        if text:
+            self.done.append((self.rollout, text))
+        return findings
+
+    @property
+    def rollout(self) -> int:
+        """The rollout that is under way, counted from 0."""
+        return self.judge.rollout
+
+    def take_done(self, *, ended: bool) -> list[tuple[int, str]]:
+        """What was done in rollouts that are over: whether the record of one under way has an end is not known yet."""
+        now = self.rollout
+        count = len(self.done) if ended else sum(1 for rollout, _ in self.done if rollout < now)
+        done, self.done = self.done[:count], self.done[count:]
+        return done
+
+
+class ControlledRun:
+    """Judges the trainers of a run as the events of its controller come. Takes the place of a `Judge`.
+
+    Args:
+        phases_of: Gives a trainer's record by its rank.
+    """
+
+    def __init__(self, phases_of: Callable[[int], TrainerPhases]) -> None:
+        self._phases_of = phases_of
+        self._trainers: list[_Trainer] = []
+        self._called = False
+        """Whether the controller called its trainers."""
+        self._disagreement: Finding | None = None
+        self._compared = 0
+        self._heard: list[AnyEvent] = []
+
+    @property
+    def run(self) -> RunStarted | None:
+        """The run's first event, once seen."""
+        return self._trainers[0].judge.run if self._trainers else None
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """The run's last event, once seen."""
+        return self._trainers[0].judge.ended if self._trainers else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error was found so far, on any trainer or between them."""
+        return self._disagreement is not None or any(trainer.judge.failed for trainer in self._trainers)
+
+    @property
+    def counts(self) -> Counts:
+        """What the first trainer counted so far."""
+        return self._trainers[0].judge.counts if self._trainers else Counts()
+
+    @property
+    def age(self) -> int | None:
+        """Updates that the engine's oldest weights were behind the policy at the latest rollout; None where it is not known."""
+        return self._trainers[0].judge.age if self._trainers else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict so far; PASS only if all trainers pass."""
+        if self.failed:
+            return "FAIL"
+        known = bool(self._trainers) and all(trainer.judge.verdict == "PASS" for trainer in self._trainers)
+        return "PASS" if known else "NOT_EVALUATED"
+
+    def summary(self) -> Summary:
+        """What a report says of the run so far, in short."""
+        return Summary.of(self.report(), age=self.age)
+
+    def observe(self, event: AnyEvent) -> list[Finding]:
+        """Take one event of the controller.
+
+        Returns:
+            Findings that it brought up for the first time, each with the rank of its trainer.
+        """
+        if isinstance(event, RunStarted) and not self._trainers:
+            self._trainers = [_Trainer(rank, self._phases_of(rank)) for rank in range(event.world_size)]
+        self._called = self._called or isinstance(event, Phase)
+        findings: list[Finding] = []
+        rollout_seen = False
+        for trainer in self._trainers:
+            for composed in trainer.stream.feed(event):
+                rollout_seen = rollout_seen or isinstance(composed, Rollout | RunEnded)
+                findings += [at_rank(f, trainer.rank, len(self._trainers)) for f in trainer.observe(composed)]
+                if trainer.rank == 0 and len(self._heard) < HEARD:
+                    self._heard.append(composed)
+        if rollout_seen:
+            findings += self._compare(ended=isinstance(event, RunEnded))
+        return findings
+
+    def lacking(self, call: Phase) -> list[int]:
+        """Trainers that should have a record of a call that has returned, and have none to its end by now."""
+        return [trainer.rank for trainer in self._trainers if trainer.stream.lacks(call)]
+
+    def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
+        """What those who follow the run should hear now: the first trainer's events that became complete."""
+        events, self._heard = self._heard, []
+        return events
+
+    def _compare(self, *, ended: bool) -> list[Finding]:
+        """Compare what the trainers did since they were last compared; the first difference of the run is reported."""
+        findings = []
+        done = {trainer.rank: trainer.take_done(ended=ended) for trainer in self._trainers}
+        ranks = [trainer.rank for trainer in self._trainers if trainer.comparable]
+        for rank in ranks[1:]:
+            self._compared += 1
+            if self._disagreement is None and done[rank] != done[ranks[0]]:
+                self._disagreement = _disagreement(ranks[0], done[ranks[0]], rank, done[rank])
+                findings.append(self._disagreement)
+        return findings
+
+    def report(self) -> Report:
+        """The judgement so far: that of the first trainer with a record, with what the others and their comparison add."""
+        if not self._trainers:
+            return Report(
+                verdict="NOT_EVALUATED", not_evaluated={"record": "the controller recorded no start of a run"}
+            )
+        first = next((trainer for trainer in self._trainers if trainer.recorded), self._trainers[0])
+        reports = {trainer.rank: trainer.judge.report() for trainer in self._trainers}
+        report = reports.pop(first.rank)
+        findings = _findings_of_others(report, reports)
+        if first.rank:
+            own = [at_rank(finding, first.rank, len(self._trainers)) for finding in report.findings]
+            report = msgspec.structs.replace(report, findings=own)
+        outcomes = [self._missing(findings), self._ranks(findings)]
+        if report.verdict == "PASS" and any(other.verdict == "NOT_EVALUATED" for other in reports.values()):
+            report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
+        unknown = _unobserved_by_others(reports) | self._cut() | report.not_evaluated
+        report = msgspec.structs.replace(report, not_evaluated=unknown)
+        attached = sum(trainer.phases.attached is not None for trainer in self._trainers)
+        return merge_findings(report, findings, outcomes, processes=attached + 1)
+
+    def _cut(self) -> dict[str, str]:
+        """Where records end within a call, which is where a run that raised was."""
+        trainers: dict[str, list[int]] = {}
+        for trainer in self._trainers:
+            for name, number in trainer.phases.cut:
+                trainers.setdefault(f"call {number} of {name}", []).append(trainer.rank)
+        parts = [f"the record of trainer {listed(ranks)} ends within {call}" for call, ranks in trainers.items()]
+        return {"record": "; ".join(parts)} if parts else {}
+
+    def _missing(self, findings: list[Finding]) -> RuleOutcome:
+        code, title = ProcessMissing.code, ProcessMissing.title
+        if not self._called:
+            reason = "the controller made no call that trainers could have recorded"
+            return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True)
+        absent = [t.rank for t in self._trainers if t.phases.attached is None and not t.stream.lost]
+        silent = [trainer.rank for trainer in self._trainers if trainer.stream.missed and trainer.rank not in absent]
+        if not absent and not silent:
+            return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(self._trainers))
+        observed = []
+        if absent:
+            observed.append(f"no record of trainer {listed(absent)}")
+        if silent:
+            call = self._trainers[silent[0]].stream.missed[0]
+            observed.append(f"trainer {listed(silent)} recorded nothing of call {call.number} of {call.name}")
+        hint = self.run.facts.get("attach_hint", "") if self.run is not None else ""
+        findings.append(
+            Finding(
+                code=code,
+                severity="error",
+                title=title,
+                expected=f"records of {len(self._trainers)} trainers, of every call",
+                observed="; ".join(observed),
+                where=Where(rank=(absent or silent)[0]),
+                why="what a process did without a record cannot be judged",
+                fix=str(hint) or "attach the audit in every process, and look at how that process ended",
+            )
+        )
+        return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(self._trainers))
+
+    def _ranks(self, findings: list[Finding]) -> RuleOutcome:
+        code, title = RanksDisagree.code, RanksDisagree.title
+        if self._disagreement is not None:
+            findings.append(self._disagreement)
+            return RuleOutcome(code=code, title=title, verdict="FAIL", checks=self._compared)
+        if not self._compared:
+            reason = "one trainer" if len(self._trainers) == 1 else "no two trainers have records to compare"
+            return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True)
+        return RuleOutcome(code=code, title=title, verdict="PASS", checks=self._compared)
+
+
+def _common_shape(event: AnyEvent, schedule: Schedule | None) -> str:
+    """What of an event must be the same on all trainers, in words; empty for an event that says nothing of it."""
+    if schedule is not None and isinstance(event, MicroBatch | Update):
+        plan = schedule.critic if event.role == "critic" else schedule
+        if plan is not None and plan.samples_per_microbatch is None:
+            # Where token counts cut the mini-batches, each trainer has its own micro-batches.
+            made = "update applied" if isinstance(event, Update) and event.applied else "update skipped"
+            return made if isinstance(event, Update) else ""
+    return shape(event)
+
+
+def _disagreement(first: int, done: list[tuple[int, str]], rank: int, done_there: list[tuple[int, str]]) -> Finding:
+    """The first thing that two trainers did differently."""
+    pairs = zip_longest(done, done_there, fillvalue=(-1, "nothing"))
+    (rollout, mine), (rollout_there, theirs) = next((here, there) for here, there in pairs if here != there)
+    return Finding(
+        code=RanksDisagree.code,
+        severity="error",
+        title=RanksDisagree.title,
+        expected=f"rank {rank} does what rank {first} does: {mine}",
+        observed=theirs,
+        where=Where(rollout=max(rollout, rollout_there), rank=rank),
+        why="data-parallel processes must take the same steps; gradients of different versions are averaged here",
+        fix=f"look at this rollout on ranks {first} and {rank}",
+    )
+
+
+def _findings_of_others(report: Report, reports: dict[int, Report]) -> list[Finding]:
+    """What only other trainers found: the first of them that has it speaks for the rest."""
+    known = {finding.code for finding in report.findings}
+    findings = []
+    for rank, of_rank in reports.items():
+        findings += [at_rank(found, rank, len(reports) + 1) for found in of_rank.findings if found.code not in known]
+        known |= {finding.code for finding in of_rank.findings}
+    return findings
+
+
+def _unobserved_by_others(reports: dict[int, Report]) -> dict[str, str]:
+    """What other trainers could not observe, with the reason of the first of them."""
+    unknown: dict[str, str] = {}
+    for rank, report in reports.items():
+        for what in TOPICS:
+            if what in report.not_evaluated:
+                unknown.setdefault(what, f"rank {rank}: {report.not_evaluated[what]}")
+    return unknown
+
+
+def at_rank(finding: Finding, rank: int, world_size: int) -> Finding:
+    """A finding with the rank of its trainer, where there are several."""
+    if world_size == 1 or finding.where.rank is not None:
+        return finding
+    return msgspec.structs.replace(finding, where=msgspec.structs.replace(finding.where, rank=rank))

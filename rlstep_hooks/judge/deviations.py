@@ -1,0 +1,77 @@
+"""Known deviations: where a framework does not do what its documents or its configuration say. Facts as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+import msgspec
+from packaging.version import Version
+
+from rlstep_hooks.judge.conformance import Difference
+from rlstep_hooks.judge.rules.base import Progress
+from rlstep_hooks.planning.finding import Finding, Severity
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What is known when a finding is made."""
+
+    finding: Finding
+    progress: Progress
+    difference: Difference | None = None
+
+
+class Deviation(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about a framework."""
+
+    name: str
+    title: str
+    since: str
+    """First release that has it."""
+    fixed_in: str | None
+    """First release without it; None while all later ones have it."""
+    document: str
+    """What documents or configuration say."""
+    code: str
+    """What the code does."""
+    evidence: str
+    """Where this was read or measured."""
+    workaround: str
+    severity: Severity = "error"
+    """Of the findings that it explains; less where the framework does so in every healthy run and little is lost."""
+    codes: frozenset[str]
+    """Rules whose findings it can explain."""
+    applies: Callable[[Evidence], bool]
+    """Whether it explains this finding in this run."""
+
+    def concerns(self, version: str) -> bool:
+        """Whether a release has it."""
+        release = Version(version)
+        return Version(self.since) <= release and (self.fixed_in is None or release < Version(self.fixed_in))
+
+
+_HOMES = {
+    "OpenRLHF": ("openrlhf",),
+    "SimpleRL": ("simplerl",),
+    "TRL": ("trl", "trl_ppo"),
+    "TinyZero": ("tinyzero",),
+    "verl": ("verl",),
+}
+"""For each framework: the folders of `rlstep_hooks.systems` with its deviations."""
+
+
+def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
+    """The deviations of one release of a framework. Loads data only, never the framework."""
+    homes = [import_module(f"rlstep_hooks.systems.{folder}.deviations") for folder in _HOMES.get(framework, ())]
+    return tuple(deviation for home in homes for deviation in home.DEVIATIONS if deviation.concerns(version))
+
+
+def explain(finding: Finding, deviation: Deviation) -> Finding:
+    """The finding with the deviation's explanation and work-around in place of the general ones."""
+    return msgspec.structs.replace(
+        finding,
+        severity=deviation.severity,
+        deviation=deviation.name,
+        why=f"known deviation: {deviation.title}. Planned: {deviation.document}. What happens: {deviation.code}",
+        fix=deviation.workaround,
+    )

@@ -1,0 +1,418 @@
+"""The judge: feeds one process's events through the matcher and the rules, as they come, in constant memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
+from rlstep_hooks.judge.deviations import Deviation, Evidence, explain, known_deviations
+from rlstep_hooks.judge.report import Counts, LagValues, Report, RuleOutcome, Summary
+from rlstep_hooks.judge.rules import RANK_RULES, RULES
+from rlstep_hooks.judge.rules.base import HANDLERS, Place, Progress, Rule, disabled
+from rlstep_hooks.judge.timeline import position_of
+from rlstep_hooks.record.events import (
+    AnyEvent,
+    ConfigChanged,
+    EpochEnd,
+    Evaluated,
+    FactsRead,
+    Measured,
+    MicroBatch,
+    MicroBatchValues,
+    Refresh,
+    Rollout,
+    RunEnded,
+    RunStarted,
+    Unobserved,
+    Update,
+    WeightSync,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.judge.conformance import Differences, Matcher
+    from rlstep_hooks.planning.finding import Finding, Verdict
+
+_SEVERITIES = ("error", "warning", "info")
+
+
+class _LagTotals:
+    """Running totals of |log ratio| at one lag."""
+
+    def __init__(self) -> None:
+        self.microbatches = 0
+        self.maximum = 0.0
+        self.sum_of_means = 0.0
+        self.clipped = 0.0
+        self.clipped_seen = 0
+
+
+class Judge:
+    """Judges one process of one run."""
+
+    def __init__(self) -> None:
+        self._run: RunStarted | None = None
+        self._rules: list[Rule] = []
+        self._handlers: dict[str, list[tuple[Rule, Callable[..., Finding | None]]]] = {name: [] for name in HANDLERS}
+        self._deviations: tuple[Deviation, ...] = ()
+        self._conformance: Matcher = NOTHING_PLANNED
+        self._progress: Progress | None = None
+        self._unobserved: dict[str, str] = {}
+        self._matching: Matcher = NOTHING_PLANNED
+        """The same, as long as the order of events can be observed."""
+        self._counts: dict[str, int] = defaultdict(int)
+        self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
+        self._ended: RunEnded | None = None
+        self._problems = 0
+        self.failed = False
+        """Whether an error was found so far."""
+        self.age: int | None = None
+        """Updates that the sampler's weights were behind the policy at the latest rollout; None where it cannot be seen."""
+
+    @property
+    def run(self) -> RunStarted | None:
+        """The run's first event, once seen."""
+        return self._run
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """The run's last event, once seen."""
+        return self._ended
+
+    @property
+    def counts(self) -> Counts:
+        """What was counted so far."""
+        return Counts(**self._counts)
+
+    def cannot_observe(self, *topics: str) -> bool:
+        """Whether one of these topics cannot be observed in this process."""
+        return any(topic in self._unobserved for topic in topics)
+
+    @property
+    def rollout(self) -> int:
+        """The training rollout that is under way, counted from 0."""
+        return max(self._progress.rollouts - 1, 0) if self._progress is not None else 0
+
+    def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
+        """What those who follow the run should hear now: the event itself."""
+        return [event]
+
+    def observe(self, event: AnyEvent) -> list[Finding]:
+        """Take one event.
+
+        Returns:
+            Findings that this event brought up for the first time.
+        """
+        observe = _OBSERVE.get(type(event))
+        if observe is None:
+            return []
+        if self._progress is not None:
+            self._progress.events += 1
+        return observe(self, event)
+
+    # One function for each kind of event: count it, compare it with the plan, place it, hand it to the rules, go on.
+
+    def _observe_rollout(self, event: Rollout) -> list[Finding]:
+        if event.purpose == "training":
+            self._counts["rollouts"] += 1
+            self._counts["samples"] += event.samples
+            self.age = _age(event)
+        else:
+            self._counts["evaluation_rollouts"] += 1
+        progress = self._progress
+        if progress is None:
+            return []
+        findings: list[Finding] = []
+        if event.purpose == "training":
+            findings = self._claim(self._matching.rollout(event))
+            progress.number_rollout(event.index)
+        progress.open_rollouts[event.index] = event, progress.place
+        progress.forget_waiting()
+        return findings + self._show("rollout", event)
+
+    def _observe_refresh(self, event: Refresh) -> list[Finding]:
+        self._counts["old_logprob_refreshes"] += 1
+        return self._show("refresh", event, self._matching.refresh(event))
+
+    def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
+        # A critic has no ratio and no samples of its own; its order, its counts and its weights are looked at elsewhere.
+        if event.role == "critic":
+            return self._show("critic_microbatch", event, self._match_critic(event))
+        self._counts["microbatches"] += 1
+        progress = self._progress
+        if progress is None:
+            return []
+        progress.trained = True
+        progress.open_microbatches[event.index] = event, progress.place
+        progress.forget_waiting()
+        return self._show("microbatch", event, self._matching.microbatch(event))
+
+    def _observe_update(self, event: Update) -> list[Finding]:
+        of_policy = event.role == "policy"
+        if not event.applied:
+            self._counts["skipped_updates"] += 1
+        else:
+            self._counts["updates" if of_policy else "critic_updates"] += 1
+        progress = self._progress
+        if progress is None:
+            return []
+        progress.open_updates[event.role, event.index] = event, progress.place
+        progress.forget_waiting()
+        if not of_policy:
+            return self._show("critic_update", event, self._match_critic(event))
+        findings = self._show("update", event, self._matching.update(event))
+        progress.count_update(applied=event.applied)
+        return findings
+
+    def _observe_sync(self, event: WeightSync) -> list[Finding]:
+        self._counts["weight_syncs"] += 1
+        planned = self._progress is not None and self._progress.schedule.syncs != "unseen"
+        return self._show("weight_sync", event, self._matching.seldom(event) if planned else AS_PLANNED)
+
+    def _observe_epoch_end(self, event: EpochEnd) -> list[Finding]:
+        self._counts["data_epochs_ended"] += 1
+        findings = self._claim(self._matching.seldom(event))
+        if self._progress is not None:
+            self._progress.end_epoch(event.epoch)
+        return findings
+
+    def _observe_evaluation(self, event: Evaluated) -> list[Finding]:
+        self._counts["evaluations"] += 1
+        findings = self._show("evaluated", event)
+        if self._progress is not None:
+            self._progress.evaluations += 1
+        return findings
+
+    def _observe_change(self, event: ConfigChanged) -> list[Finding]:
+        return self._show("config_changed", event)
+
+    def _observe_facts(self, event: FactsRead) -> list[Finding]:
+        if self._progress is not None:
+            self._progress.add_facts(event.facts)
+        return []
+
+    def _observe_unobserved(self, event: Unobserved) -> list[Finding]:
+        if event.what not in self._unobserved:
+            self._unobserved[event.what] = event.why
+            self._subscribe()
+        return []
+
+    def _observe_end(self, event: RunEnded) -> list[Finding]:
+        self._ended = event
+        return self._show("ended", event, self._matching.seldom(event))
+
+    def _observe_start(self, event: RunStarted) -> list[Finding]:
+        self._run = event
+        if event.schedule is None:
+            return []
+        schedule = event.schedule
+        self._progress = Progress(schedule, event)
+        self._deviations = known_deviations(schedule.framework, schedule.version)
+        stated = event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
+        start = position_of(schedule, stated)
+        self._conformance = conformance = matcher(schedule, start)
+        self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
+        self._rules = [rule(self._progress) for rule in RULES]
+        self._subscribe()
+        return self._show("started", event)
+
+    def _subscribe(self) -> None:
+        """Find for each handler the rules that have one of their own and that can be evaluated: no other costs anything."""
+        for rule in self._rules:
+            for what, why in self._unobserved.items():
+                if what in rule.topics:
+                    disabled(rule, why)
+        self._handlers = {
+            name: [
+                (rule, getattr(rule, name))
+                for rule in self._rules
+                if not rule.disabled and getattr(type(rule), name) is not getattr(Rule, name)
+            ]
+            for name in HANDLERS
+        }
+        self._matching = NOTHING_PLANNED if self.cannot_observe("order") else self._conformance
+
+    def _claim(self, differences: Differences) -> list[Finding]:
+        """Have the rules claim what differs from the plan."""
+        return [finding for difference in differences for finding in self._show("difference", difference)]
+
+    def _match_critic(self, event: MicroBatch | Update) -> Differences:
+        planned = self._progress is not None and self._progress.schedule.critic is not None
+        return self._matching.observe(event) if planned else AS_PLANNED
+
+    def _show(self, handler: str, shown: AnyEvent | Difference, differences: Differences = AS_PLANNED) -> list[Finding]:
+        """Show an event, after its differences from the plan, or one of these to the rules that look at it."""
+        findings = self._claim(differences) if differences else []
+        for rule, method in self._handlers[handler]:
+            finding = method(shown)
+            if finding is not None:
+                findings.append(self._explain(rule, finding, shown if isinstance(shown, Difference) else None))
+        return findings
+
+    def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
+        explained = self._explained(rule, finding, difference)
+        self.failed = self.failed or explained.severity == "error"
+        self._problems += explained.severity != "info"
+        return explained
+
+    def _explained(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
+        assert self._progress is not None  # rules exist only once there is a plan
+        evidence = Evidence(finding, self._progress, difference)
+        for deviation in self._deviations:
+            if finding.code in deviation.codes and deviation.applies(evidence):
+                explained = explain(finding, deviation)
+                rule.replace(finding, explained)
+                return explained
+        return finding
+
+    def _observe_measured(self, event: Measured) -> list[Finding]:
+        progress = self._progress
+        findings: list[Finding] = []
+        if progress is None:
+            return findings
+        rollouts = []
+        for rollout in event.rollouts:
+            generated = progress.open_rollouts.pop(rollout.index, None)
+            if generated is not None:
+                rollouts.append((rollout, *generated))
+        updates = []
+        for update in event.updates:
+            made = progress.open_updates.pop((update.role, update.index), None)
+            if made is not None:
+                if update.role == "policy":
+                    progress.remember(made[0].version, update)
+                updates.append((update, *made))
+        microbatches = []
+        for values in event.microbatches:
+            trained = progress.open_microbatches.pop(values.index, None)
+            if trained is not None:
+                self._add_to_lag(values, trained[0])
+                microbatches.append((values, *trained))
+        for handler, arrived in (
+            ("rollout_values", rollouts),
+            ("update_values", updates),
+            ("microbatch_values", microbatches),
+        ):
+            if arrived:
+                findings += self._call_each(handler, arrived)
+        return findings
+
+    def _call_each(self, handler: str, arrived: list[tuple[Any, Any, Place]]) -> list[Finding]:
+        """Show numbers that arrived together to the rules, rule by rule, which costs least; findings in the order of the numbers."""
+        found: list[tuple[int, Finding]] = []
+        for rule, method in self._handlers[handler]:
+            for values, event, where in arrived:
+                finding = method(values, event, where)
+                if finding is not None:
+                    place = arrived.index((values, event, where))
+                    found.append((place, self._explain(rule, finding, None)))
+        return [finding for _, finding in sorted(found, key=itemgetter(0))]
+
+    def _add_to_lag(self, values: MicroBatchValues, event: MicroBatch) -> None:
+        lag = observed_lag(event)
+        maximum, mean, clipped = values.max_abs_log_ratio, values.mean_abs_log_ratio, values.clipped
+        if lag is None or maximum is None or mean is None:
+            return
+        totals = self._lags[lag]
+        totals.microbatches += 1
+        if maximum > totals.maximum:
+            totals.maximum = maximum
+        totals.sum_of_means += mean
+        if clipped is not None:
+            totals.clipped += clipped
+            totals.clipped_seen += 1
+
+    def report(self) -> Report:
+        """The judgement so far."""
+        found = [item for rule in self._rules for item in rule.findings()]
+        found.sort(key=lambda item: (_SEVERITIES.index(item[1].severity), item[0]))
+        findings = [finding for _, finding in found]
+        matched = self._conformance.matched
+        outcomes = [rule.outcome(matched) for rule in self._rules if not isinstance(rule, RANK_RULES)]
+        schedule = self._run.schedule if self._run else None
+        not_evaluated = dict(self._unobserved)
+        if schedule is not None:
+            not_evaluated |= schedule.not_evaluated
+        not_evaluated |= {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
+        return Report(
+            run=self._run.run if self._run else "",
+            verdict=self.verdict,
+            findings=findings,
+            counts=self.counts,
+            schedule=schedule,
+            rules=outcomes,
+            lags=self._lag_values(),
+            not_evaluated=not_evaluated,
+            complete=self._ended is not None and self._ended.status == "completed",
+            updates_before=self._run.start_updates if self._run else 0,
+        )
+
+    def summary(self) -> Summary:
+        """What a report would say of the run so far, in short: some microseconds instead of a walk through all rules."""
+        return Summary(
+            verdict=self.verdict, problems=self._problems, counts=self.counts, lags=self._lag_values(), age=self.age
+        )
+
+    def _lag_values(self) -> list[LagValues]:
+        return [
+            LagValues(
+                lag=lag,
+                microbatches=totals.microbatches,
+                max_abs_log_ratio=totals.maximum,
+                mean_abs_log_ratio=totals.sum_of_means / totals.microbatches,
+                clipped=totals.clipped / totals.clipped_seen if totals.clipped_seen else None,
+            )
+            for lag, totals in sorted(self._lags.items())
+        ]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict so far."""
+        if self.failed:
+            return "FAIL"
+        if self.cannot_observe("order") or not self._conformance.checks:
+            return "NOT_EVALUATED"
+        return "PASS"
+
+
+_OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
+    RunStarted: Judge._observe_start,
+    Rollout: Judge._observe_rollout,
+    Refresh: Judge._observe_refresh,
+    MicroBatch: Judge._observe_microbatch,
+    Update: Judge._observe_update,
+    WeightSync: Judge._observe_sync,
+    EpochEnd: Judge._observe_epoch_end,
+    Evaluated: Judge._observe_evaluation,
+    ConfigChanged: Judge._observe_change,
+    FactsRead: Judge._observe_facts,
+    Measured: Judge._observe_measured,
+    Unobserved: Judge._observe_unobserved,
+    RunEnded: Judge._observe_end,
+}
+
+
+def _age(rollout: Rollout) -> int | None:
+    """Updates between the weights that sampled a rollout and the policy; None where the sampler's version cannot be seen."""
+    sampler = rollout.sampler_version
+    return None if sampler is None or sampler < 0 else rollout.policy_version - sampler
+
+
+def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: int) -> Report:
+    """A report with what the comparison of processes added."""
+    merged = sorted([*report.findings, *findings], key=lambda finding: _SEVERITIES.index(finding.severity))
+    verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
+    unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
+    return msgspec.structs.replace(
+        report,
+        verdict=verdict,
+        findings=merged,
+        rules=[*report.rules, *outcomes],
+        not_evaluated=report.not_evaluated | unknown,
+        processes=processes,
+    )

@@ -1,0 +1,288 @@
+"""Several processes of one run: a common name, a common stop, and the comparison of their records.
+
+Nothing here is a collective operation: a process without the audit must never make another one wait. Processes talk through
+the key-value store that torch.distributed has open anyway, with a time limit, and through the folder of records.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from datetime import timedelta
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.judge.judge import merge_findings
+from rlstep_hooks.judge.report import Report, RuleOutcome
+from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
+from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted, decode
+from rlstep_hooks.record.ledger import Record, records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STORE_WAIT = 20.0
+"""Seconds that a process waits for rank 0 to name the run."""
+TAIL_BYTES = 262_144
+"""Bytes read from the end of a record to find its last two lines."""
+RECORD_WAIT = 30.0
+"""Seconds that rank 0 waits at the end for the other processes' records."""
+
+_named = 0
+
+
+def _store() -> Any:
+    """The store of torch.distributed's default group, or None where there is none.
+
+    `_get_default_store` is private but has been there from torch 1.8 to 2.13; without it the processes only lose their common
+    name.
+    """
+    try:
+        from torch.distributed import distributed_c10d, is_available, is_initialized
+
+        return distributed_c10d._get_default_store() if is_available() and is_initialized() else None
+    except (ImportError, AttributeError, RuntimeError):
+        return None
+
+
+def agree_on_run(rank: int, world_size: int) -> tuple[str, bool]:
+    """A name for the run that all its processes share.
+
+    Returns:
+        The name, and whether all processes can know it.
+    """
+    global _named
+    _named += 1
+    name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+    if world_size == 1:
+        return name, True
+    store = _store()
+    if store is None:
+        return name, False
+    key = f"rlstep/run/{_named}"
+    try:
+        if rank == 0:
+            store.set(key, name)
+            return name, True
+        store.wait([key], timedelta(seconds=STORE_WAIT))
+        return store.get(key).decode(), True
+    except Exception:  # noqa: BLE001 - the store's errors differ between backends; a name of one's own is the fallback
+        return name, False
+
+
+class StopAgreement:
+    """Makes all ranks stop at the same update.
+
+    The rank that asks names the next update. No rank can finish that update before the asking rank has entered it (gradients
+    are reduced over all), so every rank has seen the wish by then.
+    """
+
+    def __init__(self, run: str, world_size: int) -> None:
+        self._key = f"rlstep/stop/{run}"
+        self._store = _store() if world_size > 1 else None
+        self._at: int | None = None
+        self._single = world_size == 1
+
+    def ask(self, updates: int) -> None:
+        """Ask for a stop after the next update (at once where there is a single process)."""
+        if self._at is None:
+            self._at = updates if self._single else updates + 1
+            if self._store is not None:
+                self._store.set(self._key, str(self._at))
+
+    def due(self, updates: int) -> bool:
+        """Whether training stops now, at the end of an update."""
+        if self._store is not None and self._store.check([self._key]):
+            self._at = int(self._store.get(self._key))
+        return self._at is not None and updates >= self._at
+
+
+def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wait: float = RECORD_WAIT) -> Report:
+    """The report of one process with what the comparison of all processes adds.
+
+    Args:
+        report: The judgement of the reporting process.
+        folder: The folder of records; None where they are in memory.
+        started: The reporting process's first event.
+        wait: Seconds to wait for other processes to finish their records.
+    """
+    if started.world_size == 1:
+        return report
+    codes = ((ProcessMissing.code, ProcessMissing.title), (RanksDisagree.code, RanksDisagree.title))
+    if folder is None:
+        reason = "records are in memory: other processes cannot be compared"
+        outcomes = [RuleOutcome(code=c, title=t, verdict="NOT_EVALUATED", reason=reason) for c, t in codes]
+        return merge_findings(report, [], outcomes, processes=1)
+    deadline = time.monotonic() + wait
+    while True:
+        found = records(folder).get(started.run, [])
+        tails = {record.rank: _tail(record) for record in found if record.rank is not None}
+        # A process opens its record when training begins, so one that has none by now will not get one.
+        if all(tail.judged is not None for tail in tails.values()) or time.monotonic() >= deadline:
+            break
+        time.sleep(0.05)
+    findings = _findings_of_others(report, started.rank, tails)
+    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings)]
+    if report.verdict == "PASS" and any(
+        t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
+    ):
+        report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
+    return merge_findings(report, findings, outcomes, processes=len(found))
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """The end of a record: None for what it does not have."""
+
+    ended: RunEnded | None
+    judged: Judged | None
+
+
+def _tail(record: Record) -> Tail:
+    """Read a record's last lines from the end of its file."""
+    with record.path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(file.tell() - TAIL_BYTES, 0))
+        lines = file.read().splitlines()
+    ended: RunEnded | None = None
+    judged: Judged | None = None
+    for line in lines[-2:]:
+        try:
+            event = decode(line)
+        except ValueError:
+            continue
+        ended = event if isinstance(event, RunEnded) else ended
+        judged = event if isinstance(event, Judged) else judged
+    return Tail(ended, judged)
+
+
+def _findings_of_others(report: Report, rank: int, tails: dict[int, Tail]) -> list[Finding]:
+    """What other processes found and this one did not: the first process that has it speaks for the rest."""
+    known = {finding.code for finding in report.findings}
+    findings = []
+    for other, tail in sorted(tails.items()):
+        if other == rank or tail.judged is None:
+            continue
+        for finding in tail.judged.findings:
+            if finding.code not in known:
+                place = msgspec.structs.replace(finding.where, rank=other)
+                findings.append(msgspec.structs.replace(finding, where=place))
+        known |= {finding.code for finding in tail.judged.findings}
+    return findings
+
+
+def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding]) -> RuleOutcome:
+    code, title = ProcessMissing.code, ProcessMissing.title
+    absent = [rank for rank in range(started.world_size) if rank not in tails]
+    unfinished = [rank for rank, tail in tails.items() if tail.ended is None]
+    elsewhere = started.local_world_size < started.world_size
+    if elsewhere and absent:
+        return RuleOutcome(
+            code=code,
+            title=title,
+            verdict="NOT_EVALUATED",
+            checks=len(tails),
+            reason=f"no records of ranks {listed(absent)} here: is the folder shared between machines?",
+        )
+    if not absent and not unfinished:
+        return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(tails))
+    observed = []
+    if absent:
+        observed.append(f"no record of rank {listed(absent)}")
+    if unfinished:
+        observed.append(f"the record of rank {listed(unfinished)} has no end")
+    findings.append(
+        Finding(
+            code=code,
+            severity="error",
+            title=title,
+            expected=f"records of {started.world_size} processes, each to the end of training",
+            observed="; ".join(observed),
+            where=Where(rank=(absent or unfinished)[0]),
+            why="what a process did without a record cannot be judged",
+            fix="attach the callback in every process, and look at how that process ended",
+        )
+    )
+    return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(tails))
+
+
+def listed(ranks: list[int]) -> str:
+    """Ranks in words."""
+    shown = ", ".join(str(rank) for rank in ranks[:8])
+    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Finding]) -> RuleOutcome:
+    code, title = RanksDisagree.code, RanksDisagree.title
+    if len(found) < 2:
+        return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason="only one record is here", idle=True)
+    digests = {tail.ended.digest if tail.ended is not None else None for tail in tails.values()}
+    if len(digests) == 1 and None not in digests:
+        return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(found))
+    first = found[0]
+    for other in found[1:]:
+        if _did_the_same(tails, first, other):
+            continue
+        place = _first_difference(first, other)
+        if place is not None:
+            rollout, mine, theirs = place
+            findings.append(
+                Finding(
+                    code=code,
+                    severity="error",
+                    title=title,
+                    expected=f"rank {other.rank} does what rank {first.rank} does: {mine}",
+                    observed=theirs,
+                    where=Where(rollout=rollout, rank=other.rank),
+                    why="data-parallel processes must take the same steps; gradients of different versions are averaged here",
+                    fix=f"look at this rollout on ranks {first.rank} and {other.rank}",
+                )
+            )
+            return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(found))
+    return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(found))
+
+
+def _did_the_same(tails: dict[int, Tail], *those: Record) -> bool:
+    """Whether whole records have the same checksum: of a thousand records, only those that differ are read."""
+    ends = [tails[record.rank].ended for record in those if record.rank in tails]
+    digests = {end.digest if end is not None else None for end in ends}
+    return len(ends) == len(those) and len(digests) == 1 and None not in digests
+
+
+def _first_difference(left: Record, right: Record) -> tuple[int, str, str] | None:
+    """The first structural event at which two records part; an unfinished record that just stops is no difference."""
+    rollout = -1
+    whole = all(_tail(record).ended is not None for record in (left, right))
+    pairs = zip_longest(_structural(left), _structural(right)) if whole else zip(_structural(left), _structural(right))  # noqa: B905
+    for mine, theirs in pairs:
+        if isinstance(mine, Rollout):
+            rollout = mine.index
+        if shape(mine) != shape(theirs):
+            return max(rollout, 0), shape(mine), shape(theirs)
+    return None
+
+
+def _structural(record: Record) -> Any:
+    return (e for e in record.events() if shape(e))
+
+
+def shape(event: Any) -> str:
+    """What of an event must be the same on all data-parallel processes, in words; empty for an event that says nothing of it."""
+    if event is None:
+        return "the end of the record"
+    if isinstance(event, Rollout):
+        return (
+            f"rollout of {event.samples} samples at version {event.policy_version}"
+            if event.purpose == "training"
+            else ""
+        )
+    if isinstance(event, MicroBatch):
+        return f"micro-batch of {event.samples} samples at version {event.policy_version}, old log-probs of {event.old_version}"
+    if isinstance(event, Refresh):
+        return f"old log-probs of version {event.policy_version}"
+    if event.__struct_config__.tag == "update":
+        return f"update {'applied' if event.applied else 'skipped'} after {event.microbatches} micro-batches"
+    return ""

@@ -1,0 +1,112 @@
+"""Reports from records on disk: the same judge, fed from files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.judge.controlled.compose import TrainerStream
+from rlstep_hooks.judge.controlled.live import recorded_phases
+from rlstep_hooks.judge.controlled.run import ControlledRun
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.ranks import merge_ranks
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted, Unobserved
+from rlstep_hooks.record.ledger import CONTROLLER, Record, read_lines, records
+from rlstep_hooks.record.tail import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.events import AnyEvent
+
+MOST_NAMED = 20
+"""Damaged files that are named; of a thousand, the first are enough."""
+
+
+class NoRecordError(LookupError):
+    """A folder holds no record of the run asked for."""
+
+
+def report_of(folder: Path, run: str | None = None) -> Report:
+    """The report of one recorded run, finished or not.
+
+    Args:
+        folder: The folder of records.
+        run: Name of the run; the latest if left out.
+
+    Raises:
+        NoRecordError: There is none.
+    """
+    runs = records(folder) if folder.is_dir() else {}
+    if not runs:
+        raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
+    if run is not None and run not in runs:
+        raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
+    name = run or next(reversed(runs))
+    return _report(folder, runs[name])
+
+
+def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
+    """One trainer's events as a judge reads them, in order, without keeping them.
+
+    Args:
+        found: The records of a run.
+        rank: Which trainer; where it has no record and no controller called it, there is nothing.
+    """
+    controller = next((record for record in found if record.process == CONTROLLER), None)
+    if controller is not None:
+        stream = TrainerStream(rank, recorded_phases(controller.path.parent, controller.run, rank))
+        for event in Tail(controller.path).read():
+            yield from stream.feed(event)
+        return
+    for record in found:
+        if record.rank == rank:
+            yield from Tail(record.path).read()
+
+
+def _report(folder: Path, found: list[Record]) -> Report:
+    controller = next((record for record in found if record.process == CONTROLLER), None)
+    problems = [] if controller else [problem for record in found if (problem := _without_beginning(record))]
+    first = controller or next((record for record in found if not _without_beginning(record)), found[0])
+    judge = ControlledRun(lambda rank: recorded_phases(folder, first.run, rank)) if controller else Judge()
+    last = 0.0
+    for event in Tail(first.path).read():
+        # The file's name says the run even where its first line is damaged.
+        _observe(judge, msgspec.structs.replace(event, run=first.run) if isinstance(event, RunStarted) else event)
+        last = max(last, event.at)
+    problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
+    report = msgspec.structs.replace(judge.report(), run=first.run)
+    if "record" in report.not_evaluated:
+        problems.append(report.not_evaluated["record"])
+    if controller and judge.run is None:
+        problems.append(f"{first.path.name} does not say how the run began")
+    if isinstance(judge, Judge) and judge.run is not None:
+        report = merge_ranks(report, folder, judge.run, wait=0.0)
+    if judge.ended is None:
+        problems.append(f"the record ends {last:.1f} s after it began, before training did")
+    if problems:
+        report = msgspec.structs.replace(
+            report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:MOST_NAMED])}
+        )
+    return report
+
+
+def _without_beginning(record: Record) -> str:
+    """What is wrong with a record that does not begin as one does, which is then left out; empty for one that does."""
+    event, problem = next(read_lines(record.path), (None, f"{record.path.name} is empty"))
+    if isinstance(event, RunStarted | Attached):
+        return ""
+    return f"{record.path.name} does not say how the run began" + (f" ({problem})" if problem else "")
+
+
+def _observe(judge: Judge | ControlledRun, event: AnyEvent) -> None:
+    """Have one event judged. A damaged record may hold events that no run has: the rest is judged without them."""
+    try:
+        judge.observe(event)
+    except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
+        why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
+        judge.observe(Unobserved(what="order", why=why))

@@ -1,0 +1,121 @@
+"""Report: what the judge says of a run, and its JSON form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.planning.finding import Finding, Verdict
+from rlstep_hooks.planning.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def ends_training(findings: Iterable[Finding]) -> Finding | None:
+    """The first finding for which "stop" and "raise" end training: an error about what happened.
+
+    What plan and settings alone show ends no run: whoever planned it was told so before it began, and the training is healthy.
+    """
+    return next((found for found in findings if found.severity == "error" and not found.planned), None)
+
+
+class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one rule in one run."""
+
+    code: str
+    title: str
+    verdict: Verdict
+    checks: int = 0
+    """How often the rule compared something."""
+    reason: str = ""
+    """Why it was not evaluated."""
+    idle: bool = False
+    """Whether that is only because the run never did what the rule looks at."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was observed, on one process."""
+
+    rollouts: int = 0
+    samples: int = 0
+    microbatches: int = 0
+    updates: int = 0
+    critic_updates: int = 0
+    skipped_updates: int = 0
+    old_logprob_refreshes: int = 0
+    weight_syncs: int = 0
+    evaluation_rollouts: int = 0
+    evaluations: int = 0
+    data_epochs_ended: int = 0
+
+
+class LagValues(msgspec.Struct, frozen=True, kw_only=True):
+    """|log ratio| of all micro-batches at one lag."""
+
+    lag: int
+    microbatches: int
+    max_abs_log_ratio: float
+    mean_abs_log_ratio: float
+    clipped: float | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The judgement of one run."""
+
+    run: str = ""
+    verdict: Verdict
+    findings: list[Finding] = []
+    counts: Counts = Counts()
+    schedule: Schedule | None = None
+    rules: list[RuleOutcome] = []
+    lags: list[LagValues] = []
+    not_evaluated: dict[str, str] = {}
+    """Everything that was not judged: a rule code, a quantity or a topic, with the reason."""
+    complete: bool = False
+    """Whether training came to its end; False for a killed or still running one."""
+    updates_before: int = 0
+    """Updates made before this run, which a resumed one goes on from; the plan is that of both."""
+    processes: int = 1
+
+    def to_json(self, *, indent: int = 2) -> str:
+        """The report as JSON. Whole numbers are numbers, other fractions text such as "1/2", the unknown null."""
+        from rlstep_hooks.record.events import to_json  # events hold findings, so they import this module
+
+        return to_json(self, indent=indent).decode()
+
+    def fails(self, *, strict: bool) -> bool:
+        """Whether the run counts as failed: an error, or with `strict` also a warning."""
+        return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A report in short: what can be said at any moment and costs nothing to say."""
+
+    verdict: Verdict
+    problems: int = 0
+    """Errors and warnings, each counted once however often it came."""
+    counts: Counts = Counts()
+    lags: list[LagValues] = []
+    age: int | None = None
+    """Updates between the weights that sampled the latest rollout (its oldest sample) and the policy that trains on it; None
+    where it cannot be seen."""
+
+    @classmethod
+    def of(cls, report: Report, *, age: int | None) -> Summary:
+        """That part of a report."""
+        problems = sum(finding.severity != "info" for finding in report.findings)
+        return cls(verdict=report.verdict, problems=problems, counts=report.counts, lags=report.lags, age=age)
+
+
+class StepAuditError(RuntimeError):
+    """Raised out of training with `on_fail="raise"`; its text is the finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+    def __reduce__(self) -> tuple[type[StepAuditError], tuple[Finding]]:
+        """Keep the finding when the error crosses a process boundary."""
+        return type(self), (self.finding,)

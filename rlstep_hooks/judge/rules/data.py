@@ -1,0 +1,389 @@
+"""RLS5xx: prompts, samples and signal."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.planning.finding import Where
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.base import Place, Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rollout, RolloutValues, RunEnded, RunStarted
+
+
+class PromptGroups(Rule):
+    """The samples of a rollout do not come in whole groups of one prompt.
+
+    What it checks:
+        The rows handed to generation: each prompt stands `samples_per_prompt` times in a row. Only where whole groups stay on
+        one process.
+
+    Why it matters:
+        Advantages are normalised over blocks of that size. If a block mixes prompts, rewards of different prompts are
+        compared with each other, and learning follows prompt difficulty.
+
+    What to do:
+        Look for a replaced sampler, a loader that shuffles or dispatches rows, or a data set that is already repeated.
+    """
+
+    code = "RLS501"
+    title = "Prompt groups broken"
+    topics = ("samples",)
+    nothing_seen = "groups of samples span processes"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the groups of a training rollout."""
+        if event.purpose != "training" or event.groups_intact is None:
+            return None
+        self.checks += 1
+        if event.groups_intact:
+            return None
+        return self.fail(
+            expected=f"each prompt {self.schedule.samples_per_prompt} times in a row",
+            observed="blocks that mix prompts",
+            where=self.progress.where(),
+            why="advantages compare rewards of different prompts",
+            fix="look for a replaced sampler or a loader that shuffles or dispatches rows",
+        )
+
+
+@lru_cache(maxsize=8)
+def _rows_of(size: int) -> frozenset[int]:
+    """The rows of a rollout of this size; rollouts of a run have few sizes."""
+    return frozenset(range(size))
+
+
+class _Samples:
+    """The samples of one rollout, and how often each was trained.
+
+    As long as each pass trains each of them once, the number of passes says it, with the rows of the pass under way.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._rows = _rows_of(size)
+        self.trained = 0
+        """All of them, each as often as it was."""
+        self._passes = 0
+        """Whole passes."""
+        self._in_pass: set[int] = set()
+        """Rows trained in the pass under way."""
+        self._uneven: dict[int, int] | None = None
+        """By row, how often it was trained; None as long as passes say it."""
+
+    def times(self) -> dict[int, int]:
+        """By row, how often it was trained, for rows that were."""
+        if self._uneven is not None:
+            return self._uneven
+        whole = dict.fromkeys(range(self.size), self._passes) if self._passes else {}
+        return whole | dict.fromkeys(self._in_pass, self._passes + 1)
+
+    def all_trained(self, passes: int) -> bool:
+        """Whether so many passes, and nothing else, trained each of them once."""
+        return self._passes == passes and not self._in_pass and self._uneven is None
+
+    def train(self, rows: tuple[int, ...]) -> int:
+        """Train some of them once more; how often the one that was trained most has been."""
+        count = len(rows)
+        self.trained += count
+        own, in_pass = set(rows), self._in_pass
+        if len(own) == count > 0 and own <= self._rows and in_pass.isdisjoint(own) and self._uneven is None:
+            in_pass |= own
+            if len(in_pass) < self.size:
+                return self._passes + 1
+            in_pass.clear()
+            self._passes += 1
+            return self._passes
+        self._uneven = self.times()
+        most = 0
+        for row in rows:
+            times = self._uneven[row] = self._uneven.get(row, 0) + 1
+            most = max(most, times)
+        return most
+
+
+class SamplesConserved(Rule):
+    """A generated sample was not trained as often as planned.
+
+    What it checks:
+        By identity: each sample of a rollout is trained exactly once in each of the planned passes, before the next cycle of
+        rollouts replaces it. Samples at the very end of training, or of an early stop, are exempt, and as many as the
+        framework leaves out of each pass by its documented formula.
+
+    Why it matters:
+        Counts can be right while half of the samples are trained twice and the other half never.
+
+    What to do:
+        Look for code that picks micro-batches from the sample buffer, or filters them.
+    """
+
+    code = "RLS502"
+    title = "Samples not trained as planned"
+    topics = ("samples", "order")
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._rollouts: dict[int, _Samples] = {}
+        """Those of this cycle, by index."""
+        self._identified = True
+        """Whether the samples of all micro-batches so far could be identified."""
+        schedule = self.schedule
+        whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
+        self._in_whole_passes = whole
+        """Whether mini-batches never reach from one pass into the next, and one process trains all samples."""
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Settle the rollouts that this one replaces."""
+        finding = None
+        if event.purpose == "training":
+            if len(self._rollouts) >= self.schedule.rollouts_per_cycle:
+                finding = self._settle()
+            self._rollouts[event.index] = _Samples(event.samples if event.own_samples is None else event.own_samples)
+        return finding
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Count each sample; one time too many shows at once."""
+        if event.trained is None:
+            self._identified = False
+            return None
+        surplus: tuple[int, str] | None = None
+        for part in event.trained:
+            samples = self._rollouts.get(part.rollout)
+            if samples is None:
+                continue
+            passes = self._passes_begun(samples) if self._in_whole_passes else self.schedule.reuse_epochs
+            most = samples.train(part.rows)
+            if most > passes and surplus is None:
+                surplus = part.rollout, f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
+        # Reported once all parts are counted: those after the one at fault were trained too.
+        return None if surplus is None else self._report(*surplus, microbatch=event.index)
+
+    def _settle(self) -> Finding | None:
+        finding = None
+        for rollout, samples in self._rollouts.items():
+            if not samples.trained:
+                continue
+            self.checks += 1
+            passes, size = self._passes(samples), samples.size
+            if samples.all_trained(passes):
+                continue
+            times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < size]
+            if size * passes - sum(times) > passes * self._left_out(rollout, size):
+                never = size - len(times)
+                short = never + sum(1 for count in times if count < passes)
+                observed = f"{short} of {size} samples trained less often ({never} never)"
+                new = self._report(rollout, observed)
+                finding = finding or new
+        self._rollouts.clear()
+        return finding
+
+    def _passes_begun(self, samples: _Samples) -> int:
+        """How often a sample can have been trained by now: where passes are whole, as often as passes have begun."""
+        if not self._identified:
+            return self.schedule.reuse_epochs
+        return min(samples.trained // max(samples.size, 1) + 1, self.schedule.reuse_epochs)
+
+    def _passes(self, samples: _Samples) -> int:
+        """How often each sample of a rollout must have been trained: where the updates on it may end early, once less than the
+        sample that was trained most, because every pass trains each sample once."""
+        if self.schedule.updates_bound != "upper":
+            return self.schedule.reuse_epochs
+        return max((count for row, count in samples.times().items() if 0 <= row < samples.size), default=1) - 1
+
+    def _left_out(self, rollout: int, size: int) -> int:
+        """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""
+        schedule = self.schedule
+        if schedule.remainder != "carry" or not schedule.samples_per_microbatch:
+            return schedule.samples_dropped_per_rollout // schedule.world_size
+        each = schedule.samples_per_microbatch // schedule.world_size
+        # Samples that waited while the policy was frozen are in the same pass, and any of all these may be left out.
+        joined = schedule.frozen_samples_kept and self.progress.rollout_number(rollout) == schedule.frozen_rollouts
+        return each - 1 if joined else size % each
+
+    def _report(self, rollout: int, observed: str, microbatch: int | None = None) -> Finding | None:
+        passes = self.schedule.reuse_epochs
+        return self.fail(
+            expected=f"each sample trained {passes} time{'s' if passes > 1 else ''} on its process",
+            observed=observed,
+            where=self.progress.where(rollout=self.progress.rollout_number(rollout), microbatch=microbatch),
+            why="samples were generated and scored, and then not used as the configuration says",
+            fix="look for code that picks, filters or clears the sample buffer",
+        )
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """The last cycle may be cut by the end of training: only surplus passes count, and those were reported."""
+        if self._rollouts and all(
+            times.get(row, 0) >= self.schedule.reuse_epochs
+            for samples in self._rollouts.values()
+            for times in (samples.times(),)
+            for row in range(samples.size)
+        ):
+            self.checks += 1
+        return None
+
+
+class EvaluationInTraining(Rule):
+    """A sample generated for evaluation was trained.
+
+    What it checks:
+        Every trained sample belongs to a training rollout.
+
+    Why it matters:
+        The model trains on the evaluation set, and training prompts are skipped.
+
+    What to do:
+        Do not evaluate between the construction of the trainer and the end of training in releases that confuse the two.
+    """
+
+    code = "RLS503"
+    title = "Evaluation samples trained"
+    topics = ("samples",)
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._last_evaluation_rollouts: list[int] = []
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Remember recent evaluation rollouts."""
+        if event.purpose == "evaluation":
+            self._last_evaluation_rollouts = [*self._last_evaluation_rollouts[-63:], event.index]
+        return None
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look for samples of an evaluation rollout."""
+        if event.trained is None:
+            return None
+        self.checks += 1
+        if not self._last_evaluation_rollouts:
+            return None
+        for part in event.trained:
+            if part.rollout in self._last_evaluation_rollouts:
+                return self.fail(
+                    expected="samples of a training rollout",
+                    observed=f"{len(part.rows)} samples generated for evaluation",
+                    where=self.progress.where(microbatch=event.index),
+                    why="the evaluation set leaks into training, and training prompts are skipped",
+                    fix="do not evaluate while training is under way, or use a release that keeps the two apart",
+                )
+        return None
+
+
+class EvaluationWithoutRollouts(Rule):
+    """An evaluation did not generate its own completions.
+
+    What it checks:
+        Each evaluation batch has a rollout of its own.
+
+    Why it matters:
+        The evaluation's reward and loss describe completions of other prompts.
+
+    What to do:
+        Evaluate only through the trainer's own schedule, or use a release that keeps training and evaluation apart.
+    """
+
+    code = "RLS504"
+    title = "Evaluation on samples of others"
+    topics = ("order",)
+    nothing_seen = "the run had no evaluation"
+
+    def evaluated(self, event: Evaluated) -> Finding | None:
+        """Compare batches with rollouts."""
+        self.checks += 1
+        if event.rollouts == event.batches:
+            return None
+        return self.fail(
+            expected=f"{event.batches} evaluation rollouts, one for each batch",
+            observed=f"{event.rollouts}",
+            why="some evaluation batches were scored on completions of other prompts",
+            fix="evaluate through the trainer's own eval_strategy",
+        )
+
+
+class NoSignal(Rule):
+    """Every advantage of the run is zero.
+
+    What it checks:
+        The largest |advantage| of each rollout; it warns when a run ends with none above 0.
+
+    Why it matters:
+        No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some rollouts
+        without signal are normal, a whole run is not.
+
+    What to do:
+        Print rewards for a few completions: a reward function that is constant, a parser that never matches, or prompts that
+        are always or never solved.
+    """
+
+    code = "RLS505"
+    title = "No learning signal"
+    severity = "warning"
+    topics = ("samples",)
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._with_signal = 0
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Count rollouts with and without signal."""
+        if values.max_abs_advantage is not None and event.purpose == "training":
+            self.checks += 1
+            self._with_signal += values.max_abs_advantage > 0
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        if not self.checks or self._with_signal or event.status != "completed":
+            return None
+        return self.fail(
+            expected="advantages other than 0 in some rollout",
+            observed=f"all advantages 0 in all {self.checks} rollouts",
+            where=Where(),
+            why="completions of the same prompt always got the same reward, so no policy gradient flowed",
+            fix="print the rewards of a few completions; look for a constant reward or an answer parser that never matches",
+        )
+
+
+class RowsDropped(Rule):
+    """Rows that do not fill a rollout are left out of each pass.
+
+    What it checks:
+        Rows of the set modulo the prompts of one rollout (of one sampler chunk). It warns where the order is fixed, so that
+        the same rows are never seen, and informs where each pass is shuffled anew.
+
+    Why it matters:
+        The sampler drops them silently (trl#3477). A data set smaller than a rollout gives no update at all.
+
+    What to do:
+        Choose prompts per rollout that divide the rows, or shuffle.
+    """
+
+    code = "RLS506"
+    title = "Rows dropped in each data epoch"
+    severity = "warning"
+
+    nothing_seen = "the number of rows is not known"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look at the plan's remainder."""
+        dropped = self.schedule.rows_dropped_per_epoch
+        if dropped is None:
+            return None
+        self.checks += 1
+        if not dropped:
+            return None
+        reshuffled = self.schedule.rows_reshuffled
+        return self.fail(
+            expected="all rows seen in each pass",
+            observed=f"{dropped} of {self.schedule.rows} rows dropped in each pass",
+            where=Where(),
+            why=(
+                "they do not fill a rollout; each pass is shuffled, so other rows are dropped each time"
+                if reshuffled
+                else "they do not fill a rollout, and the order is fixed: these rows are never seen"
+            ),
+            fix=f"choose prompts per rollout that divide {self.schedule.rows}" + ("" if reshuffled else ", or shuffle"),
+            severity="info" if reshuffled else "warning",
+        )

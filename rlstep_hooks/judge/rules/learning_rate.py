@@ -1,0 +1,207 @@
+"""RLS6xx: the learning rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.planning.finding import Where
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.base import Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import RunEnded, RunStarted, Update
+
+
+class ScheduleHorizon(Rule):
+    """The learning-rate schedule is built for another number of ticks than the run takes.
+
+    What it checks:
+        The horizon that the live scheduler was built for equals the ticks of the plan. Integers, compared exactly. The
+        schedule's horizon is read from the scheduler itself where it keeps one (the schedules of transformers do).
+
+    Why it matters:
+        Too short, and the learning rate is at its end while training goes on (ROLL#407: 38 % of the run at zero); too long,
+        and the run stops with a learning rate far from its end.
+
+    What to do:
+        Give the scheduler the number of updates of the plan.
+    """
+
+    code = "RLS601"
+    title = "Learning-rate horizon is not the run's length"
+    topics = ("learning_rate",)
+    nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Compare horizon and ticks."""
+        horizon = event.facts.get("lr_horizon", self.schedule.lr_horizon)
+        ticks = self.schedule.lr_ticks
+        if horizon is None or ticks is None or event.facts.get("lr_constant"):
+            return None
+        self.checks += 1
+        if horizon == ticks:
+            return None
+        if horizon < ticks:
+            share = round(100 * (ticks - horizon) / ticks)
+            observed = f"horizon {horizon}: the last {ticks - horizon} ticks ({share} % of the run) are past its end"
+        else:
+            observed = f"horizon {horizon}: the run ends {horizon - ticks} ticks before it"
+        return self.fail(
+            expected=f"a horizon of {ticks} ticks, one for each {self.schedule.lr_clock}",
+            observed=observed,
+            where=Where(),
+            why="the schedule counts another unit than the run, or the run is shorter than planned",
+            fix=f"build the scheduler for {ticks} ticks",
+        )
+
+
+class SchedulerTicks(Rule):
+    """The learning-rate scheduler does not tick once for each update.
+
+    What it checks:
+        The scheduler's position advances by exactly one from one applied update to the next; in frameworks whose scheduler
+        ticks once for each rollout, from the updates of one rollout to those of the next.
+
+    Why it matters:
+        Two ticks for an update end the schedule at half of the run; none keeps the warm-up rate for ever.
+
+    What to do:
+        Look for a second call of the scheduler (a callback, or a wrapper that also steps it).
+    """
+
+    code = "RLS602"
+    title = "Scheduler ticks are not updates"
+    topics = ("learning_rate",)
+    nothing_seen = "the scheduler's position cannot be read"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._last: int | None = None
+        self._rollout = 0
+
+    def update(self, event: Update) -> Finding | None:
+        """Compare the position with that of the update before."""
+        if event.lr_tick is None or self.schedule.lr_clock not in ("update", "rollout"):
+            return None
+        same_rollout, self._rollout = self._rollout == self.progress.rollouts, self.progress.rollouts
+        last, self._last = self._last, event.lr_tick if event.applied else None
+        if last is None or not event.applied:
+            return None
+        self.checks += 1
+        ticks = event.lr_tick - last
+        planned = 0 if same_rollout and self.schedule.lr_clock == "rollout" else 1
+        if ticks == planned:
+            return None
+        return self.fail(
+            expected=f"{planned} scheduler tick{'s' if planned != 1 else ''} between two updates of "
+            + ("one rollout" if same_rollout else "two rollouts"),
+            observed=f"{ticks}",
+            where=self.progress.where(update=event.index),
+            why="the learning rate follows another clock than the updates",
+            fix="look for a second call of the scheduler, or for one that is missing",
+        )
+
+
+class RateAtZero(Rule):
+    """The learning rate is zero while updates go on.
+
+    What it checks:
+        Updates with a learning rate of exactly 0 after one above 0. The first update of a warm-up may be 0; a schedule that
+        comes back is not reported. Where the rate is set once a rollout, after it was sampled (Stable-Baselines3), a schedule that
+        falls to 0 is there for the last rollout; that is information.
+
+    Why it matters:
+        Rollouts are generated, scored and trained without any effect.
+
+    What to do:
+        Build the schedule for the number of updates of the run, or give it a floor.
+    """
+
+    code = "RLS603"
+    title = "Learning rate at zero"
+    severity = "warning"
+    topics = ("learning_rate",)
+    nothing_seen = "no update showed a learning rate"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._zeros = 0
+        self._positive = False
+        self._first_zero = Where()
+
+    def update(self, event: Update) -> Finding | None:
+        """Count trailing zeros."""
+        if event.role != "policy" or event.learning_rate is None or not event.applied:
+            return None
+        self.checks += 1
+        if event.learning_rate > 0:
+            self._positive, self._zeros = True, 0
+        else:
+            if not self._zeros:
+                self._first_zero = self.progress.where(update=event.index)
+            self._zeros += 1
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the zeros at the end of the run, or a run of zeros throughout."""
+        if not self._zeros:
+            return None
+        if self._zeros == 1 and self.checks == 1 and self.schedule.updates != 1:
+            return None  # a warm-up begins at 0, and the run was ended before its second update
+        last = self.progress.where().rollout
+        by_design = self.schedule.lr_clock == "rollout" and self._positive and self._first_zero.rollout == last
+        if by_design:
+            return self.fail(
+                severity="info",
+                expected="a learning rate above 0 while updates go on",
+                observed=f"exactly 0 in the {self._zeros} updates on the last rollout",
+                where=self._first_zero,
+                why="the rate is set after a rollout is sampled, so one that falls to 0 is there before the last rollout is trained",
+                fix="nothing to fix in a long run; in a short one give the schedule a floor",
+            )
+        share = round(100 * self._zeros / max(self.checks, 1))
+        return self.fail(
+            expected="a learning rate above 0 while updates go on",
+            observed=f"exactly 0 in the last {self._zeros} of {self.checks} updates ({share} % of the run)",
+            where=self._first_zero,
+            why="these updates change nothing" if self._positive else "no update of the run could change anything",
+            fix="build the schedule for the number of updates of the run, or give it a floor",
+        )
+
+
+class WarmupLength(Rule):
+    """The learning rate is still warming up when the run ends.
+
+    What it checks:
+        The warm-up that the live scheduler was built with is shorter than the ticks of the plan. Integers.
+
+    Why it matters:
+        The configured learning rate is never reached; the whole run trains at a fraction of it (maxtext PR#4225: a warm-up of
+        15 000 on a run of 500).
+
+    What to do:
+        Give the warm-up as a share of the run (`warmup_ratio`), or in the same unit as the run.
+    """
+
+    code = "RLS604"
+    title = "Warm-up as long as the run"
+    severity = "warning"
+    topics = ("learning_rate",)
+    nothing_seen = "the schedule has no warm-up, or the length of the run is not known"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Compare warm-up and ticks."""
+        warmup, ticks = event.facts.get("lr_warmup"), self.schedule.lr_ticks
+        if not warmup or not ticks:
+            return None
+        self.checks += 1
+        if warmup < ticks:
+            return None
+        return self.fail(
+            expected=f"a warm-up shorter than the {ticks} updates of the run",
+            observed=f"a warm-up of {warmup} ticks",
+            where=Where(),
+            why="the learning rate never reaches its configured value",
+            fix="give the warm-up as a share of the run, or in updates",
+        )

@@ -1,0 +1,110 @@
+"""RLS8xx: the scale of the loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.base import Place
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues
+
+RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
+"""Relative distance between the loss and the documented formula on the same log-probs that rounding explains.
+
+float32 sums of n terms differ by about n * 6e-8 relative to the sum of absolute values; micro-batches in which the terms
+cancel to less than a hundredth of that sum are not compared. Reduced precision has a unit roundoff of 4e-3 (bf16)."""
+
+
+class LossScale(Rule):
+    """The loss is not what its documented formula gives.
+
+    What it checks:
+        The loss of each micro-batch, as the trainer returns it, over the documented formula evaluated on the same log-probs,
+        advantages and masks, in the first eight cycles of rollouts and every seventh later. Only for the clipped token losses
+        without corrections (no engine, sequence-level ratio, entropy or off-policy mask), and where the terms do not cancel.
+
+    Why it matters:
+        A loss normalised by the wrong window scales every gradient by a constant: with clipping of the gradient norm it is
+        hardly visible, without it the learning rate is off by that factor (trl PR#6024: GA / steps_per_generation).
+
+    What to do:
+        Use a release whose normaliser is right for your accumulation, or make both periods equal.
+    """
+
+    code = "RLS801"
+    title = "Loss scaled wrongly"
+    severity = "warning"
+    topics = ("loss", "log_ratio")
+    nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Compare the ratio of both losses with 1."""
+        if values.loss_ratio is None:
+            return None
+        self.checks += 1
+        if abs(values.loss_ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]:
+            return None
+        return self.fail(
+            expected="the loss of the documented formula",
+            observed=f"{values.loss_ratio:.4g} times that",
+            where=self.progress.where_at(place, event),
+            why="every gradient of this run is scaled by this factor",
+            fix="compare the loss normaliser with the accumulation window",
+        )
+
+
+_CONSTANTS: dict[Constant, tuple[str, str]] = {
+    "old_logprobs": ("old log-probs", "the gradient of the ratio is not that of the policy alone"),
+    "advantages": ("advantages", "the policy's loss also trains whatever computed them, usually the critic"),
+    "targets": (
+        "targets of the critic",
+        "the critic's values are moved towards their targets and the targets towards the values",
+    ),
+}
+
+
+class ConstantWithGradient(Rule):
+    """A constant of the loss carries a gradient.
+
+    What it checks:
+        Old log-probs, advantages and targets of the critic, as they were handed to the audit: none of them requires a gradient.
+        Exact, and read from torch itself.
+
+    Why it matters:
+        PPO's loss takes all three as given. A critic whose target is not detached follows its own target's gradient (residual
+        instead of temporal-difference learning); old log-probs that are not detached cancel the gradient of the ratio. Nothing
+        fails: the loss falls, and the return rises late or not at all.
+
+    What to do:
+        Compute them under `torch.no_grad()`, or `detach()` them before the loss. Hand the audit the very tensors that the loss
+        gets.
+    """
+
+    code = "RLS802"
+    title = "Gradient through a constant of the loss"
+    topics = ("loss",)
+    nothing_seen = "no micro-batch showed its old log-probs, advantages or targets"
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look at the constants of the loss, the policy's or the critic's."""
+        self.checks += len(event.constants)
+        if not event.with_gradient:
+            return None
+        found = [self._report(event, constant) for constant in event.with_gradient]
+        return next((finding for finding in found if finding is not None), None)
+
+    critic_microbatch = microbatch
+
+    def _report(self, event: MicroBatch, constant: Constant) -> Finding | None:
+        name, why = _CONSTANTS[constant]
+        return self.fail(
+            expected=f"{name} without a gradient",
+            observed=f"{name} that require a gradient",
+            where=self.progress.where(microbatch=event.index),
+            why=why,
+            fix=f"compute the {name} under torch.no_grad(), or detach() them before the loss",
+            variant=constant,
+        )

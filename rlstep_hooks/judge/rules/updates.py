@@ -1,0 +1,178 @@
+"""RLS2xx: optimizer steps that were made, skipped, or saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.record.events import NOT_FINITE, Rollout, RunEnded, Update
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.base import Progress
+    from rlstep_hooks.planning.finding import Finding
+
+
+class NoUpdate(Rule):
+    """Training ended without a single update.
+
+    What it checks:
+        A run that ends without an exception applied at least one optimizer step. A run resumed where its plan ends is a warning:
+        the plan leaves it nothing to do.
+
+    Why it matters:
+        It exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).
+
+    What to do:
+        Look at the first finding of the order of events; compare the rows with one rollout. After a resume at the end of the plan,
+        raise the epochs or the number of steps.
+    """
+
+    code = "RLS209"
+    title = "No update in the whole run"
+    topics = ("order",)
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Look at the updates of a completed run."""
+        if event.status != "completed":
+            return None
+        self.checks += 1
+        if self.progress.applied:
+            return None
+        done = self.progress.started.start_updates
+        if self.progress.resumed and self.schedule.updates == done:
+            return self.fail(
+                severity="warning",
+                expected="updates left to make",
+                observed=f"a resume after update {done} of {done}, and none made",
+                why="the checkpoint is at the end of the plan, so the run ended normally and trained nothing",
+                fix="raise the epochs or the number of steps, or start from an earlier checkpoint",
+            )
+        return self.fail(
+            expected=f"{self.schedule.updates if self.schedule.updates is not None else 'some'} updates",
+            observed="none",
+            why="the run ended normally and saved weights that were never trained",
+            fix="compare the rows with the prompts of one rollout, and look at how training began (a resume at its end?)",
+        )
+
+
+class SkippedUpdate(Rule):
+    """The framework counted an update that the optimizer never made.
+
+    What it checks:
+        Every time the training loop reaches its optimizer step, torch's optimizer really steps.
+
+    Why it matters:
+        The step counter and the learning rate go on, the weights do not. A gradient scaler (fp16) skips steps with
+        non-finite gradients on purpose, a few at the start of a run; that is reported as information. Anything else that
+        swallows a step is an error.
+
+    What to do:
+        With a gradient scaler: nothing, unless steps are skipped throughout. Otherwise look for a wrapper around the
+        optimizer.
+    """
+
+    code = "RLS210"
+    title = "Update skipped"
+    topics = ("order",)
+
+    def update(self, event: Update) -> Finding | None:
+        """Look at whether the step was made."""
+        self.checks += 1
+        return None if event.applied else self._report(event, self.progress.where(update=event.index))
+
+    def critic_update(self, event: Update) -> Finding | None:
+        """The same for the critic, whose updates have numbers of their own."""
+        self.checks += 1
+        return None if event.applied else self._report(event, self.progress.where())
+
+    def _report(self, event: Update, where: Where) -> Finding | None:
+        of = " of the critic" if event.role == "critic" else ""
+        scaler = event.skip_reason == "gradient scaler"
+        not_finite = event.skip_reason == NOT_FINITE
+        return self.fail(
+            expected=f"the optimizer{of} steps",
+            observed=f"the loop went on without a step{of}" + (f" ({event.skip_reason})" if event.skip_reason else ""),
+            where=where,
+            why=(
+                "the gradient scaler found a gradient that is not finite"
+                if scaler
+                else "counters and learning rate advance while the weights stay"
+            ),
+            fix=(
+                "nothing, unless steps are skipped throughout"
+                if scaler
+                else "look for the loss or reward that is not finite; the framework skips such steps without an error"
+                if not_finite
+                else "look for a wrapper around the optimizer"
+            ),
+            severity="info" if scaler else "warning" if not_finite else "error",
+            variant=of + event.skip_reason,
+        )
+
+
+class UpdatesSaved(Rule):
+    """The updates on some rollouts ended before the plan's last one.
+
+    What it checks:
+        Where the plan lets the updates on a rollout end early (a limit on the KL divergence): how many of the planned updates
+        were not made.
+
+    Why it matters:
+        It is what the limit is for, so this is information. A limit that ends nearly every rollout after its first pass means
+        that the configured epochs are never trained, and that counts in papers and logs do not hold for this run.
+
+    What to do:
+        Nothing, if some updates are saved. If most are, lower the learning rate or the number of epochs.
+    """
+
+    code = "RLS212"
+    title = "Updates saved by an early stop"
+    severity = "info"
+    topics = ("order",)
+    nothing_seen = "the plan has no early stop"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._on_rollout = 0
+        self._saved = 0
+        self._rollouts = 0
+        self._settled = 0
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Settle the rollout before this one."""
+        if event.purpose == "training":
+            self._settle()
+        return None
+
+    def update(self, event: Update) -> Finding | None:
+        """Count the updates on this rollout."""
+        self._on_rollout += 1
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Report the sum."""
+        self._settle()
+        if not self._saved:
+            return None
+        rate = self.schedule.updates_per_rollout
+        return self.fail(
+            expected=f"at most {rate} updates on each rollout",
+            observed=f"{self._saved} updates not made, on {self._rollouts} of {self.progress.rollouts} rollouts",
+            where=Where(),
+            why="the loop ended its passes over these rollouts early, as the plan allows",
+            fix="nothing, unless most updates are saved; then lower the learning rate or the epochs",
+        )
+
+    def _settle(self) -> None:
+        made, self._on_rollout = self._on_rollout, 0
+        if self.schedule.updates_bound != "upper" or not made:
+            return
+        self.checks += 1
+        flush, planned = self.schedule.flush, int(self.schedule.updates_per_rollout)
+        if flush is not None and flush.covers(self._settled):
+            planned = self.schedule.microbatches_per_rollout or planned
+        self._settled += 1
+        saved = max(planned - made, 0)
+        self._saved += saved
+        self._rollouts += saved > 0

@@ -1,0 +1,94 @@
+"""The expected timeline: an executable specification of a Schedule.
+
+`expected_events` yields, in order, every event that one process should show. Totals are sums over it. A timeline is told what
+became of each expectation, because a skipped update leaves the policy version as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.judge.timeline.expected import (
+    ExpectedEnd,
+    ExpectedEpochEnd,
+    ExpectedEvent,
+    ExpectedMicroBatch,
+    ExpectedRefresh,
+    ExpectedRollout,
+    ExpectedSync,
+    ExpectedUpdate,
+    Outcome,
+)
+from rlstep_hooks.judge.timeline.loader import LoaderCursor, LoaderPosition, loader_events
+from rlstep_hooks.judge.timeline.phases import PhaseCursor, PhasePosition, critic_events, phase_events
+from rlstep_hooks.record.events import EpochEnd, MicroBatch, Rollout, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from rlstep_hooks.planning.schedule import Schedule
+
+__all__ = [
+    "Cursor",
+    "ExpectedEnd",
+    "ExpectedEpochEnd",
+    "ExpectedEvent",
+    "ExpectedMicroBatch",
+    "ExpectedRefresh",
+    "ExpectedRollout",
+    "ExpectedSync",
+    "ExpectedUpdate",
+    "LoaderPosition",
+    "Outcome",
+    "PhasePosition",
+    "Position",
+    "critic_events",
+    "cursor_at",
+    "expected_events",
+    "go_on",
+    "position_of",
+]
+
+Position = LoaderPosition | PhasePosition
+Cursor = LoaderCursor | PhaseCursor
+
+
+def expected_events(schedule: Schedule, start: Position | None = None) -> Generator[ExpectedEvent, Outcome, None]:
+    """Every event that one process should show, in order; see `loader_events` and `phase_events`.
+
+    Args:
+        schedule: The plan.
+        start: Where to begin, of the kind that belongs to the schedule's loop; the start of training if left out.
+    """
+    if schedule.loop == "phases":
+        assert start is None or isinstance(start, PhasePosition)
+        return phase_events(schedule, start)
+    assert start is None or isinstance(start, LoaderPosition)
+    return loader_events(schedule, start)
+
+
+def position_of(schedule: Schedule, stated: dict[str, Any]) -> Position:
+    """A position from its plain form in a run's first event."""
+    if schedule.loop == "phases":
+        return msgspec.convert(stated, PhasePosition)
+    return msgspec.convert(stated, LoaderPosition)
+
+
+def cursor_at(schedule: Schedule, start: Position) -> Cursor:
+    """What follows a process's events from `start` on."""
+    return PhaseCursor(schedule, start) if isinstance(start, PhasePosition) else LoaderCursor(schedule, start)
+
+
+def go_on(cursor: Cursor, event: object) -> None:
+    """Move a cursor on by an event of any kind."""
+    match event:
+        case MicroBatch():
+            cursor.microbatch(event)
+        case Update():
+            cursor.update(event)
+        case Rollout():
+            cursor.rollout(event)
+        case EpochEnd():
+            cursor.epoch_end(event)

@@ -1,0 +1,346 @@
+"""The timeline of a run in phases: rollout after rollout, each followed by its updates (verl, OpenRLHF, classic PPO)."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.judge.timeline.expected import (
+    ExpectedEnd,
+    ExpectedEpochEnd,
+    ExpectedEvent,
+    ExpectedMicroBatch,
+    ExpectedRefresh,
+    ExpectedRollout,
+    ExpectedSync,
+    ExpectedUpdate,
+    Outcome,
+    Role,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import EpochEnd, MicroBatch, Rollout, Update
+
+
+class PhasePosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in the run a timeline starts: always before a rollout. All zeros is the start of training."""
+
+    rollouts: int = 0
+    """Rollouts made."""
+    updates: int = 0
+    """Policy updates, skipped ones included."""
+    version: int = 0
+    """Policy version: updates that were applied."""
+    window: int = 0
+    """Micro-batches of the policy whose gradients are carried into the next rollout."""
+    critic_window: int = 0
+    """The same of the critic."""
+    waiting_samples: int = 0
+    """Samples of frozen rollouts that wait in the buffer, over all processes."""
+    resumed: bool = False
+    """Whether training goes on from a checkpoint or from a place in mid-run, so that no first push of weights is due."""
+
+
+def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
+    """Every event that one process should show, in order.
+
+    After an `ExpectedUpdate` send whether it was applied (the policy version stays if not); after an `ExpectedMicroBatch` of
+    unknown size, its samples: the mini-batch then goes on until its samples are used up; after one that may be the end of the
+    updates on its rollout, "ended" if it was; after an `ExpectedRollout` of unknown size, its samples. A run without a known
+    length yields for ever. A critic that is trained in any order with the policy is left out: see `critic_events`.
+
+    Args:
+        schedule: The plan.
+        start: Where to begin; the start of training if left out.
+    """
+    position = start or PhasePosition()
+    updates, version, waiting = position.updates, position.version, position.waiting_samples
+    policy, critic = _Updates(schedule, "policy", position.window), None
+    if schedule.critic is not None and schedule.critic_order != "free":
+        critic = _Updates(schedule.critic, "critic", position.critic_window)
+    per_epoch = schedule.rollouts_per_epoch if places_epoch_ends(schedule) else None
+    reference = schedule.reference_source == "at_rollout"
+    # Log-probs of an engine are as old as its weights; in asynchronous training no plan knows how old.
+    counted = schedule.old_logprob_source != "engine" or schedule.max_age == 0
+    rollout = position.rollouts
+    # A timeline that starts at a rollout starts after the end of the pass before it.
+    if schedule.syncs == "first_and_after_updates" and not position.resumed:
+        yield ExpectedSync(version)
+    while schedule.rollouts is None or rollout < schedule.rollouts:
+        if per_epoch and rollout != position.rollouts and rollout % per_epoch == 0:
+            yield ExpectedEpochEnd(rollout // per_epoch)
+        samples = samples_of_rollout(schedule, rollout)
+        if schedule.rows_bound == "data_dependent":
+            outcome = yield ExpectedRollout(None, version, reference)
+            samples = _size(outcome, samples)
+        else:
+            yield ExpectedRollout(samples, version, reference)
+        if schedule.old_logprob_source in ("at_rollout", "recompute"):
+            yield ExpectedRefresh(version)
+        if critic is not None and schedule.critic_order == "before":
+            yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
+        if rollout >= schedule.frozen_rollouts:
+            lag = 0 if counted else None
+            if schedule.flush is not None:
+                made, applied = yield from policy.windows(lag, flushed=schedule.flush.covers(rollout))
+            else:
+                made, applied = yield from policy.phase(samples + waiting, lag, schedule.minibatches)
+            updates, version, waiting = updates + made, version + applied, 0
+        elif schedule.frozen_samples_kept:
+            waiting += samples
+        if critic is not None and schedule.critic_order == "after":
+            yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
+        if schedule.syncs != "unseen":
+            yield ExpectedSync(version)
+        rollout += 1
+    yield ExpectedEnd(updates)
+
+
+def critic_events(schedule: Schedule, start: PhasePosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
+    """What a critic that is trained in any order with the policy should show: its updates on each rollout, whatever its size.
+
+    Args:
+        schedule: The plan of the policy, which holds that of the critic.
+        start: Where to begin; the start of training if left out.
+
+    Raises:
+        LookupError: The plan has no critic.
+    """
+    if schedule.critic is None:
+        raise LookupError("the plan has no critic")
+    position = start or PhasePosition()
+    critic = _Updates(schedule.critic, "critic", position.critic_window)
+    updates, rollout = 0, position.rollouts
+    while schedule.rollouts is None or rollout < schedule.rollouts:
+        outcome = yield ExpectedRollout(None, position.version, False)
+        samples = _size(outcome, samples_of_rollout(schedule, rollout))
+        updates += yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
+        rollout += 1
+    yield ExpectedEnd(updates)
+
+
+def places_epoch_ends(schedule: Schedule) -> bool:
+    """Whether the plan says between which rollouts a pass of the loader ends."""
+    known = schedule.rows_bound == "exact" and schedule.rollouts_per_epoch is not None
+    return known and schedule.epoch_ends_between_rollouts
+
+
+def samples_of_rollout(schedule: Schedule, rollout: int) -> int:
+    """Samples that one rollout (counted from 0) generates, over all processes."""
+    last, per_epoch = schedule.samples_of_last_rollout, schedule.rollouts_per_epoch
+    if last and per_epoch and rollout % per_epoch == per_epoch - 1:
+        return last
+    return schedule.samples_per_rollout
+
+
+class _Updates:
+    """The updates of one role, rollout after rollout."""
+
+    def __init__(self, schedule: Schedule, role: Role, window: int) -> None:
+        self.schedule = schedule
+        self._role = role
+        self._window = window
+        self._made = 0
+        """Updates on this rollout."""
+        self._ended = False
+        """Whether the updates on this rollout ended early."""
+
+    def of_critic(self, samples: int, rollout: int, *, waits: bool) -> Generator[ExpectedEvent, Outcome, int]:
+        """A critic's updates on one rollout.
+
+        Args:
+            samples: Samples of the rollout.
+            rollout: Its number, from 0.
+            waits: Whether the policy is frozen on it.
+
+        Returns:
+            Updates made.
+        """
+        if rollout < self.schedule.frozen_rollouts:
+            return 0
+        minibatches = (self.schedule.warmup_minibatches if waits else ()) or self.schedule.minibatches
+        made, _ = yield from self.phase(samples, None, minibatches)
+        return made
+
+    def phase(
+        self, samples: int, lag: int | None, minibatches: tuple[int, ...]
+    ) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+        """The updates on one rollout.
+
+        Args:
+            samples: Samples to train in each pass, over all processes.
+            lag: Lag of the first of them; None where there is no ratio, or no plan for its lag.
+            minibatches: Samples behind each update of one pass.
+
+        Returns:
+            Updates made, and how many of them were applied.
+        """
+        self._made, self._ended = 0, False
+        applied = 0
+        for _ in range(self.schedule.reuse_epochs):
+            now = None if lag is None else lag + applied
+            if self.schedule.remainder == "carry":
+                applied += yield from self._carried_pass(samples, now)
+            elif self.schedule.remainder == "drop":
+                applied += yield from self._pass(now, _filled(minibatches, samples))
+            else:
+                applied += yield from self._pass(now, minibatches)
+            if self._ended:
+                break
+        return self._made, applied
+
+    def _may_end(self) -> bool:
+        """Whether the updates on this rollout may end here. The first is always made: before it nothing has moved."""
+        return self.schedule.updates_bound == "upper" and self._made > 0
+
+    def _update(self, microbatches: int | None) -> Generator[ExpectedEvent, Outcome, bool]:
+        """One update; returns whether it was applied."""
+        applied = (yield ExpectedUpdate(microbatches, self._role)) is not False
+        self._made += 1
+        return applied
+
+    def _pass(self, lag: int | None, minibatches: tuple[int, ...]) -> Generator[ExpectedEvent, Outcome, int]:
+        applied = 0
+        for size in minibatches:
+            now = None if lag is None else lag + applied
+            microbatches = yield from self._minibatch(size // self.schedule.world_size, now)
+            if self._ended:
+                break
+            applied += yield from self._update(microbatches)
+        return applied
+
+    def _minibatch(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int | None]:
+        """The micro-batches of one mini-batch; returns their number, None where token counts decide it."""
+        may_end = self._may_end()
+        each = self.schedule.samples_per_microbatch
+        own = None if each is None else each // self.schedule.world_size
+        count = 0
+        while samples > 0:
+            size, at_most = (None, samples) if own is None else (min(own, samples), None)
+            taken = yield ExpectedMicroBatch(size, lag, self._role, at_most=at_most, may_end=may_end and count == 0)
+            if taken == "ended":
+                self._ended = True
+                break
+            samples -= own or taken or samples
+            count += 1
+        return None if own is None else count
+
+    def windows(self, lag: int | None, *, flushed: bool) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
+        """The updates on one rollout whose windows go on over passes and rollouts, as accelerate counts them.
+
+        Args:
+            lag: Lag of the first of them; None where there is no ratio.
+            flushed: Whether every micro-batch is an update.
+
+        Returns:
+            Updates made, and how many of them were applied.
+        """
+        size, count = self.schedule.samples_per_microbatch, self.schedule.microbatches_per_rollout or 0
+        each = None if size is None else size // self.schedule.world_size
+        self._made = applied = 0
+        for index in range(count):
+            # These loops look at the KL between two passes.
+            may_end = self._may_end() and index % (count // self.schedule.reuse_epochs) == 0
+            now = None if lag is None else lag + applied
+            if (yield ExpectedMicroBatch(each, now, self._role, may_end=may_end)) == "ended":
+                break
+            self._window += 1
+            if flushed or self._window == self.schedule.window:
+                applied += yield from self._update(self._window)
+                self._window = 0
+        return self._made, applied
+
+    def _carried_pass(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int]:
+        """A pass whose accumulation goes on from the one before; samples that fill no micro-batch are dropped."""
+        each = (self.schedule.samples_per_microbatch or samples) // self.schedule.world_size
+        applied = 0
+        for _ in range(samples // self.schedule.world_size // each):
+            may_end = self._may_end() and self._window == 0
+            now = None if lag is None else lag + applied
+            if (yield ExpectedMicroBatch(each, now, self._role, may_end=may_end)) == "ended":
+                self._ended = True
+                break
+            self._window += 1
+            if self._window == self.schedule.window:
+                self._window = 0
+                applied += yield from self._update(self.schedule.window)
+        return applied
+
+
+def _size(outcome: Outcome, planned: int) -> int:
+    """The samples of a rollout: those that came, else those planned."""
+    return outcome if isinstance(outcome, int) and outcome else planned
+
+
+def _filled(minibatches: tuple[int, ...], samples: int) -> tuple[int, ...]:
+    """The mini-batches that these samples fill; a smaller rollout fills fewer."""
+    return tuple(size for size, needed in zip(minibatches, accumulate(minibatches), strict=True) if needed <= samples)
+
+
+class PhaseCursor:
+    """Where in its run a process stands, from the events that it showed."""
+
+    def __init__(self, schedule: Schedule, start: PhasePosition) -> None:
+        self.start = start
+        self.rollouts = start.rollouts
+        self.microbatches = 0
+        self.updates = start.updates
+        self.epoch = start.rollouts // schedule.rollouts_per_epoch if schedule.rollouts_per_epoch else 0
+        self._schedule = schedule
+        self._version = start.version
+        self._windows = {"policy": start.window, "critic": start.critic_window}
+        self._waiting = start.waiting_samples
+
+    # Go on by one event.
+
+    def rollout(self, event: Rollout) -> None:
+        """A rollout, whose samples wait where the policy is still frozen."""
+        self.rollouts += 1
+        if self._schedule.frozen_samples_kept and self.rollouts <= self._schedule.frozen_rollouts:
+            self._waiting += event.samples
+
+    def microbatch(self, event: MicroBatch) -> None:
+        """A micro-batch of the policy or of the critic."""
+        self.microbatches += 1
+        self._windows[event.role] += 1
+        if event.role == "policy":
+            self._waiting = 0
+
+    def update(self, event: Update) -> None:
+        """An optimizer step, made or skipped."""
+        self._windows[event.role] = 0
+        if event.role == "policy":
+            self.updates += 1
+            self._version = event.version
+
+    def epoch_end(self, event: EpochEnd) -> None:
+        """The end of a pass of the loader."""
+        self.epoch = event.epoch
+
+    def at_rollout(self, event: Rollout) -> PhasePosition:
+        """Where a timeline goes on that lost its thread, at the next rollout."""
+        return PhasePosition(
+            rollouts=self.rollouts,
+            updates=self.updates,
+            version=event.policy_version,
+            window=_carried(self._windows["policy"], self._schedule),
+            critic_window=_carried(self._windows["critic"], self._schedule.critic),
+            waiting_samples=self._waiting,
+            resumed=True,
+        )
+
+    def after_unplanned_epoch_end(self, event: EpochEnd) -> PhasePosition | None:
+        """A pass of the loader ends between rollouts, so nothing needs to start anew."""
+        return None
+
+
+def _carried(microbatches: int, schedule: Schedule | None) -> int:
+    """Micro-batches since the last update whose gradients the next rollout goes on with."""
+    if schedule is None or (schedule.remainder != "carry" and schedule.flush is None):
+        return 0
+    return microbatches % schedule.window

@@ -1,0 +1,33 @@
+"""Keeping this package's own errors away from the run that it observes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rlstep_hooks.record.describe import describe
+
+
+class Record(Protocol):
+    """Whatever takes down that something cannot be observed."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+
+
+class Contained:
+    """A context in which an exception costs an observation and nothing else. One object serves all its uses."""
+
+    def __init__(self, recorder: Record, topics: tuple[str, ...]) -> None:
+        self._recorder = recorder
+        self._topics = topics
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """Record an error and let training go on; interrupts and exits pass."""
+        if not isinstance(error, Exception):
+            return False
+        for topic in self._topics:
+            self._recorder.cannot(topic, f"a hook failed: {describe(error)}")
+        return True

@@ -1,0 +1,99 @@
+"""Recognises samples that a trainer sees again: those of a refresh, in the micro-batches that train on them."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.record.events import SampleRows
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What is known of one sample of a refresh."""
+
+    number: int
+    log_probs: int | None
+    """Checksum of its old log-probs, over the completion; None where they could not be read."""
+
+
+class RefreshedSamples:
+    """The samples of one refresh on this trainer.
+
+    Args:
+        number: Counts refreshes from 0.
+        version: Policy version that computed the old log-probs.
+    """
+
+    def __init__(self, number: int, version: int) -> None:
+        self.number = number
+        self.version = version
+        self.size = 0
+        self._rows: dict[Hashable, list[Row]] = {}
+        self._trained: Counter[int] = Counter()
+
+    def add(self, key: Hashable, log_probs: int | None) -> None:
+        """One more sample: whatever identifies it, and the checksum of its old log-probs."""
+        self._rows.setdefault(key, []).append(Row(self.size, log_probs))
+        self.size += 1
+
+    def find(self, key: Hashable, log_probs: int | None) -> Row | None:
+        """The sample's row. Where only old log-probs tell samples apart (equal completions of a prompt), these do; what nothing
+        tells apart is taken in turn."""
+        rows = self._rows.get(key)
+        if rows is None:
+            return None
+        same = [row for row in rows if log_probs in (None, row.log_probs)]
+        row = min(same or rows, key=lambda candidate: self._trained[candidate.number])
+        self._trained[row.number] += 1
+        return row
+
+
+class Recognised(msgspec.Struct, frozen=True):
+    """What of a micro-batch could be recognised."""
+
+    trained: tuple[SampleRows, ...] | None = None
+    old_version: int | None = None
+    """Version that computed the old log-probs of all its samples; None where it is not known, or not one."""
+    old_intact: bool | None = None
+
+
+def recognise(
+    keys: Sequence[Hashable] | None, old: Sequence[int | None], refreshes: Sequence[RefreshedSamples]
+) -> Recognised:
+    """Find a micro-batch's samples among those of the latest refreshes, newest first.
+
+    Args:
+        keys: Its samples; None where the data do not say.
+        old: Checksum of the old log-probs of each.
+        refreshes: The latest refreshes, newest first.
+    """
+    if keys is None or not refreshes:
+        return Recognised()
+    parts: dict[int, list[int]] = {}
+    versions = set()
+    intact: list[bool] = []
+    for key, checksum in zip(keys, old, strict=True):
+        for refresh in refreshes:
+            row = refresh.find(key, checksum)
+            if row is not None:
+                break
+        else:
+            return Recognised()
+        parts.setdefault(refresh.number, []).append(row.number)
+        versions.add(refresh.version)
+        if checksum is not None and row.log_probs is not None:
+            intact.append(checksum == row.log_probs)
+    rows = tuple(SampleRows(number, tuple(found)) for number, found in sorted(parts.items()))
+    return Recognised(rows, versions.pop() if len(versions) == 1 else None, all(intact) if intact else None)
+
+
+def checksum_of(row: Any) -> int:
+    """A checksum of a row of numbers on the CPU, bit for bit (of a floating-point type: as float32)."""
+    plain = row.detach().float() if row.is_floating_point() else row.detach()
+    return zlib.crc32(plain.contiguous().numpy().tobytes())

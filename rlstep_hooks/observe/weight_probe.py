@@ -1,0 +1,147 @@
+"""A probe of trainable weights: did an optimizer step change them?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.record.events import UpdateValues
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.nn import Parameter
+
+PROBED_TENSORS = 4
+PROBED_PER_TENSOR = 256
+
+
+class UpdateSource(msgspec.Struct, frozen=True):
+    """What a vector of `WeightProbe` means."""
+
+    indices: tuple[int, ...]
+    probed: int
+    role: Literal["policy", "critic"] = "policy"
+
+    def values(self, numbers: list[float]) -> list[UpdateValues]:
+        """The vector's numbers, update by update."""
+        count = len(self.indices)
+        return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
+
+    def _values(
+        self, index: int, changed: float, with_gradient: float, visible: float, moved: float, largest: float
+    ) -> UpdateValues:
+        return UpdateValues(
+            index=index,
+            role=self.role,
+            probed=self.probed,
+            changed=int(changed),
+            with_gradient=int(with_gradient),
+            visible=int(visible),
+            max_change=finite(largest),
+            moved_before=int(moved),
+        )
+
+
+class WeightProbe:
+    """Looks at up to 256 evenly spaced weights in each of up to 4 trainable tensors, before and after an update.
+
+    Everything stays on the weights' device and nothing is fetched here: two small copies an update, whatever the size of the
+    model, and one comparison for many updates. Tensors on another device or of another dtype than the first trainable one are
+    not probed.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter]) -> None:
+        trainable = [p for p in parameters if p.requires_grad and p.numel() > 0 and p.is_floating_point()]
+        same = [
+            p
+            for p in trainable
+            if p.is_contiguous() and (p.device, p.dtype) == (trainable[0].device, trainable[0].dtype)
+        ]
+        step = max(len(same) // PROBED_TENSORS, 1)
+        self._probed = [(p, *_spacing(p.numel())) for p in same[::step][:PROBED_TENSORS]]
+        self._views: list[Tensor] = []
+        self._addresses: list[int] = []
+        self.size = sum(count for _, count, _ in self._probed)
+        self._before: Tensor | None = None
+        self._after: Tensor | None = None
+        """The weights right after the latest update that was worked up."""
+        self._held: list[_Reading] = []
+
+    def _weights(self) -> list[Tensor]:
+        """Views of the probed weights."""
+        addresses = [p.data_ptr() for p, _, _ in self._probed]
+        if addresses != self._addresses:  # views alias the weights for as long as their storage stays where it is
+            self._views = [p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed]
+            self._addresses = addresses
+        return self._views
+
+    def _gradients(self) -> list[Tensor]:
+        """The gradients of the probed weights, 0 where there is none."""
+        parts = []
+        for parameter, count, stride in self._probed:
+            gradient = parameter.grad
+            if gradient is None:
+                parts.append(parameter.new_zeros(count))
+            elif gradient.is_contiguous():
+                parts.append(gradient.as_strided((count,), (stride,)))
+            else:
+                parts.append(gradient.reshape(-1)[::stride][:count])
+        return parts
+
+    def before_step(self) -> None:
+        """Read weights and gradients just before the optimizer steps."""
+        self._before = torch.cat(self._weights() + self._gradients()).detach()
+
+    def after_step(self, update: int, learning_rate: float | Tensor) -> None:
+        """Read the weights after the step; the comparison waits for `work_up`."""
+        before, self._before = self._before, None
+        if before is not None:
+            self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights())))
+
+    def work_up(self) -> tuple[tuple[int, ...], Tensor] | None:
+        """Compare the readings of all updates since the last call.
+
+        A change counts as visible where the gradient times the learning rate is more than the weight's rounding: a bound that
+        plain gradient descent reaches exactly and that adaptive optimizers, whose steps are larger than small gradients,
+        exceed.
+
+        Returns:
+            The updates, and float32 of shape (5 * updates,): for all updates the weights changed, then for all the weights
+            with a gradient, the weights whose change must be visible, the weights that moved since the step before, and the
+            largest change. None without a reading.
+        """
+        held, self._held = self._held, []
+        if not held:
+            return None
+        before, gradient = torch.stack([reading.before for reading in held]).split(self.size, 1)
+        earliest = before[0] if self._after is None else self._after
+        weights = torch.stack([earliest, *(reading.after for reading in held)])
+        earlier, after = weights[:-1], weights[1:]
+        self._after = held[-1].after
+        reach = torch.stack([row * reading.learning_rate for row, reading in zip(gradient, held, strict=True)]).abs_()
+        change = (after - before).abs_()
+        visible = reach > before.abs() * torch.finfo(after.dtype).eps
+        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # what is no number differs from itself
+        counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2).float()
+        return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """The probed weights around one update."""
+
+    update: int
+    learning_rate: float | Tensor
+    before: Tensor
+    """The weights, and behind them their gradients."""
+    after: Tensor
+
+
+def _spacing(size: int) -> tuple[int, int]:
+    """How many weights of a tensor to probe, and how far apart."""
+    stride = max(size // PROBED_PER_TENSOR, 1)
+    return min((size - 1) // stride + 1, PROBED_PER_TENSOR), stride

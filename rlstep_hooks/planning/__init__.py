@@ -1,0 +1,1 @@
+"""From a configuration's quantities to a `Schedule`. Pure: integers and fractions, no torch, no framework."""

@@ -1,0 +1,289 @@
+"""The Schedule of a run in phases (rollout, then its updates) from the few quantities that a reader knows.
+
+Everything that follows from them (updates per rollout, lags, totals, epochs, ticks) is derived here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from rlstep_hooks.planning.counting import countable
+from rlstep_hooks.planning.schedule import (
+    Bound,
+    Clock,
+    CriticOrder,
+    Flush,
+    OldLogProbSource,
+    ReferenceSource,
+    Remainder,
+    Schedule,
+    StepUnit,
+    Syncs,
+)
+
+STEP_WORDS: dict[StepUnit, str] = {
+    "rollout": "rollout",
+    "update": "update",
+    "microbatch": "micro-batch",
+    "sample": "sample",
+    "prompt": "prompt",
+    "timestep": "timestep",
+    "epoch": "pass over a rollout",
+}
+
+
+class Passes(msgspec.Struct, frozen=True, kw_only=True):
+    """How rows become rollouts."""
+
+    rows: int | None
+    rollouts: int | None
+    """Rollouts of the run."""
+    per_epoch: int | None = None
+    """Rollouts of one pass of the loader."""
+    dropped: int | None = None
+    """Rows left out in each pass."""
+    last_prompts: int = 0
+    """Prompts of the last rollout of a pass; 0 where it is no smaller."""
+    consumed: Fraction | None = None
+    """Rows consumed by the run."""
+    unknown: dict[str, str] = {}
+    """What cannot be known, with the reason."""
+
+    @classmethod
+    def dropping(
+        cls, rows: int | None, prompts: int, *, epochs: int, limit: int | None = None, why: str = ""
+    ) -> Passes:
+        """A loader that drops the last, smaller batch: `floor(rows / prompts)` rollouts a pass.
+
+        Args:
+            rows: Rows; None where they are not known.
+            prompts: Rows of one rollout.
+            epochs: Passes asked for.
+            limit: Rollouts after which the run ends at the latest.
+            why: Why the rows are not known.
+        """
+        if rows is None:
+            return cls._unknown(limit, why, prompts)
+        per_epoch = rows // prompts
+        rollouts = per_epoch * epochs if limit is None else min(per_epoch * epochs, limit)
+        return cls(
+            rows=rows,
+            rollouts=rollouts,
+            per_epoch=per_epoch,
+            dropped=rows - per_epoch * prompts,
+            consumed=Fraction(rollouts * prompts),
+        )
+
+    @classmethod
+    def keeping(cls, rows: int | None, prompts: int, *, epochs: int, limit: int | None = None, why: str = "") -> Passes:
+        """A loader that keeps the last, smaller batch: `ceil(rows / prompts)` rollouts a pass."""
+        if rows is None:
+            return cls._unknown(limit, why, prompts)
+        per_epoch = -(-rows // prompts)
+        rollouts = per_epoch * epochs if limit is None else min(per_epoch * epochs, limit)
+        full, rest = divmod(rollouts, per_epoch) if per_epoch else (0, 0)
+        return cls(
+            rows=rows,
+            rollouts=rollouts,
+            per_epoch=per_epoch,
+            dropped=0,
+            last_prompts=rows % prompts,
+            consumed=Fraction(full * rows + rest * prompts),
+        )
+
+    @classmethod
+    def wrapping(cls, rows: int | None, prompts: int, *, rollouts: int | None, why: str = "") -> Passes:
+        """Rollouts of a fixed size that go on at the beginning of the rows; the run's length is given."""
+        if rows is None:
+            return cls._unknown(rollouts, why, prompts)
+        consumed = None if rollouts is None else Fraction(rollouts * prompts)
+        return cls(rows=rows, rollouts=rollouts, dropped=0, consumed=consumed)
+
+    @classmethod
+    def without_length(cls, rows: int | None, why: str) -> Passes:
+        """A run that nothing bounds."""
+        names = ("rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks")
+        return cls(rows=rows, rollouts=None, unknown=dict.fromkeys(names, why))
+
+    @classmethod
+    def without_rows(cls, rollouts: int | None) -> Passes:
+        """A run that samples from an environment: there are no rows."""
+        reason = "the run samples from an environment; it has no rows"
+        names = ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs")
+        return cls(rows=None, rollouts=rollouts, unknown=dict.fromkeys(names, reason))
+
+    @classmethod
+    def _unknown(cls, limit: int | None, why: str, prompts: int) -> Passes:
+        reason = why or "the rows are not known; give --rows"
+        names = ["rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs"]
+        if limit is None:
+            names += ["rollouts", "updates", "lr_ticks"]
+        return cls(rows=None, rollouts=limit, unknown=dict.fromkeys(names, reason))
+
+
+def schedule_in_phases(
+    *,
+    framework: str,
+    version: str,
+    algorithm: str,
+    passes: Passes,
+    prompts_per_rollout: int | Fraction,
+    samples_per_prompt: int,
+    minibatches: tuple[int, ...],
+    world_size: int = 1,
+    reuse_epochs: int = 1,
+    samples_per_rollout: int | None = None,
+    samples_per_microbatch: int | None = None,
+    microbatches_per_update: int | None = None,
+    updates_per_rollout: Fraction | None = None,
+    updates_bound: Bound = "exact",
+    updates: int | None = None,
+    remainder: Remainder = "error",
+    flush: Flush | None = None,
+    samples_added: int = 0,
+    samples_dropped: int = 0,
+    frozen_rollouts: int = 0,
+    max_age: int | None = 0,
+    syncs: Syncs = "unseen",
+    rows_bound: Bound = "exact",
+    rows_reshuffled: bool = True,
+    old_logprob_source: OldLogProbSource = "recompute",
+    lags: tuple[int, ...] | None = None,
+    ratio_one_updates: tuple[int, ...] | None = None,
+    reference_source: ReferenceSource = "none",
+    lr_clock: Clock = "update",
+    lr_horizon: int | None = None,
+    step_unit: StepUnit = "rollout",
+    step_means: str = "",
+    critic: Schedule | None = None,
+    critic_order: CriticOrder = "before",
+    settings: dict[str, Any] | None = None,
+    formulas: tuple[Any, ...] = (),
+    not_evaluated: dict[str, str] | None = None,
+) -> Schedule:
+    """A Schedule with `loop="phases"`. The fields are those of `Schedule`; here is what differs.
+
+    Args:
+        passes: What becomes of the rows.
+        minibatches: Samples behind each update of one pass over a rollout, over all processes.
+        samples_per_rollout: Where it is not `prompts_per_rollout * samples_per_prompt`.
+        microbatches_per_update: Where it does not follow from the sizes.
+        updates_per_rollout: Where it is not `reuse_epochs * len(minibatches)` (carried gradients).
+        updates: The total, where it is not `(rollouts - frozen_rollouts) * updates_per_rollout`, rounded down.
+        lags: Where they are not 0, 1, ..., `updates_per_rollout` - 1.
+        ratio_one_updates: Where they do not follow from the source of the old log-probs: all with "detach", the first with
+            "recompute" and "at_rollout", none with "engine" and "none".
+        lr_horizon: None where the schedule has no end (a constant rate) or is built for the run's own ticks.
+        step_means: Where it is not one unit with its updates.
+        formulas: The reader's formulas, for `sources`.
+    """
+    prompts = Fraction(prompts_per_rollout)
+    samples = samples_per_rollout if samples_per_rollout is not None else int(prompts * samples_per_prompt)
+    per_rollout = updates_per_rollout if updates_per_rollout is not None else Fraction(reuse_epochs * len(minibatches))
+    rollouts = passes.rollouts
+    if updates is None and rollouts is not None:
+        updates = math.floor((rollouts - min(frozen_rollouts, rollouts)) * per_rollout)
+    if microbatches_per_update is None and samples_per_microbatch and len(set(minibatches)) == 1:
+        microbatches_per_update = -(-minibatches[0] // samples_per_microbatch)
+    microbatches_per_rollout = None
+    if samples_per_microbatch:
+        microbatches_per_rollout = reuse_epochs * sum(-(-size // samples_per_microbatch) for size in minibatches)
+    made = countable(math.ceil(per_rollout))
+    if ratio_one_updates is None:
+        ratio_one_updates = {
+            "detach": tuple(range(1, made + 1)),
+            "engine": (),
+            "none": (),
+            "recompute": (1,),
+            "at_rollout": (1,),
+        }[old_logprob_source]
+    ticks = lr_ticks(
+        lr_clock, rollouts=rollouts, updates=updates, reuse_epochs=reuse_epochs, frozen_rollouts=frozen_rollouts
+    )
+    unknown = {**passes.unknown, **(not_evaluated or {})}
+    if lr_clock in ("microbatch", "sample"):
+        unknown.setdefault("lr_ticks", f"the schedule counts {lr_clock}s")
+    return Schedule(
+        framework=framework,
+        version=version,
+        algorithm=algorithm,
+        loop="phases",
+        world_size=world_size,
+        prompts_per_rollout=prompts,
+        samples_per_prompt=samples_per_prompt,
+        samples_per_rollout=samples,
+        samples_of_last_rollout=passes.last_prompts * samples_per_prompt,
+        samples_per_microbatch=samples_per_microbatch,
+        reuse_epochs=reuse_epochs,
+        microbatches_per_rollout=microbatches_per_rollout,
+        microbatches_per_update=microbatches_per_update,
+        samples_per_update=minibatches[0] if minibatches else None,
+        updates_per_rollout=per_rollout,
+        updates_bound=updates_bound,
+        minibatches=minibatches,
+        remainder=remainder,
+        flush=flush,
+        samples_added_per_rollout=samples_added,
+        samples_dropped_per_rollout=samples_dropped,
+        frozen_rollouts=frozen_rollouts,
+        max_age=max_age,
+        syncs=syncs,
+        rows=passes.rows,
+        rows_dropped_per_epoch=passes.dropped,
+        rows_bound=rows_bound,
+        rows_reshuffled=rows_reshuffled,
+        rollouts_per_epoch=passes.per_epoch,
+        microbatches_per_epoch=None,
+        rollouts=rollouts,
+        updates=updates,
+        data_epochs=passes.consumed / passes.rows if passes.consumed is not None and passes.rows else None,
+        loader_epochs=Fraction(rollouts, passes.per_epoch) if rollouts is not None and passes.per_epoch else None,
+        old_logprob_source=old_logprob_source,
+        lags=lags if lags is not None else tuple(range(max(made, 1))),
+        ratio_one_updates=ratio_one_updates,
+        reference_source=reference_source,
+        lr_ticks=ticks,
+        lr_horizon=lr_horizon if lr_horizon is not None else ticks,
+        lr_clock=lr_clock,
+        step_unit=step_unit,
+        step_means=step_means or _step_means(step_unit, per_rollout),
+        critic=critic,
+        critic_order=critic_order,
+        settings=settings or {},
+        sources={formula.quantity: formula.source for formula in formulas},
+        not_evaluated=unknown,
+    )
+
+
+def lr_ticks(
+    clock: Clock, *, rollouts: int | None, updates: int | None, reuse_epochs: int, frozen_rollouts: int = 0
+) -> int | None:
+    """Ticks of the learning-rate scheduler in the whole run; None where they are not known from these counts."""
+    if clock == "update":
+        return updates
+    if rollouts is None:
+        return None
+    trained = rollouts - min(frozen_rollouts, rollouts)
+    return {"rollout": trained, "pass": trained * reuse_epochs}.get(clock)
+
+
+def equal_minibatches(samples: int, count: int) -> tuple[int, ...]:
+    """`count` mini-batches of the same size; what does not fill them is left out."""
+    return (samples // count,) * countable(count)
+
+
+def minibatches_of(samples: int, size: int, *, keep: bool) -> tuple[int, ...]:
+    """Samples cut into mini-batches of `size`; a smaller last one is kept or left out."""
+    full, rest = divmod(samples, size)
+    return (size,) * countable(full) + ((rest,) if rest and keep else ())
+
+
+def _step_means(unit: StepUnit, per_rollout: Fraction) -> str:
+    if unit == "rollout":
+        number = per_rollout.numerator if per_rollout.denominator == 1 else per_rollout
+        return f"1 step = 1 rollout = {number} update{'' if per_rollout == 1 else 's'}"
+    return f"1 step = 1 {STEP_WORDS[unit]}"

@@ -1,0 +1,92 @@
+"""What a number of "steps" is in rollouts, updates, micro-batches, samples and data epochs, under each reading of the word."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.planning.schedule import StepUnit
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.schedule import Schedule
+
+
+class StepReading(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of steps under one reading of the word."""
+
+    unit: StepUnit
+    """What a step is taken to be."""
+    logged: bool
+    """Whether this is what "step" counts in this framework's logs."""
+    steps: int
+    rollouts: Fraction
+    updates: Fraction
+    microbatches: Fraction | None
+    """Of one process."""
+    samples: Fraction
+    data_epochs: Fraction | None
+    loader_epochs: Fraction | None
+
+
+def units_of(schedule: Schedule) -> tuple[StepUnit, ...]:
+    """The readings of "step" that are worth telling apart: four, and the framework's own where it is another."""
+    last: StepUnit = "timestep" if schedule.step_unit == "timestep" else "sample"
+    units: tuple[StepUnit, ...] = ("rollout", "update", "microbatch", last)
+    return units if schedule.step_unit in units else (*units, schedule.step_unit)
+
+
+def per_rollout(schedule: Schedule, unit: StepUnit) -> Fraction | None:
+    """How many of a unit one rollout has; None where the data decides."""
+    counts: dict[StepUnit, int | Fraction | None] = {
+        "rollout": 1,
+        "update": schedule.updates_per_rollout,
+        "microbatch": schedule.microbatches_per_rollout,
+        "sample": schedule.samples_per_rollout,
+        "timestep": schedule.samples_per_rollout,
+        "prompt": schedule.prompts_per_rollout,
+        "epoch": schedule.reuse_epochs,
+    }
+    value = counts[unit]
+    return None if value is None else Fraction(value)
+
+
+def read_steps(schedule: Schedule, steps: int, unit: StepUnit) -> StepReading | None:
+    """A number of steps, if a step is one `unit`; None where a rollout's number of them is not known, or is 0.
+
+    Totals are taken in proportion: the last, shorter rollout or window of a data epoch is not counted apart.
+    """
+    each = per_rollout(schedule, unit)
+    if not each:
+        return None
+    rollouts = Fraction(steps) / each
+    microbatches = per_rollout(schedule, "microbatch")
+    prompts = rollouts * schedule.prompts_per_rollout
+    return StepReading(
+        unit=unit,
+        logged=unit == schedule.step_unit,
+        steps=steps,
+        rollouts=rollouts,
+        updates=rollouts * schedule.updates_per_rollout,
+        microbatches=None if microbatches is None else rollouts * microbatches,
+        samples=rollouts * schedule.samples_per_rollout,
+        data_epochs=prompts / schedule.rows if schedule.rows else None,
+        loader_epochs=rollouts / schedule.rollouts_per_epoch if schedule.rollouts_per_epoch else None,
+    )
+
+
+def all_readings(schedule: Schedule, steps: int) -> list[StepReading]:
+    """A number of steps under every reading of the word."""
+    readings = (read_steps(schedule, steps, unit) for unit in units_of(schedule))
+    return [reading for reading in readings if reading is not None]
+
+
+def logged_steps(schedule: Schedule) -> int | None:
+    """Steps that the whole run logs; None where its length is not known."""
+    each = per_rollout(schedule, schedule.step_unit)
+    if schedule.step_unit == "update":
+        return schedule.updates
+    if schedule.rollouts is None or each is None:
+        return None
+    return int(schedule.rollouts * each)

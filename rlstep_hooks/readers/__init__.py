@@ -1,1 +1,0 @@
-"""Launch text -> Schedule: one small module a system. `catalogue` says which program belongs to which."""

@@ -1,0 +1,1 @@
+"""Events, their wire form, and where they are written: ledger, sinks, remote copies."""

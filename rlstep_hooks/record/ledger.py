@@ -1,0 +1,204 @@
+"""Where events are kept: a folder of JSON lines (one file a process), or memory; and reading them back.
+
+A file belongs to one process of one run and is never opened for writing again. Its name is `<run>.<process>.jsonl`, where the
+process is `rank<k>`, `controller`, or another that the framework has (`engine0`). Each event
+is one line, and events of one moment are one `write`, so a process that is killed loses at most what is being written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import msgspec
+
+from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEMORY_EVENTS = 100_000
+"""Events that a memory ledger keeps; the oldest go first, so that memory stays constant."""
+
+NO_FOLDER = "a run records in a folder of its machine; `rlstep run --copy-to URL` copies its records"
+"""What is said where a URL is given for a folder."""
+
+CONTROLLER = "controller"
+"""The process that makes rollouts and calls the trainers, where there is one."""
+
+LONGEST_LINE = 1 << 24
+"""Bytes of a line beyond which it is no event; the longest real ones, of rollouts with many thousand samples, have a tenth."""
+
+_NAME = re.compile(r"(?P<run>.+)\.(?P<process>controller|[a-z]+\d+)\.jsonl")
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is given by its URL, and no folder of this machine."""
+    return "://" in place
+
+
+def rank_process(rank: int) -> str:
+    """The name of a trainer in its run."""
+    return f"rank{rank}"
+
+
+class Ledger(Protocol):
+    """A place for one process's events."""
+
+    def write(self, *events: AnyEvent) -> None:
+        """Keep events of one moment."""
+
+    def close(self) -> None:
+        """No more events will come."""
+
+
+class MemoryLedger:
+    """Keeps the latest events in memory."""
+
+    def __init__(self) -> None:
+        self.events: deque[AnyEvent] = deque(maxlen=MEMORY_EVENTS)
+
+    def write(self, *events: AnyEvent) -> None:
+        """Keep events of one moment."""
+        self.events.extend(events)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class FolderLedger:
+    """One process's file in a folder.
+
+    Raises:
+        OSError: The folder cannot be made or the file not be created; an existing file is never opened.
+    """
+
+    def __init__(self, folder: Path, run: str, process: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{run}.{process}.jsonl"
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+
+    def write(self, *events: AnyEvent) -> None:
+        """Append one line for each event, all in one write.
+
+        Raises:
+            OSError: The disk is full or the file is gone.
+        """
+        self.append(encode(*events))
+
+    def append(self, lines: bytes) -> None:
+        """Append whole lines in one write.
+
+        Raises:
+            OSError: The disk is full or the file is gone.
+        """
+        written = os.write(self._file, lines)
+        if written != len(lines):
+            raise OSError("the disk took only part of a line")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A place for one process's events, as far as it could be had."""
+
+    ledger: Ledger
+    folder: Path | None
+    """Where it is; None in memory."""
+    trouble: str = ""
+    """Why it is not the folder that was asked for."""
+
+
+def open_ledger(wanted: str | os.PathLike[str] | None, run: str, process: str) -> Opened:
+    """One process's file in a folder; memory where none is wanted, or where it cannot be written."""
+    if wanted is None:
+        return Opened(MemoryLedger(), None)
+    folder = Path(wanted)
+    if is_url(os.fspath(wanted)):
+        return Opened(MemoryLedger(), None, f"nothing is recorded in {wanted}: {NO_FOLDER}")
+    try:
+        return Opened(FolderLedger(folder, run, process), folder)
+    except OSError as error:
+        return Opened(MemoryLedger(), None, f"nothing is recorded in {folder}: {type(error).__name__}: {error}")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One process's file."""
+
+    path: Path
+    run: str
+    process: str
+
+    @property
+    def rank(self) -> int | None:
+        """Which trainer this is; None for any other process."""
+        return int(self.process[4:]) if self.process.startswith("rank") else None
+
+    def events(self) -> Iterator[AnyEvent]:
+        """The file's events in order, one line at a time. Lines that are no events are passed over; see `problems`."""
+        for event, _ in read_lines(self.path):
+            if event is not None:
+                yield event
+
+    def problems(self) -> list[str]:
+        """What of this file could not be read, in words."""
+        return [problem for _, problem in read_lines(self.path) if problem]
+
+    def ends_within_a_line(self) -> bool:
+        """Whether the process that wrote it was killed while it wrote, or the file was cut."""
+        with self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            return size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Each line of a file; of a longer one than any event has, pieces, so that any file can be read in constant memory."""
+    return iter(partial(file.readline, LONGEST_LINE), b"")
+
+
+def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
+    """Each line of a file as an event, or None with what is wrong with it."""
+    with path.open("rb") as file:
+        for number, line in enumerate(lines_of(file), 1):
+            if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                yield None, f"{path.name}: ends within line {number}"
+                continue
+            try:
+                yield decode(line), ""
+            except ValueError as error:
+                yield None, f"{path.name}: line {number} is no event ({error})"
+
+
+def record_files(folder: Path) -> dict[str, list[Record]]:
+    """The records of a folder by run, without a look into them: trainers by rank and then the others. Other files are ignored."""
+    runs: dict[str, list[Record]] = {}
+    for path in folder.glob("*.jsonl"):
+        match = _NAME.fullmatch(path.name)
+        if match:
+            record = Record(path, match["run"], match["process"])
+            runs.setdefault(record.run, []).append(record)
+    for found in runs.values():
+        found.sort(key=lambda record: (record.rank is None, record.rank or 0, record.process))
+    return runs
+
+
+def records(folder: Path) -> dict[str, list[Record]]:
+    """The records of a folder as `record_files` has them, oldest run first."""
+    return dict(sorted(record_files(folder).items(), key=lambda item: (_started(item[1]), item[0])))
+
+
+def _started(found: list[Record]) -> float:
+    """When a run began; where its first line cannot be read, when its file was last written."""
+    for record in found:
+        first = next(record.events(), None)
+        if isinstance(first, RunStarted | Attached):
+            return first.started
+    return found[0].path.stat().st_mtime

@@ -1,0 +1,100 @@
+"""Folders of records that are no folders of this machine, by their URL: s3://, gs://, hdfs:// and whatever else fsspec knows.
+
+A run records on a disk: object stores cannot append a line, and the record of a process that is killed must be there up to its last
+line. So records are copied, whole files, while a run goes on and when it ends, and copied back to be read.
+
+`fsspec` is imported only for a URL. It comes with datasets and torch; a store needs its own package too (s3fs, gcsfs, ...).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.record.describe import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class RemoteError(OSError):
+    """A remote folder cannot be read or written; the message names it."""
+
+
+class RemoteFolder:
+    """A folder by its URL.
+
+    Args:
+        url: With its protocol, such as "s3://bucket/runs".
+
+    Raises:
+        RemoteError: fsspec is not here, or it does not know the protocol or lacks the package for it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._copied: dict[Path, int] = {}
+        """Size of each file when it was copied."""
+        try:
+            from fsspec.core import url_to_fs
+
+            self._files, self._path = url_to_fs(url)
+        except Exception as error:
+            raise RemoteError(f"{url} cannot be opened: {describe(error)}") from error
+
+    def fetch(self, folder: Path, run: str | None = None) -> None:
+        """Copy records from here into a folder.
+
+        Args:
+            folder: It is there already.
+            run: Whose; of all runs if left out.
+
+        Raises:
+            RemoteError: There are none, or they cannot be read.
+        """
+        try:
+            paths = [path for path in self._files.ls(self._path, detail=False) if path.endswith(".jsonl")]
+            if run is not None:
+                paths = [path for path in paths if posixpath.basename(path).startswith(f"{run}.")]
+            for path in paths:
+                self._files.get_file(path, str(folder / posixpath.basename(path)))
+        except Exception as error:
+            raise RemoteError(f"{self.url} cannot be read: {describe(error)}") from error
+        if not paths:
+            of_run = f" of run {run}" if run is not None else ""
+            raise RemoteError(f"{self.url} holds no record{of_run} (files named <run>.<process>.jsonl)")
+
+    def copy(self, paths: Iterable[Path]) -> None:
+        """Copy files to here that have grown since they were last copied.
+
+        Raises:
+            RemoteError: They cannot be written.
+        """
+        try:
+            for path in paths:
+                size = path.stat().st_size
+                if self._copied.get(path) != size:
+                    self._files.makedirs(self._path, exist_ok=True)
+                    self._files.put_file(str(path), f"{self._path.rstrip('/')}/{path.name}")
+                    self._copied[path] = size
+        except Exception as error:
+            raise RemoteError(f"{self.url} cannot be written: {describe(error)}") from error
+
+
+@contextmanager
+def fetched(url: str, run: str | None = None) -> Iterator[Path]:
+    """A temporary folder with the records of a remote one.
+
+    Args:
+        url: The remote folder.
+        run: Whose records; of all runs if left out.
+
+    Raises:
+        RemoteError: There are none, or they cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="rlstep-") as name:
+        RemoteFolder(url).fetch(Path(name), run)
+        yield Path(name)

@@ -1,0 +1,40 @@
+"""Reading a record that is still being written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.record.events import AnyEvent, Unobserved, decode
+from rlstep_hooks.record.ledger import LONGEST_LINE, lines_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Tail:
+    """Gives the events of a file that were added since the last look. A last line without its end waits for the next look.
+
+    A line that is no event comes as `Unobserved`: what followed it can be read, but its order cannot be judged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+        self._line = 0
+
+    def read(self) -> Iterator[AnyEvent]:
+        """The new events."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            for line in lines_of(file):
+                if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                    return
+                self._offset += len(line)
+                self._line += 1
+                try:
+                    yield decode(line)
+                except ValueError as error:
+                    yield Unobserved(what="order", why=f"{self.path.name}: line {self._line} is no event ({error})")

@@ -1,0 +1,1 @@
+"""The one life of an audit: brings observation, judgement and views together."""

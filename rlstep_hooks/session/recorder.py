@@ -1,0 +1,203 @@
+"""The recorder: one process's path from observer to ledger and judge."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from rlstep_hooks.judge.conformance import observed_lag
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.events import (
+    AnyEvent,
+    Judged,
+    MicroBatch,
+    Refresh,
+    Rollout,
+    RunEnded,
+    RunStarted,
+    Unobserved,
+    Update,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.judge.controlled.run import ControlledRun
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.ledger import Ledger
+
+
+BATCH = 256
+"""Events that wait for their judgement at most."""
+JUDGED_FINDINGS = 50
+"""Findings that a process hands to the reporting one."""
+
+
+class Listener(Protocol):
+    """Something that follows a run as it happens, such as a live line in a terminal."""
+
+    def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
+        """An event was recorded and judged."""
+
+
+class Recorder:
+    """Writes events to the ledger as they happen, has them judged in small batches, and never lets its own errors out.
+
+    A batch is judged when somebody asks for the judgement, which callbacks do after each update: a few events in a row cost
+    much less than each by itself between two forwards of a model.
+    """
+
+    def __init__(
+        self, ledger: Ledger, listeners: tuple[Listener, ...] = (), judge: Judge | ControlledRun | None = None
+    ) -> None:
+        self._judge = judge or Judge()
+        self._waiting: list[AnyEvent] = []
+        self._joined: list[AnyEvent] = []
+        """Events that are written with the next one."""
+        self.ledger = ledger
+        self._digest = 0
+        self._unsealed: list[AnyEvent] = []
+        """Events that are not in the checksum yet."""
+        self._sealed_types = _CARRY_DIGEST
+        self._new_findings: list[Finding] = []
+        self._listeners = list(listeners)
+        self._began = time.perf_counter()
+        self._told: set[str] = set()
+        self._writing = True
+
+    @property
+    def judge(self) -> Judge | ControlledRun:
+        """The judge, with everything recorded so far judged."""
+        self.settle()
+        return self._judge
+
+    @property
+    def digest(self) -> int:
+        """Checksum of the structure of everything recorded so far; the same on all data-parallel ranks of a healthy run."""
+        self._add_to_digest()
+        return self._digest
+
+    def now(self) -> float:
+        """Seconds since recording began, to the microsecond."""
+        return round(time.perf_counter() - self._began, 6)
+
+    def emit(self, *events: AnyEvent) -> None:
+        """Record events of one moment, in one write; they are judged with the next batch."""
+        recorded: list[AnyEvent] = []
+        if self._joined:
+            events, self._joined = (*self._joined, *events), []
+        for event in events:
+            self._unsealed.append(event)
+            recorded.append(self._sealed(event) if type(event) in self._sealed_types else event)
+            if type(event) is RunStarted and event.world_size > 1:
+                self._sealed_types = _CARRY_DIGEST_AMONG_OTHERS
+        if self._writing:
+            try:
+                self.ledger.write(*recorded)
+            except Exception as error:  # noqa: BLE001 - a ledger of any kind must not end training
+                self._writing = False
+                self.cannot("recording", f"recording stopped: {describe(error)}")
+        self._waiting += recorded
+        if len(self._waiting) >= BATCH:
+            self.settle()
+
+    def emit_with_next(self, event: AnyEvent) -> None:
+        """Record an event in one write with the next, which ends the same act of the framework and follows at once.
+
+        A process that is killed between the two loses this one: the event that was being written.
+        """
+        self._joined.append(event)
+
+    def _sealed(self, event: AnyEvent) -> AnyEvent:
+        """The event with the checksum of the run so far, itself included."""
+        return msgspec.structs.replace(event, digest=self.digest)
+
+    def _add_to_digest(self) -> None:
+        known = ((_STRUCTURE.get(type(event)), event) for event in self._unsealed)
+        parts = [structure(event) for structure, event in known if structure is not None]
+        self._digest = zlib.crc32(b"".join(parts), self._digest)
+        self._unsealed.clear()
+
+    def settle(self) -> None:
+        """Judge what waits, and tell the listeners."""
+        if self._joined:
+            self.emit()
+        self._add_to_digest()
+        while self._waiting:
+            events, self._waiting = self._waiting, []
+            for event in events:
+                try:
+                    self._new_findings += self._judge.observe(event)
+                except Exception as error:  # noqa: BLE001 - a fault of a rule must not end training
+                    self.cannot("order", f"the judge failed on {type(event).__name__}: {describe(error)}")
+                if self._listeners:
+                    self._tell(self._judge.take_heard(event))
+
+    def _tell(self, events: list[AnyEvent]) -> None:
+        for event in events:
+            for listener in list(self._listeners):
+                try:
+                    listener.heard(event, self._judge)
+                except Exception as error:  # noqa: BLE001 - a view must not end training
+                    self._listeners.remove(listener)
+                    self.cannot("recording", f"{type(listener).__name__} stopped: {describe(error)}")
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        if what in self._told:
+            return
+        self._told.add(what)
+        self.emit(Unobserved(at=self.now(), what=what, why=why))
+
+    def finish(self, ended: RunEnded) -> Report:
+        """The run is over: write its last events with the judgement, and close the record.
+
+        Args:
+            ended: The run's end; time and counts are filled in here.
+        """
+        counts = msgspec.structs.asdict(self.judge.counts)
+        self.emit(msgspec.structs.replace(ended, at=self.now(), counts=counts))
+        report = self.judge.report()
+        findings = tuple(report.findings[:JUDGED_FINDINGS])
+        self.emit(Judged(at=self.now(), verdict=report.verdict, findings=findings))
+        self.ledger.close()
+        return report
+
+    def take_findings(self) -> list[Finding]:
+        """Findings since the last call."""
+        self.settle()
+        findings, self._new_findings = self._new_findings, []
+        return findings
+
+
+def _of_microbatch(event: MicroBatch) -> bytes:
+    return b"m%d,%d,%d" % (event.samples, event.policy_version, observed_lag(event) or 0)
+
+
+def _of_rollout(event: Rollout) -> bytes:
+    return b"" if event.purpose == "evaluation" else b"g%d,%d" % (event.samples, event.policy_version)
+
+
+def _of_refresh(event: Refresh) -> bytes:
+    return b"o%d,%d" % (event.samples, -1 if event.policy_version is None else event.policy_version)
+
+
+def _of_update(event: Update) -> bytes:
+    return b"u%d,%d,%d" % (event.version, event.microbatches, event.applied)
+
+
+_STRUCTURE: dict[type, Callable[[Any], bytes]] = {
+    MicroBatch: _of_microbatch,
+    Rollout: _of_rollout,
+    Refresh: _of_refresh,
+    Update: _of_update,
+}
+"""What of an event is the same on all data-parallel ranks of a healthy run."""
+_CARRY_DIGEST: frozenset[type] = frozenset({RunEnded})
+_CARRY_DIGEST_AMONG_OTHERS: frozenset[type] = frozenset({Rollout, RunEnded})
+"""Where other ranks are compared with, they can be at every rollout."""

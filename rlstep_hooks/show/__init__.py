@@ -1,0 +1,1 @@
+"""Views of a plan, a running audit, or a report."""

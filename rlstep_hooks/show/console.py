@@ -1,0 +1,188 @@
+"""What a person sees in a terminal: the plan before training, a live line, the verdict after it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlstep_hooks.judge.standing import Tally
+from rlstep_hooks.record.events import Measured, Rollout, RunStarted, Unobserved, Update
+from rlstep_hooks.record.variables import PARENT
+from rlstep_hooks.show.live import EVERY, live_line
+from rlstep_hooks.show.plan import headline, plan_rows
+from rlstep_hooks.show.summary import count_rows, not_evaluated, rule_counts, verdict_words
+from rlstep_hooks.show.words import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from rlstep_hooks.judge.controlled.run import ControlledRun
+    from rlstep_hooks.judge.judge import Judge
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.show.plan import Row
+
+_VERDICT_STYLE = {"PASS": "bold green", "FAIL": "bold red", "NOT_EVALUATED": "bold yellow"}
+_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def plan_table(schedule: Schedule) -> RenderableType:
+    """The plan on one screen."""
+    return rows_table(plan_rows(schedule), headline(schedule))
+
+
+def rows_table(rows: Sequence[Row], head: str) -> RenderableType:
+    """Rows of a plan below a headline."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_column()
+    for row in rows:
+        table.add_row(*row)
+    return Group(Text(head, style="bold"), Text(), table)
+
+
+def finding_lines(finding: Finding) -> RenderableType:
+    """One finding: what, where, expected against observed, why, what to do."""
+    style = _SEVERITY_STYLE[finding.severity]
+    head = Text.assemble((f"{finding.severity.upper()} {finding.code}", style), f" {finding.title} · {finding.where}")
+    if finding.occurrences > 1:
+        head.append(f" · {finding.occurrences} times, first here", style="dim")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    if finding.severity != "info":
+        table.add_row("  expected", escape(finding.expected))
+    for name, text in (("observed", finding.observed), ("why", finding.why), ("fix", finding.fix)):
+        table.add_row(f"  {name}", escape(text))
+    return Group(head, table)
+
+
+def verdict_block(report: Report) -> RenderableType:
+    """The verdict, plan against observed, and the findings."""
+    schedule = report.schedule
+    head = Text(verdict_words(report), style=_VERDICT_STYLE[report.verdict])
+    if report.rules:
+        head.append(f"  {rule_counts(report)}", style="not bold")
+    if not report.complete:
+        head.append("  (training did not come to its end)", style="yellow")
+    if report.processes > 1:
+        head.append(f"  {report.processes} processes", style="not bold")
+    parts: list[RenderableType] = [head, Text()]
+    if schedule is not None:
+        table = Table(box=None, padding=(0, 2), header_style="dim")
+        table.add_column("")
+        table.add_column("planned", justify="right")
+        table.add_column("observed", justify="right")
+        for row in count_rows(report):
+            table.add_row(row.name, "" if row.planned is None else number(row.planned), number(row.observed))
+        parts += [table, Text()]
+    if report.lags:
+        table = Table(box=None, padding=(0, 2), header_style="dim")
+        for name in ("lag", "micro-batches", "mean |log ratio|", "max |log ratio|", "clipped"):
+            table.add_column(name, justify="right")
+        for lag in report.lags:
+            clipped = "" if lag.clipped is None else f"{100 * lag.clipped:.2g} %"
+            table.add_row(
+                str(lag.lag),
+                number(lag.microbatches),
+                f"{lag.mean_abs_log_ratio:.2g}",
+                f"{lag.max_abs_log_ratio:.2g}",
+                clipped,
+            )
+        parts += [table, Text()]
+    for finding in report.findings:
+        parts += [finding_lines(finding), Text()]
+    parts += _not_evaluated_lines(report)
+    return Group(*parts)
+
+
+def _not_evaluated_lines(report: Report) -> list[RenderableType]:
+    """What could not be observed, each with its reason; rules that merely had nothing to compare in one line."""
+    unknown = not_evaluated(report)
+    lines: list[RenderableType] = []
+    if unknown.reasons:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="yellow", max_width=30)
+        table.add_column()
+        for name, reason in unknown.reasons.items():
+            table.add_row(Padding(name, (0, 0, 0, 2)), escape(reason))
+        lines += [Text("not evaluated", style="yellow"), table]
+    if unknown.idle:
+        lines.append(Text(f"nothing to compare in this run for {', '.join(unknown.idle)}", style="dim"))
+    return lines
+
+
+class ConsoleListener:
+    """Prints the plan when training begins, what cannot be evaluated when it turns up, and the verdict at the end.
+
+    Under `rlstep run` it is silent: that prints all of it, from the records.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._silent = PARENT in os.environ
+
+    def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
+        """Print plan and warnings."""
+        if self._silent:
+            return
+        if isinstance(event, RunStarted) and event.schedule is not None:
+            self._console.print(plan_table(event.schedule))
+        elif isinstance(event, Unobserved):
+            self._console.print(Text(f"rlstep: not evaluated ({event.what}): {event.why}", style="yellow"))
+
+    def finished(self, report: Report) -> None:
+        """Print the verdict."""
+        if not self._silent:
+            self._console.print(verdict_block(report))
+
+
+class LiveListener:
+    """One line that follows the run: rewritten in place on a terminal; elsewhere a plain line for each rollout, at most one in
+    some seconds. Under `rlstep run`, which has a line of its own, it is silent."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._tally = Tally()
+        self._next = 0.0
+        self._silent = PARENT in os.environ
+        self._status = console.status("") if console.is_terminal and not self._silent else None
+
+    def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
+        """Update the line."""
+        if self._silent:
+            return
+        if isinstance(event, RunStarted) and self._status is not None:
+            self._status.start()
+        if self._status is None and isinstance(event, Rollout) and event.purpose == "training":
+            self._print(judge)
+        self._tally.hear(event)
+        if self._status is not None and isinstance(event, Update | Measured):
+            self._status.update(self._line(judge))
+
+    def _print(self, judge: Judge | ControlledRun) -> None:
+        """The rollout before is over."""
+        if self._tally.standing.rollouts and time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY
+            self._console.print(self._line(judge), highlight=False, soft_wrap=True)
+
+    def _line(self, judge: Judge | ControlledRun) -> str:
+        width = self._console.width - 2 if self._status is not None else None
+        return live_line(self._tally.standing, judge.verdict, width=width)
+
+    def finished(self, report: Report) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()

@@ -1,0 +1,167 @@
+"""A report, or a plan, as GitHub-flavoured Markdown, to paste into an issue or a pull request."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.show.plan import headline, plan_rows, steps_rows
+from rlstep_hooks.show.summary import count_rows, not_evaluated, sentence, verdict_words
+from rlstep_hooks.show.words import number, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.launches import Plan
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]|~])")
+_LINE_START = re.compile(r"^([-+=]|\d+[.)](?=\s|$))")
+_LINKED = re.compile(r"[@#]|(?<=:)//|\bwww(?=\.)", re.IGNORECASE)
+_INVISIBLE = "\u200b"
+_ICONS = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}  # noqa: RUF001 - the sign that GitHub shows
+_VERDICTS = {"PASS": "✅", "FAIL": "❌", "NOT_EVALUATED": "⚠️"}
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is: no markup, no HTML, no table cell of its own, and no person or issue named by it."""
+    return _LINE_START.sub(lambda found: f"{found[1][:-1]}\\{found[1][-1]}", _SPECIAL.sub(r"\\\1", escaped_html(text)))
+
+
+def escaped_html(text: str) -> str:
+    """The same for a place where GitHub reads HTML and no Markdown, such as a summary.
+
+    An invisible space parts an `@`, a `#` or the `//` of an address from what follows, because GitHub makes links of them even
+    where the character is escaped; its documentation gives `<span>` as the way to write a dollar that begins no formula.
+    """
+    line = html.escape(" ".join(printable(text).split()), quote=False)
+    return _LINKED.sub(lambda found: found[0] + _INVISIBLE, line).replace("$", "<span>$</span>")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: int = 0) -> list[str]:
+    """A table's lines.
+
+    Args:
+        head: Titles of the columns, escaped.
+        rows: Cells, escaped.
+        right: How many of the last columns hold numbers, which stand to the right.
+    """
+    rule = ["---"] * (len(head) - right) + ["---:"] * right
+    return [_line(head), _line(rule), *map(_line, rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def plan_markdown(plan: Plan, steps: int | None) -> str:
+    """The plan of a launch.
+
+    Args:
+        plan: The plan.
+        steps: A number of steps to read in every way; None for none.
+    """
+    if plan.schedule is None:
+        return "\n".join(f"- {_in_a_line(finding)}" for finding in plan.findings)
+    lines = [f"**{escaped(headline(plan.schedule, whence=f'from {plan.source}'))}**", "", *_plan_table(plan.schedule)]
+    if steps:
+        head, rows = steps_rows(plan.schedule, steps)
+        cells = [[escaped(cell) for cell in row] for row in rows]
+        lines += ["", *table([escaped(cell) for cell in head], cells, right=len(head) - 1)]
+    lines += ["", *(f"- {escaped(note.kind)}: {escaped(note.text)}" for note in plan.notes)]
+    lines += [f"- {_in_a_line(finding)}" for finding in plan.findings]
+    return "\n".join(lines)
+
+
+def _in_a_line(finding: Finding) -> str:
+    text = f"{finding.title}: {finding.observed}. {finding.why}. Fix: {finding.fix}"
+    return f"**{finding.severity} {finding.code}** {escaped(text)}"
+
+
+def _plan_table(schedule: Schedule) -> list[str]:
+    return table(["", "", ""], [[escaped(cell) for cell in row] for row in plan_rows(schedule)])
+
+
+def report_markdown(report: Report) -> str:
+    """The report: verdict, plan, counts, findings, what was not evaluated."""
+    lines = [
+        f"### {_VERDICTS[report.verdict]} {verdict_words(report)}: {_whose(report)}",
+        "",
+        escaped(sentence(report)),
+    ]
+    lines += [] if report.complete else ["", "Training did not come to its end."]
+    planned = [[row.name, _planned(row.planned), number(row.observed)] for row in count_rows(report)]
+    lines += ["", *table(["", "planned", "observed"], planned, right=2)]
+    if report.findings:
+        lines += ["", "#### Findings"]
+        for position, finding in enumerate(report.findings):
+            lines += _finding(finding, unfolded=position == 0 and finding.severity != "info")
+    lines += _lags(report)
+    lines += _not_evaluated(report)
+    if report.schedule is not None:
+        settings = [[_code(name), _code(str(value))] for name, value in report.schedule.settings.items()]
+        lines += _folded("The plan", _plan_table(report.schedule))
+        lines += _folded("Settings", table(["setting", "value"], settings)) if settings else []
+    lines += ["", f"<sub>{escaped(_signature(report))}</sub>"]
+    return "\n".join(lines)
+
+
+def _whose(report: Report) -> str:
+    return escaped(headline(report.schedule)) if report.schedule is not None else "the configuration could not be read"
+
+
+def _planned(value: int | None) -> str:
+    return "–" if value is None else number(value)  # noqa: RUF001 - a dash in a table
+
+
+def _finding(finding: Finding, *, unfolded: bool) -> list[str]:
+    title = f"{_ICONS[finding.severity]} <b>{finding.code}</b> {escaped_html(finding.title)} · {finding.where}"
+    if finding.occurrences > 1:
+        title += f" · {number(finding.occurrences)} times, first here"
+    parts = [("observed", finding.observed), ("why", finding.why), ("fix", finding.fix)]
+    if finding.severity != "info":
+        parts.insert(0, ("expected", finding.expected))
+    body = [f"- **{name}** {escaped(text)}" for name, text in parts]
+    return ["", f"<details{' open' if unfolded else ''}><summary>{title}</summary>", "", *body, "", "</details>"]
+
+
+def _lags(report: Report) -> list[str]:
+    rows = [
+        [
+            str(lag.lag),
+            number(lag.microbatches),
+            f"{lag.mean_abs_log_ratio:.2g}",
+            f"{lag.max_abs_log_ratio:.2g}",
+            "–" if lag.clipped is None else f"{100 * lag.clipped:.2g} %",  # noqa: RUF001 - a dash in a table
+        ]
+        for lag in report.lags
+    ]
+    head = ["lag", "micro-batches", r"mean \|log ratio\|", r"max \|log ratio\|", "clipped"]
+    return _folded("Log ratio by lag", table(head, rows, right=len(head))) if rows else []
+
+
+def _not_evaluated(report: Report) -> list[str]:
+    unknown = not_evaluated(report)
+    lines = [f"- {escaped(name)}: {escaped(reason)}" for name, reason in unknown.reasons.items()]
+    if unknown.idle:
+        lines.append(f"- nothing to compare in this run for {', '.join(unknown.idle)}")
+    return ["", "#### Not evaluated", "", *lines] if lines else []
+
+
+def _folded(title: str, body: Sequence[str]) -> list[str]:
+    return ["", f"<details><summary>{title}</summary>", "", *body, "", "</details>"]
+
+
+def _code(text: str) -> str:
+    """Text as code. HTML instead of backticks, because these cannot be escaped within a table."""
+    return f"<code>{escaped(text)}</code>"
+
+
+def _signature(report: Report) -> str:
+    from importlib.metadata import version
+
+    whose = f" · {report.schedule.framework} {report.schedule.version}" if report.schedule is not None else ""
+    return f"rlstep-hooks {version('rlstep-hooks')}{whose} · run {report.run}"

@@ -1,0 +1,96 @@
+"""From a report and the records behind it to what the page shows."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.judge.replay import trainer_events
+from rlstep_hooks.judge.rules import BY_CODE, page
+from rlstep_hooks.record.events import Attached, RunStarted
+from rlstep_hooks.show.page.model import Page, Process, RulePage
+from rlstep_hooks.show.page.timeline import timeline_of
+from rlstep_hooks.show.plan import headline, plan_rows
+from rlstep_hooks.show.summary import count_rows, first_problem, not_evaluated, rule_counts, sentence, verdict_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.ledger import Record
+
+PROCESSES = 64
+"""Processes that the page lists."""
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+
+
+def page_of(report: Report, found: Sequence[Record]) -> Page:
+    """What the page shows.
+
+    Args:
+        report: The report of a recorded run.
+        found: The records of its processes.
+    """
+    schedule, problem = report.schedule, first_problem(report)
+    started = next((first for record in found if isinstance(first := next(record.events(), None), RunStarted)), None)
+    ranks = [record.rank for record in found if record.rank is not None]
+    named = problem.where.rank if problem is not None else None
+    rank = named if named in ranks else min(ranks, default=0)
+    return Page(
+        report=report,
+        headline=headline(schedule) if schedule is not None else "a run whose configuration could not be read",
+        verdict=verdict_words(report),
+        sentence=sentence(report),
+        rules=rule_counts(report),
+        problem=problem,
+        plan=tuple(plan_rows(schedule)) if schedule is not None else (),
+        counts=tuple(count_rows(report)),
+        timeline=timeline_of(
+            trainer_events(found, rank),
+            rank=rank,
+            ranks=started.world_size if started is not None else 1,
+            rollouts=report.counts.rollouts,
+            problem=problem,
+        ),
+        not_evaluated=not_evaluated(report),
+        settings={name: _text(value) for name, value in schedule.settings.items()} if schedule is not None else {},
+        sources=schedule.sources if schedule is not None else {},
+        versions=started.versions if started is not None else {},
+        processes=tuple(map(_process, found[:PROCESSES])),
+        processes_in_all=len(found),
+        rule_pages=tuple(
+            _rule_page(code) for code in dict.fromkeys(f.code for f in report.findings) if code in BY_CODE
+        ),
+        started=_utc(started.started) if started is not None else "",
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "none" if value is None else str(value)
+
+
+def _process(record: Record) -> Process:
+    first = next(record.events(), None)
+    known = first if isinstance(first, RunStarted | Attached) else None
+    problem = "" if known is not None else "does not say how it began"
+    if record.ends_within_a_line():
+        problem = "ends within its last line: the process was killed while it wrote"
+    return Process(
+        name=record.process,
+        host=known.host if known is not None else "",
+        pid=known.pid if known is not None else 0,
+        started=_utc(known.started) if known is not None else "",
+        size=record.path.stat().st_size,
+        problem=problem,
+    )
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if seconds else ""
+
+
+def _rule_page(code: str) -> RulePage:
+    rule = BY_CODE[code]
+    paragraphs = (" ".join(paragraph.split()) for paragraph in _PARAGRAPHS.split(page(rule)))
+    return RulePage(code=code, title=rule.title, paragraphs=tuple(paragraphs))

@@ -1,0 +1,368 @@
+"""A launch as the user gives it -> Plan: find the command, recognise the framework, gather its settings, ask its reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.arguments import canonical, read_arguments
+from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.settings import Setting, Settings
+from rlstep_hooks.launch.text import LaunchError, Place, Token
+from rlstep_hooks.planning.counting import TooManyError
+from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.reading import Formula, Note, Reading
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.systems import index
+from rlstep_hooks.systems.reader import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.systems.reader import Reader
+
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+CONFIGS = (".yaml", ".yml", ".toml")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user adds to a launch."""
+
+    framework: str | None = None
+    version: str | None = None
+    rows: int | None = None
+    world_size: int | None = None
+    variables: dict[str, str] = {}
+    """`--set NAME=VALUE`: variables of a script, or settings of the launch."""
+    line: int | None = None
+    """Line of the command in a script with several."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launch means."""
+
+    framework: str
+    """Name of the reader."""
+    title: str
+    version: str
+    source: str
+    """Where the launch was read: "the launch command" or a file."""
+    schedule: Schedule | None
+    """None where the framework itself would refuse the launch."""
+    formulas: tuple[Formula, ...] = ()
+    notes: tuple[Note, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unused: tuple[Setting, ...] = ()
+    """Settings that were given and that the schedule does not depend on."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that a reader knows, with everything it sets."""
+
+    command: Command
+    framework: str
+    given: dict[str, Setting]
+    source: str
+    folder: Path
+    notes: tuple[Note, ...] = ()
+
+
+def plan_launch(words: list[str], options: Options | None = None) -> Plan:
+    """The plan of a launch command, a script, a configuration file or a Python file.
+
+    Args:
+        words: The command's words, or one path.
+        options: What completes or overrides it.
+
+    Raises:
+        LaunchError: It cannot be read; the message says where and why.
+        OSError: A file cannot be read.
+    """
+    options = options or Options()
+    launch = find_launch(words, options)
+    return plan_of(launch, options)
+
+
+def plan_of(launch: Launch, options: Options) -> Plan:
+    """The plan of a recognised launch.
+
+    Raises:
+        LaunchError: A setting is missing, unknown or impossible.
+    """
+    from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
+
+    reader = index.reader_of(launch.framework)
+    version = options.version or reader.version
+    settings = Settings(launch.given, reader.defaults(version))
+    request = Request(
+        settings=settings,
+        version=version,
+        command=launch.command,
+        folder=launch.folder,
+        rows_given=options.rows,
+        world_size_given=options.world_size,
+    )
+    plan = Plan(framework=reader.name, title=reader.title, version=version, source=launch.source, schedule=None)
+    try:
+        reading = _read(reader, request)
+    except PlanError as refusal:
+        finding = refused(refusal, reader.title)
+        return msgspec.structs.replace(plan, findings=(finding,), unused=tuple(settings.unused), notes=launch.notes)
+    return msgspec.structs.replace(
+        plan,
+        schedule=reading.schedule,
+        formulas=reading.formulas,
+        notes=(*launch.notes, *reading.notes, *_misspelt(settings)),
+        findings=tuple(check_plan(reading)),
+        unused=tuple(settings.unused),
+    )
+
+
+def _misspelt(settings: Settings) -> list[Note]:
+    return [
+        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {known}?")
+        for setting, known in settings.look_alikes()
+    ]
+
+
+# Finding the command.
+
+
+def find_launch(words: list[str], options: Options) -> Launch:
+    """The one command among the words, or in the file that they name, which a reader knows.
+
+    Raises:
+        LaunchError: There is none, or there are several.
+        OSError: A file cannot be read.
+    """
+    if not words or not any(word.strip() for word in words):
+        raise LaunchError("there is no command; write `rlstep plan -- <launch command>` or `rlstep plan FILE`")
+    path = Path(words[0])
+    if words[0].endswith(CONFIGS) and len(words) == 1:
+        return _config_launch(path, options)
+    if words[0].endswith(".py") and len(words) == 1:
+        program = Program("script", words[0])
+        return _only([Command(program, ())], str(path), path.parent, options)
+    commands, source, folder = _commands(words, path, options)
+    return _only(commands, source, folder, options)
+
+
+def _commands(words: list[str], path: Path, options: Options) -> tuple[list[Command], str, Path]:
+    arguments = tuple(Token(word, Place("the command", 0, index)) for index, word in enumerate(words, 1))
+    if words[0].endswith(SCRIPTS) and (path.is_file() or len(words) == 1):
+        return _script(path, arguments[1:], options.variables), str(path), path.parent
+    if len(words) == 1 and any(character.isspace() for character in words[0]):
+        return _text(arguments[0], options.variables), "the launch command", Path()
+    commands = unwrap(arguments, {}, shell=lambda token: _text(token, options.variables))
+    if len(commands) == 1 and commands[0].program.kind == "executable" and commands[0].program.name.endswith(SCRIPTS):
+        script = Path(commands[0].program.name)
+        if script.is_file():
+            values = {name: token.text for name, token in commands[0].environment.items()}
+            return _script(script, commands[0].arguments, options.variables | values), str(script), script.parent
+    return commands, "the launch command", Path()
+
+
+def _script(path: Path, arguments: tuple[Token, ...], variables: dict[str, str]) -> list[Command]:
+    # Only where there is shell to read: it takes 25 ms to load.
+    from rlstep_hooks.launch.shell.script import read_script
+
+    return read_script(path, arguments=arguments, given=variables)
+
+
+def _text(token: Token, variables: dict[str, str]) -> list[Command]:
+    from rlstep_hooks.launch.shell.script import read_text
+
+    return read_text(token.text, "the command", given=variables, folder=Path())
+
+
+def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
+    """The one command that a reader knows."""
+    candidates = _candidates(commands, options.framework) if options.framework else commands
+    known = [launch for command in candidates if (launch := _launch_of(command, source, folder, options)) is not None]
+    if options.line is not None:
+        known = [launch for launch in known if launch.command.place.line == options.line]
+    distinct = {(launch.command.place.line, launch.framework): launch for launch in known}
+    if not known:
+        tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
+        tried = tried if len(tried) <= 200 else tried[:197] + "..."
+        raise LaunchError(
+            f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
+            Place(source),
+            remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
+        )
+    if len(distinct) > 1:
+        lines = ", ".join(f"line {line} ({framework})" for line, framework in distinct)
+        raise LaunchError(
+            f"there are {len(distinct)} training commands: {lines}; choose one with --line N", Place(source)
+        )
+    if len(known) > 1 and any(launch.given != known[0].given for launch in known):
+        line = known[0].command.place.line
+        raise LaunchError(
+            f"the command runs {len(known)} times in a loop, with different settings; the first is read where --set gives the"
+            " variable of the loop",
+            Place(source, line, 1),
+        )
+    return known[0]
+
+
+def _candidates(commands: list[Command], framework: str) -> list[Command]:
+    """Commands that can be a launch of a framework that the user names: its own programs, else any Python program, else any."""
+    index.reader_of(framework)
+    patterns = [pattern for entry in index.ENTRIES if entry.name == framework for pattern in entry.programs]
+    own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
+    return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
+
+
+def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | None:
+    """A command with its settings, if a reader knows it."""
+    calls = _python_settings(command, folder)
+    plain, _ = read_arguments(command.arguments)
+    overridden, _ = read_arguments_quietly(command)
+    keys = {*plain, *overridden, *calls}
+    framework = options.framework or index.recognise(command, keys)
+    if framework is None:
+        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)})
+    if framework is None:
+        return None
+    reader = index.reader_of(framework)
+    given, notes = _gather(command, reader, folder)
+    notes += [
+        Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
+    ]
+    merged = {**_flat_calls(calls, framework), **given, **_set_settings(options.variables)}
+    return Launch(command=command, framework=framework, given=merged, source=source, folder=folder, notes=tuple(notes))
+
+
+def read_arguments_quietly(command: Command) -> tuple[dict[str, Setting], list[Token]]:
+    """Overrides of a command that may have none: an argument that is no override is no error here."""
+    try:
+        return read_arguments(command.arguments, overrides=True)
+    except LaunchError:
+        return {}, []
+
+
+def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
+    """`--set` also gives settings: names that no variable of a shell can have, or that stand for themselves."""
+    place = Place("--set")
+    return {
+        canonical(name): Setting(canonical(name), value, place, name)
+        for name, value in variables.items()
+        if "." in name
+    }
+
+
+def _gather(command: Command, reader: Reader, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
+    """Settings of a command: its configuration files first, its arguments over them."""
+    from rlstep_hooks.launch.yaml_file import read_config
+
+    settings, loose = read_arguments(command.arguments, overrides=reader.overrides)
+    base: dict[str, Setting] = {}
+    notes: list[Note] = []
+    for name in _config_paths(settings, loose, reader):
+        file = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+        if file is None:
+            notes.append(Note("assumes", f"{name} is not here: what it sets is taken from {reader.title}'s defaults"))
+        else:
+            base.update(read_config(file))
+    return {**base, **settings}, notes
+
+
+def _config_paths(settings: dict[str, Setting], loose: list[Token], reader: Reader) -> list[str]:
+    paths = [token.text for token in loose if token.text.endswith(CONFIGS) and not token.unknown]
+    for name in reader.config_settings:
+        setting = settings.get(name)
+        if setting is not None and not setting.unknown and str(setting.value).endswith(CONFIGS):
+            paths.append(str(setting.value))
+    if "config_name" in settings and reader.overrides:
+        folder = str(settings["config_path"].value) if "config_path" in settings else "."
+        name = str(settings["config_name"].value)
+        if not settings["config_name"].unknown:
+            paths.append(str(Path(folder) / (name if name.endswith(CONFIGS) else f"{name}.yaml")))
+    return paths
+
+
+def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
+    """Names of the settings in configuration files that a command names, to recognise it by."""
+    from rlstep_hooks.launch.yaml_file import read_config
+
+    keys: set[str] = set()
+    for token in command.arguments:
+        file = folder / token.text.rpartition("=")[2]
+        if token.text.endswith(CONFIGS) and not token.unknown and file.is_file():
+            keys.update(read_config(file))
+    return keys
+
+
+def _python_settings(command: Command, folder: Path) -> dict[str, Setting]:
+    """Calls in the Python file that a command runs, if it is here."""
+    if command.program.kind != "script" or not command.program.name.endswith(".py"):
+        return {}
+    path = next((p for p in (folder / command.program.name, Path(command.program.name)) if p.is_file()), None)
+    if path is None:
+        return {}
+    from rlstep_hooks.launch.python_file import read_calls
+
+    return read_calls(path)
+
+
+def _flat_calls(calls: dict[str, Setting], framework: str) -> dict[str, Setting]:
+    """Settings of Python calls; those of the framework's configuration classes also by their bare name."""
+    classes = {call for entry in index.ENTRIES if entry.name == framework for call in entry.calls}
+    named = [name for name in calls if name.partition(".")[0] in classes]
+    bare = {name.partition(".")[2]: msgspec.structs.replace(calls[name], name=name.partition(".")[2]) for name in named}
+    return {**calls, **bare}
+
+
+def _config_launch(path: Path, options: Options) -> Launch:
+    """A configuration file on its own."""
+    from rlstep_hooks.launch.yaml_file import read_config
+
+    if not path.is_file():
+        raise LaunchError("there is no such file", Place(str(path)))
+    given = read_config(path)
+    command = Command(Program("config", str(path)), ())
+    framework = options.framework or index.recognise(command, given)
+    if framework is None:
+        raise LaunchError(
+            f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
+            Place(str(path)),
+        )
+    index.reader_of(framework)
+    return Launch(
+        command=command,
+        framework=framework,
+        given={**given, **_set_settings(options.variables)},
+        source=str(path),
+        folder=path.parent,
+    )
+
+
+def reading_of(words: list[str], options: Options | None = None) -> Reading:
+    """The bare reading of a launch, without findings: for tests and for `diff`."""
+    options = options or Options()
+    launch = find_launch(words, options)
+    reader = index.reader_of(launch.framework)
+    version = options.version or reader.version
+    settings = Settings(launch.given, reader.defaults(version))
+    return _read(
+        reader,
+        Request(
+            settings=settings,
+            version=version,
+            command=launch.command,
+            folder=launch.folder,
+            rows_given=options.rows,
+            world_size_given=options.world_size,
+        ),
+    )
+
+
+def _read(reader: Reader, request: Request) -> Reading:
+    """What a reader makes of a launch; a plan too long to list is a `LaunchError` too."""
+    try:
+        return reader.read(request)
+    except TooManyError as error:
+        raise LaunchError(str(error)) from None

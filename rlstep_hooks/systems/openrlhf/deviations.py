@@ -1,0 +1,209 @@
+"""OpenRLHF's known deviations, as data. Lines are those of OpenRLHF 0.11.2 unless another release is named.
+
+The Schedule says what the code does, so a finding is explained by one of these where the plan was made without it, or where the
+plan itself shows the loss (a learning-rate schedule of another length).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.judge.deviations import Deviation
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.deviations import Evidence
+    from rlstep_hooks.planning.schedule import Schedule
+
+_ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208"})
+
+
+def _schedule(evidence: Evidence) -> Schedule:
+    return evidence.progress.schedule
+
+
+def _setting(evidence: Evidence, name: str, default: Any) -> Any:
+    return _schedule(evidence).settings.get(name, default)
+
+
+def _freezes_as_written(evidence: Evidence) -> bool:
+    steps = _setting(evidence, "critic.freezing_steps", -1)
+    return bool(steps >= 0 and _schedule(evidence).frozen_rollouts == steps)
+
+
+def _forgets_frozen_samples(evidence: Evidence) -> bool:
+    schedule = _schedule(evidence)
+    return schedule.frozen_rollouts > 0 and not schedule.frozen_samples_kept
+
+
+def _counts_each_rollout_alone(evidence: Evidence) -> bool:
+    schedule = _schedule(evidence)
+    return schedule.remainder != "carry" and not _setting(evidence, "train.dynamic_batch_enable", False)
+
+
+def _rounds_its_horizon(evidence: Evidence) -> bool:
+    schedule = _schedule(evidence)
+    if schedule.lr_horizon is None or schedule.lr_ticks is None:
+        return False
+    passes = _setting(evidence, "train.num_episodes", 1) * _setting(evidence, "train.max_epochs", 1)
+    return bool(abs(schedule.lr_horizon - schedule.lr_ticks) <= max(passes - 1, 1))
+
+
+def _another_number_of_updates(evidence: Evidence) -> bool:
+    schedule = _schedule(evidence)
+    return schedule.lr_horizon is not None and schedule.lr_ticks != schedule.lr_horizon
+
+
+def _rolls_out_whole_batches(evidence: Evidence) -> bool:
+    generated = _setting(evidence, "rollout.vllm_generate_batch_size", None)
+    prompts = _setting(evidence, "rollout.batch_size", 0)
+    return bool(generated) and generated < prompts == _schedule(evidence).prompts_per_rollout
+
+
+def _drops_rows(evidence: Evidence) -> bool:
+    return bool(_schedule(evidence).rows_dropped_per_epoch)
+
+
+def _oversamples(evidence: Evidence) -> bool:
+    return bool(_setting(evidence, "rollout.vllm_generate_batch_size", 0) > _setting(evidence, "rollout.batch_size", 0))
+
+
+def _trains_dynamic_batches_after_freezing(evidence: Evidence) -> bool:
+    return bool(_setting(evidence, "train.dynamic_batch_enable", False)) and _schedule(evidence).frozen_rollouts > 0
+
+
+DEVIATIONS: tuple[Deviation, ...] = (
+    Deviation(
+        name="openrlhf-freezes-one-more",
+        title="freezing_steps N freezes N + 1 rollouts",
+        since="0.9.1",
+        fixed_in=None,
+        document='critic.freezing_steps: "Freeze the actor for the first N steps to let the critic warm up"',
+        code="the policy is trained if step > N, and steps are counted from 0: N + 1 rollouts are frozen, with N = 0 still one",
+        evidence="trainer/ppo_trainer.py:272; measured: N = 1 gives 0, 0, 6, 2 updates. 0.9.0 and before count from 1",
+        workaround="set critic.freezing_steps to one less than the rollouts that you mean",
+        codes=_ORDER,
+        applies=_freezes_as_written,
+    ),
+    Deviation(
+        name="openrlhf-frozen-samples-kept",
+        title="the first update phase trains all frozen rollouts at once",
+        since="0.7",
+        fixed_in=None,
+        document="frozen rollouts train the critic only",
+        code=(
+            "their samples are also put into the policy's buffer, which only its own training clears: the first rollout that is "
+            "not frozen is trained together with all those before it, whose samples are as old as the run"
+        ),
+        evidence="trainer/ppo_trainer.py:233 append, trainer/ray/ppo_actor.py fit; measured: 48 samples, 6 updates instead of 2 after "
+        "two frozen rollouts",
+        workaround="keep freezing_steps small, or warm the critic up in a run of its own",
+        codes=_ORDER | {"RLS304"},
+        applies=_forgets_frozen_samples,
+    ),
+    Deviation(
+        name="openrlhf-accumulation-carried",
+        title="gradients that fill no update are carried into the next rollout",
+        since="0.5",
+        fixed_in=None,
+        document="a rollout makes rollout.batch_size * n_samples_per_prompt * max_epochs / train.batch_size updates",
+        code=(
+            "DeepSpeed counts micro-batches through passes and rollouts: where the division has a remainder, gradients of old weights "
+            "and old samples are applied in the next rollout, and those at the end of the run never"
+        ),
+        evidence="utils/deepspeed/deepspeed.py:110-116, trainer/ray/ppo_actor.py:163-190; measured: 1, 1, 2, 1 updates of 12 "
+        "samples on rollouts of 16",
+        workaround="choose train.batch_size as a divisor of rollout.batch_size * n_samples_per_prompt, and rows as a multiple of "
+        "rollout.batch_size",
+        codes=_ORDER,
+        applies=_counts_each_rollout_alone,
+    ),
+    Deviation(
+        name="openrlhf-horizon-rounded",
+        title="the learning-rate schedule is rounded to whole updates in each pass",
+        since="0.5",
+        fixed_in=None,
+        document="max_steps is the number of updates",
+        code=(
+            "max_steps = rows * n_samples_per_prompt // train.batch_size * num_episodes * max_epochs: what is left of one pass counts "
+            "for the updates and not for the schedule, so that these are less than one update a pass apart"
+        ),
+        evidence="trainer/ppo_trainer.py:72-78; measured: 12 planned and 13 made with 6 1/2 updates in each of two passes",
+        workaround="nothing to mend; sizes that divide each other make both equal",
+        severity="info",
+        codes=frozenset({"RLS601"}),
+        applies=_rounds_its_horizon,
+    ),
+    Deviation(
+        name="openrlhf-horizon-of-nominal-updates",
+        title="the learning-rate schedule counts updates that are not made",
+        since="0.5",
+        fixed_in=None,
+        document="max_steps is the number of updates",
+        code=(
+            "max_steps = rows * n_samples_per_prompt // train.batch_size * num_episodes * max_epochs, whatever freezing, filtering, "
+            "dropped rows and carried gradients make of it: the learning rate does not reach its end, or stays there"
+        ),
+        evidence="trainer/ppo_trainer.py:72-78; measured: 8 planned and 6 made with dynamic filtering",
+        workaround="choose sizes that divide each other, or a constant learning rate",
+        severity="warning",
+        codes=frozenset({"RLS601"}),
+        applies=_another_number_of_updates,
+    ),
+    Deviation(
+        name="openrlhf-small-generate-batch",
+        title="a generate batch below the rollout batch shrinks every rollout",
+        since="0.10",
+        fixed_in=None,
+        document="rollout.vllm_generate_batch_size is the batch size of generation, rollout.batch_size that of a rollout",
+        code="only one generate batch is made for a rollout, which then has that many prompts",
+        evidence="trainer/ppo_utils/samples_generator.py:96-131; measured: 4 of 8 prompts, twice the rollouts",
+        workaround="leave vllm_generate_batch_size out",
+        codes=_ORDER,
+        applies=_rolls_out_whole_batches,
+    ),
+    Deviation(
+        name="openrlhf-last-rollout-wasted",
+        title="the last rollout of an episode is generated and thrown away",
+        since="0.9.9",
+        fixed_in="0.11",
+        document="a partial batch is still processed (`_collect_prompt_batch`)",
+        code=(
+            "the synchronous trainer leaves its loop as soon as the loader is exhausted: rows that do not fill a rollout are "
+            "generated and rewarded, but never trained"
+        ),
+        evidence="trainer/ppo_utils/samples_generator.py 0.9.9:129, trainer/ppo_trainer.py 0.10.4:322-323",
+        workaround="choose rows as a multiple of rollout.batch_size (data.max_samples), or use 0.11 or later",
+        codes=_ORDER | {"RLS501"},
+        applies=_drops_rows,
+    ),
+    Deviation(
+        name="openrlhf-oversampling-never-ends",
+        title="over-sampling can repeat an episode for ever",
+        since="0.10",
+        fixed_in="0.11.1",
+        document="an episode is one pass over the rows",
+        code=(
+            "with samples left in the buffer when the loader is exhausted, the generator starts the loader anew and empties the "
+            "buffer, so that the episode does not end"
+        ),
+        evidence="trainer/ppo_utils/samples_generator.py 0.11.0:96, corrected in 0.11.1",
+        workaround="leave vllm_generate_batch_size out, or use 0.11.1 or later",
+        codes=_ORDER | {"RLS503"},
+        applies=_oversamples,
+    ),
+    Deviation(
+        name="openrlhf-dynamic-batch-trains-frozen-samples-only",
+        title="with dynamic batches the first update phase trains the oldest samples only",
+        since="0.8.6",
+        fixed_in=None,
+        document="the first rollout that is not frozen is trained",
+        code=(
+            "the buffer still holds the frozen rollouts, in front, and dynamic batches make no more updates than one rollout has: the "
+            "samples just generated are dropped"
+        ),
+        evidence="trainer/ppo_utils/replay_buffer.py:100-108",
+        workaround="leave critic.freezing_steps out with dynamic batches",
+        codes=_ORDER | {"RLS304"},
+        applies=_trains_dynamic_batches_after_freezing,
+    ),
+)

@@ -1,0 +1,355 @@
+"""What the controller of an OpenRLHF run sees: rollouts, calls to its trainers, pushes of weights, the end.
+
+One `OpenRlhfController` follows one `PPOTrainer` or, in asynchronous training, one `TrainingActor` (OpenRLHF 0.11). It plans the
+run from `strategy.args` when training begins, judges after each push of weights, when all trainers have returned from their calls
+and their records are complete, and reports at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import ray
+
+from rlstep_hooks.judge.report import StepAuditError
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.logged import with_more
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated
+from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.record.tail import Tail
+from rlstep_hooks.session.controller_record import ControllerRecord
+from rlstep_hooks.show import scalars
+from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
+from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, Sampling
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN
+from rlstep_hooks.systems.openrlhf.plan import plan_config
+from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import PhaseName
+
+ATTACH_HINT = (
+    "every worker must import rlstep_hooks: install it there, and start the driver with RLSTEP_DIR=<folder that all machines share> "
+    "(where they share none, also RLSTEP_SINK=ray) "
+    "and RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook"
+)
+_CALLS: dict[tuple[str, str], PhaseName] = {
+    ("actor_model_group", "forward"): "refresh",
+    ("critic_model_group", "forward"): "values",
+    ("reference_model_group", "forward"): "reference",
+    ("critic_model_group", "fit"): "critic_updates",
+    ("actor_model_group", "fit"): "policy_updates",
+    ("actor_model_group", "broadcast_to_vllm"): "sync",
+}
+"""Group of processes and the method that all of them are called for -> what they do then (ppo_trainer.py, experience_maker.py)."""
+
+
+def place_hooks(module: Any) -> None:
+    """Put the controller's hook into `openrlhf.trainer.ppo_trainer`."""
+    # ppo_trainer.py:458: the first thing that training does, synchronous (`fit`) or not (`PPOTrainerAsync.fit`).
+    put_around(module.BasePPOTrainer, "init_checkpoint_states", _after_checkpoint)
+
+
+_controllers: list[OpenRlhfController] = []
+"""A process has one trainer."""
+
+
+def _after_checkpoint(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    states = wrapped(*args, **kwargs)
+    try:
+        if not _controllers:
+            _controllers.append(OpenRlhfController(trainer, states))
+    except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+        print(f"rlstep: not evaluated: the audit could not begin: {describe(error)}", flush=True)
+    return states
+
+
+class OpenRlhfController:
+    """Follows one OpenRLHF trainer from its start to the report.
+
+    Args:
+        trainer: `PPOTrainer` or `TrainingActor`.
+        states: What its checkpoint says: rollouts made (`global_step`) and the episode that goes on.
+    """
+
+    def __init__(self, trainer: Any, states: dict[str, Any]) -> None:
+        self.report: Report | None = None
+        self._trainer = trainer
+        self._sampling: Sampling | None = None
+        self._patches = Patches()
+        self._waiting: Generated | None = None
+        """The rollout that was generated and is trained next."""
+        self._rollouts = 0
+        self._episode = int(states["episode"])
+        self._episode_ended = False
+        self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
+        self._stopped_for: Finding | None = None
+        """The error for which training ends before the next rollout."""
+        self._ended = False
+        run = run_name()
+        self._record = ControllerRecord(folder(), run)
+        self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
+        self._recorder = self._record.recorder
+        self._contained = Contained(self._recorder, ("order",))
+        self.schedule, reason = self._plan()
+        self._updates_before = 0
+        self._begin(run, int(states["global_step"]))
+        self._record.cannot_follow(reason)
+        self._attach()
+
+    def _plan(self) -> tuple[Schedule | None, str]:
+        """The plan of the live arguments, and why the run cannot be followed."""
+        args, release = self._trainer.args, installed_release()
+        if release is None or not release.supported:
+            return (
+                None,
+                f"OpenRLHF {release.openrlhf if release else 'of unknown release'} is not supported ({SUPPORTED} are)",
+            )
+        rows = len(self._trainer.prompts_dataloader.dataset) if self._generator is None else self._generator.rows()
+        try:
+            schedule = plan_config(args, rows=rows, release=release)
+        except Exception as error:  # noqa: BLE001 - whatever a reader meets in the arguments must not end training
+            return None, f"the arguments could not be read: {describe(error)}"
+        if not release.since(OBSERVED_SINCE):
+            return (
+                schedule,
+                f"OpenRLHF {release.openrlhf} gets the plan only: hooks are verified from {OBSERVED_SINCE} on",
+            )
+        if schedule.critic is not None and schedule.critic.world_size != schedule.world_size:
+            return schedule, "policy and critic train on different numbers of processes, which is not followed"
+        return schedule, ""
+
+    def _begin(self, run: str, rollouts: int) -> None:
+        args, schedule = self._trainer.args, self.schedule
+        self._updates_before = updates = self._engine_updates(run) if rollouts else 0
+        facts: dict[str, Any] = {
+            "position": {"rollouts": rollouts, "updates": updates, "version": updates},
+            "engine_dtype": "bfloat16",  # vllm_engine.py:214
+            "lr_constant": args.actor.lr_scheduler == "constant",
+            "attach_hint": ATTACH_HINT,
+            # The reference's own processes leave no record; that its log-probs came is seen here.
+            "unrecorded": ["reference"],
+        }
+        if not rollouts:
+            facts["first_label"] = FIRST_WEIGHTS
+        if schedule is not None and schedule.lr_horizon:
+            facts["lr_warmup"] = math.ceil(schedule.lr_horizon * args.actor.lr_warmup_ratio)  # deepspeed.py:381
+        self._record.begin(
+            schedule,
+            updates=updates,
+            facts=facts,
+            versions=versions(),
+        )
+
+    def _engine_updates(self, run: str) -> int:
+        """Policy updates before this run began, as the first trainer's DeepSpeed engine counts them."""
+        first = rank_process(0)
+        record = Tail(folder() / f"{run}.{first}.jsonl")
+        read: list[FactsRead] = []
+
+        def lacking() -> list[str]:
+            read.extend(event for event in record.read() if isinstance(event, FactsRead))
+            return [] if read else [first]
+
+        if self._record.sink is not None:
+            self._record.sink.wait_for(lacking)
+        return 0 if lacking() else int(read[0].facts.get("engine_updates", 0))
+
+    # Hooks on the one trainer. All verified in 0.11.2 by real runs, line numbers of ppo_trainer.py.
+
+    def _attach(self) -> None:
+        trainer, wrap = self._trainer, self._patches.wrap
+        for group in ("actor_model_group", "critic_model_group", "reference_model_group"):
+            processes = getattr(trainer, group)
+            if processes is not None:
+                # launcher.py:320, 328: what the controller asks of all processes of a group.
+                wrap(processes, "async_run_method", self._around_call(group))
+                wrap(processes, "async_run_method_batch", self._around_call(group))
+        # Each returns when the processes that it called have done their part (:213, experience_maker.py:85, :264, :300).
+        wrap(trainer, "train_step", self._around_rollout)
+        wrap(trainer.experience_maker, "make_experience_batch", self._around_returning)
+        wrap(trainer, "ppo_train", self._around_returning)
+        wrap(trainer, "broadcast_to_vllm", self._around_returning)
+        for logger in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
+            # :577, :579: the last thing that the loop does, whatever it did with the last samples; without a tracker nothing
+            # tells that a loop is over which does not train them.
+            wrap(logger, "close", self._around_close)
+            if scalars.asked():
+                # logging_utils.py:86, 122: what each tracker gets after a rollout and its push of weights (:388, :390).
+                wrap(logger, "log_train", self._around_log)
+        # The last thing in each turn of the loop (:382).
+        wrap(trainer, "save_logs_and_checkpoints", self._around_save)
+        if self._generator is None:
+            self._sampling = Sampling(trainer.samples_generator)
+            wrap(trainer.samples_generator, "generate_samples", self._around_generate)
+            wrap(trainer.samples_generator, "generate_eval_samples", self._around_evaluation)
+        else:
+            # ppo_trainer_async.py:199: gives "done" when nothing follows.
+            wrap(trainer.rollout_queue, "get", self._around_queue)
+
+    def _run(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The wrapped call; what it raises ends the run, and is its end here."""
+        try:
+            return wrapped(*args, **kwargs)
+        except BaseException as error:
+            self.end(describe(error))
+            raise
+
+    def _around_call(self, group: str) -> Callable[..., Any]:
+        def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            with self._contained:
+                name = _CALLS.get((group, kwargs.get("method_name", args[0] if args else "")))
+                if name is not None:
+                    self._record.called.append(name)
+            return wrapped(*args, **kwargs)
+
+        return around
+
+    def _around_returning(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        result = self._run(wrapped, args, kwargs)
+        with self._contained:
+            self._all_returned()
+        return result
+
+    def _all_returned(self) -> None:
+        """All processes have done what they were called for."""
+        # A resumed run pushes its weights before anything else; that is no part of the plan, but engines then hold them.
+        self._record.all_returned("training" if self._rollouts else "evaluation")
+
+    def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        self._stop_if_asked()
+        waited, held = 0, NOT_KNOWN
+        with self._contained:
+            if self._sampling is not None:
+                waited, held = self._sampling.before(), self._sampling.held()
+                if self._sampling.trouble:
+                    self._recorder.cannot("sampler", self._sampling.trouble)
+        result = self._run(wrapped, args, kwargs)
+        with self._contained:
+            samples, _, _, exhausted = result
+            if samples and self._sampling is not None:
+                self._emit_untrained()
+                if self._episode_ended:
+                    self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
+                    self._episode_ended = False
+                self._waiting = self._sampling.rollout(len(samples), waited, held, self._rollouts)
+            if exhausted:
+                self._episode += 1
+                self._episode_ended = True
+                if not samples:
+                    self._end_if_over()
+        return result
+
+    def _around_evaluation(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        result = self._run(wrapped, args, kwargs)
+        with self._contained:
+            self._emit_rollout(Generated(index=0, samples=0, prompts=0, purpose="evaluation"))
+        return result
+
+    def _around_queue(self, wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+        self._stop_if_asked()
+        payload = self._run(wrapped, args, kwargs)
+        if isinstance(payload, str) and payload == "done":
+            self.end()
+        return payload
+
+    def _around_rollout(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained:
+            samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
+            self._emit_rollout(self._generated(len(samples)))
+        result = self._run(wrapped, args, kwargs)
+        error = None
+        with self._contained:
+            error = self._record.take_error()
+        if error is not None and self._on_fail == "raise":
+            self.end(describe(StepAuditError(error)))
+            raise StepAuditError(error)
+        if error is not None and self._on_fail == "stop":
+            self._stopped_for = self._stopped_for or error
+        return result
+
+    def _stop_if_asked(self) -> None:
+        """End training before its next rollout for an error that was found: what the run has is saved, and it does not end as if all
+        were well."""
+        error = self._stopped_for
+        if error is None:
+            return
+        trainer = self._trainer
+        # train_ppo_ray.py:191-194: what the driver asks for once training has returned, which it does not here.
+        groups = [trainer.actor_model_group]
+        if trainer.critic_model_group is not None and trainer.args.critic.save_value_network:
+            groups.append(trainer.critic_model_group)
+        for group in groups:
+            ray.get(group.async_save_model())
+        self.end()
+        print(f"rlstep: on_fail=stop ended training before its planned end, and saved the model: {error}", flush=True)
+        raise StepAuditError(error)
+
+    def _generated(self, samples: int) -> Generated:
+        """The rollout that is about to be trained."""
+        found, self._waiting = self._waiting, None
+        if self._generator is not None:
+            found, ended = self._generator.next_rollout()
+            for what, why in self._generator.unobserved.items():
+                self._recorder.cannot(what, why)
+            if ended:
+                self._episode += 1
+                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
+        group = int(self._trainer.args.rollout.n_samples_per_prompt)
+        labels = found.labels if found is not None and found.samples == samples else NOT_KNOWN
+        return Generated(index=0, samples=samples, prompts=samples // group, labels=labels)
+
+    def _emit_rollout(self, event: Generated) -> None:
+        self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))
+        self._rollouts += 1
+
+    def _emit_untrained(self) -> None:
+        """A rollout was generated and the loop went on without it (OpenRLHF#1297): what should have followed is missing."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._emit_rollout(waiting)
+
+    def _around_log(self, wrapped: Any, logger: Any, args: Any, kwargs: Any) -> Any:
+        added: dict[str, float] = {}
+        with Contained(self._recorder, ("recording",)):
+            added = scalars.scalars(self._recorder.judge.summary())
+        args, kwargs = with_more(args, kwargs, added, name="logs_dict", position=1)
+        return wrapped(*args, **kwargs)
+
+    def _around_save(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        result = self._run(wrapped, args, kwargs)
+        with self._contained:
+            if self._episode_ended and self._generator is None:
+                self._end_if_over()
+        return result
+
+    def _around_close(self, wrapped: Any, logger: Any, args: Any, kwargs: Any) -> Any:
+        self.end()
+        return wrapped(*args, **kwargs)
+
+    def _end_if_over(self) -> None:
+        """The synchronous loop ends with the rows of its last episode (:315, :389); nothing is called after that."""
+        if self._episode >= self._trainer.args.train.num_episodes:
+            self.end()
+
+    def end(self, error: str = "") -> None:
+        """Training is over, or raised `error`: write the last lines and report. Later calls do nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        with self._contained:
+            self._emit_untrained()
+        with Contained(self._recorder, ("recording",)):
+            stopped = self._stopped_for is not None
+            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=stopped)
+        self._patches.restore()

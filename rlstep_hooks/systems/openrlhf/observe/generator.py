@@ -1,0 +1,161 @@
+"""What the process that generates sees: each rollout, and which weights the engines held for it.
+
+In synchronous training this is the controller itself. In asynchronous training another actor generates ahead of it, and leaves a
+record of its own (`generator0`) whose n-th rollout is the n-th that the controller trains.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Unobserved
+from rlstep_hooks.record.tail import Tail
+from rlstep_hooks.record.writer import EventWriter
+from rlstep_hooks.session.ray_sink import open_trainer_ledger
+from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
+
+if TYPE_CHECKING:
+    from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.session.ray_sink import Sink
+
+GENERATOR = "generator0"
+
+
+def place_hooks(module: Any) -> None:
+    """Put the generator's hook into `openrlhf.trainer.ppo_utils.samples_generator`."""
+    # samples_generator.py:43 (0.11.2): built by the controller, or by the actor that generates for it.
+    put_around(module.SamplesGenerator, "__init__", _after_build)
+
+
+_records: list[GeneratorRecord] = []
+
+
+def _after_build(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    try:
+        if generator.args.train.async_enable:
+            _records.append(GeneratorRecord(generator))
+    except Exception as error:  # noqa: BLE001 - a generator that cannot be observed goes on
+        print(f"rlstep: not evaluated: the generator cannot be followed: {error!r}", flush=True)
+    return result
+
+
+class Sampling:
+    """Which weights the samples of each rollout come from, around the calls of one `SamplesGenerator`."""
+
+    def __init__(self, generator: Any) -> None:
+        args = generator.args
+        engines = int(args.vllm.num_engines or 0) * int(args.vllm.tensor_parallel_size)
+        self._generator = generator
+        self._weights = EngineWeights(folder(), run_name(), engines)
+        self._sampled = SampledWith()
+        self._group = int(args.rollout.n_samples_per_prompt)
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not known which weights an engine holds; empty where nothing failed."""
+        return self._weights.trouble
+
+    def before(self) -> int:
+        """A call begins. Returns the samples that wait from earlier calls."""
+        return len(getattr(self._generator, "_sample_buffer", None) or ())
+
+    def held(self) -> Labels:
+        """Labels that the engines hold now, for as many samples as one prompt has."""
+        return self._weights.labels(self._group)
+
+    def rollout(self, samples: int, waited: int, held: Labels, index: int) -> Generated:
+        """A call gave these samples; `waited` were there before, `held` is what the engines held when it began."""
+        made = samples + len(self._generator._sample_buffer) - waited
+        share = tuple((label, max(made * count // self._group, 1)) for label, count in held)
+        self._sampled.generated(made, share)
+        return Generated(
+            index=index, samples=samples, prompts=samples // self._group, labels=self._sampled.take(samples)
+        )
+
+
+class GeneratorRecord:
+    """The actor that generates in asynchronous training."""
+
+    def __init__(self, generator: Any) -> None:
+        self._writer = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
+        self._contained = Contained(self._writer, ("sampler", "order"))
+        self._sampling = Sampling(generator)
+        self._rollouts = self._passes = 0
+        self._writer.emit(introduce(GENERATOR))
+        with self._contained:
+            self._writer.emit(
+                FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
+            )
+            Patches().wrap(generator, "generate_samples", self._around)
+
+    def _around(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        waited, held = 0, NOT_KNOWN
+        with self._contained:
+            waited, held = self._sampling.before(), self._sampling.held()
+            if self._sampling.trouble:
+                self._writer.cannot("sampler", self._sampling.trouble)
+        result = wrapped(*args, **kwargs)
+        with self._contained:
+            samples, _, _, exhausted = result
+            if samples:
+                self._writer.emit(self._sampling.rollout(len(samples), waited, held, self._rollouts))
+                self._rollouts += 1
+            if exhausted:
+                self._passes += 1
+                self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
+        return result
+
+
+class GeneratorTail:
+    """The generator's record, as the controller reads it.
+
+    Args:
+        sink: What the record comes through; None where it is a file that the generator writes itself.
+    """
+
+    def __init__(self, sink: Sink | None) -> None:
+        self._events = Tail(folder() / f"{run_name()}.{GENERATOR}.jsonl")
+        self._read: deque[AnyEvent] = deque()
+        self._sink = sink
+        self.unobserved: dict[str, str] = {}
+        """Topics that the generator could not follow, and why."""
+
+    def _read_to(self, kind: type[FactsRead | Generated]) -> None:
+        """Read on until there is an event of a kind. One that was sent through Ray comes a moment after it happened."""
+
+        def lacking() -> list[str]:
+            self._read.extend(self._events.read())
+            return [] if any(isinstance(event, kind) for event in self._read) else [GENERATOR]
+
+        if self._sink is None:
+            lacking()
+        else:
+            self._sink.wait_for(lacking)
+
+    def rows(self) -> int | None:
+        """Rows of the prompt set; None where the generator left no word of them."""
+        self._read_to(FactsRead)
+        while self._read:
+            event = self._read.popleft()
+            if isinstance(event, FactsRead):
+                return int(event.facts["rows"])
+        return None
+
+    def next_rollout(self) -> tuple[Generated | None, bool]:
+        """The next rollout, and whether a pass over the rows ended before it; None where it has not arrived."""
+        self._read_to(Generated)
+        ended = False
+        while self._read:
+            event = self._read.popleft()
+            ended = ended or isinstance(event, EpochEnd)
+            if isinstance(event, Unobserved):
+                self.unobserved[event.what] = event.why
+            if isinstance(event, Generated):
+                # Where one may be missing, the next must not be taken for it.
+                return None if "order" in self.unobserved else event, ended
+        return None, ended

@@ -1,0 +1,85 @@
+"""Which weights the engines hold, from what their processes recorded."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.record.events import Attached, Unobserved, WeightSync
+from rlstep_hooks.record.tail import Tail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Labels = tuple[tuple[int, int], ...]
+"""Weight label -> samples that carry it; empty where that is not known."""
+
+NOT_KNOWN: Labels = ()
+
+FIRST_WEIGHTS = 0
+"""Label of the weights that engines load by themselves before training."""
+
+
+class EngineWeights:
+    """The weights of all engine processes of a run, now.
+
+    Args:
+        folder: Where records are.
+        run: The run's name.
+        engines: Processes of all engines.
+    """
+
+    def __init__(self, folder: Path, run: str, engines: int) -> None:
+        self._tails = [Tail(folder / f"{run}.engine{number}.jsonl") for number in range(engines)]
+        self._held: list[int | None] = [None] * engines
+        self.trouble = ""
+        """Why an engine could not follow its pushes; empty where all could."""
+
+    def labels(self, samples: int) -> Labels:
+        """Labels that the engines hold now, with a sharing of the samples that are generated; empty where that is not known.
+
+        A record of another machine may arrive late through a shared folder, so only engines on this one are believed.
+        """
+        for number, tail in enumerate(self._tails):
+            for event in tail.read():
+                if isinstance(event, Attached):
+                    self._held[number] = FIRST_WEIGHTS if event.host == os.uname().nodename else None
+                elif isinstance(event, Unobserved):
+                    self._held[number] = None
+                    self.trouble = self.trouble or event.why
+                elif isinstance(event, WeightSync) and self._held[number] is not None:
+                    self._held[number] = event.label
+        if not self._held or None in self._held:
+            return NOT_KNOWN
+        held = [label for label in self._held if label is not None]
+        share = samples // len(held)
+        counts = {label: share * held.count(label) for label in held}
+        counts[held[0]] += samples - share * len(held)
+        return tuple(sorted(counts.items()))
+
+
+class SampledWith:
+    """Labels of samples in the order in which they were generated, of which some may wait in a buffer."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, Labels]] = []
+
+    def generated(self, samples: int, labels: Labels) -> None:
+        """Samples were generated while the engines held these weights."""
+        if samples:
+            self._parts.append((samples, labels))
+
+    def take(self, samples: int) -> Labels:
+        """The labels of the oldest samples, which are used now; empty where those of any are not known."""
+        counts: dict[int, int] = {}
+        known = True
+        while samples > 0 and self._parts:
+            there, labels = self._parts.pop(0)
+            used = min(there, samples)
+            if used < there:
+                self._parts.insert(0, (there - used, labels))
+            samples -= used
+            known = known and bool(labels)
+            for label, count in labels:
+                counts[label] = counts.get(label, 0) + min(count, used)
+        return tuple(sorted(counts.items())) if known and not samples else NOT_KNOWN

@@ -1,0 +1,385 @@
+"""What a trainer process of an OpenRLHF run sees: old log-probs, micro-batches, updates of policy or critic, pushes of weights.
+
+Policy and critic of one rank are two processes; each has one `OpenRlhfTrainer`, made when OpenRLHF builds its own trainer there. It
+writes events as they happen, within the call of the controller that they belong to, and judges nothing. Of the processes that share
+the same samples (ring attention, tensor parallelism) the first records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.trainer_record import REFRESHES, Role, TrainerRecord
+from rlstep_hooks.record.events import FactsRead, RolloutValues
+from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.session.ray_sink import open_trainer_ledger
+from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""`ds.param_dtype` -> torch's name."""
+
+
+HELD_BY_NONE = -1
+"""Label of weights that were not all seen, because a push left some of them out: no engine holds these."""
+
+
+def place_call_hooks(module: Any) -> None:
+    """Put the hook of batched calls into `openrlhf.trainer.ray.launcher`."""
+    # launcher.py:79: the controller's batched calls of policy and critic, `forward` and `append`, each once on each process.
+    put_around(module.BaseModelActor, "execute_batch", _around_batch)
+
+
+def place_policy_hooks(module: Any) -> None:
+    """Put the policy's hooks into `openrlhf.trainer.ray.ppo_actor`."""
+    # ppo_actor.py:38: built in the policy's process once model, optimizer and checkpoint are there.
+    put_around(module.ActorPPOTrainer, "__init__", _after_policy)
+
+
+def place_critic_hooks(module: Any) -> None:
+    """Put the critic's hooks into `openrlhf.trainer.ray.ppo_critic`."""
+    # ppo_critic.py:29: the same of the critic.
+    put_around(module.CriticPPOTrainer, "__init__", _after_critic)
+
+
+_trainer: OpenRlhfTrainer | None = None
+
+
+def _after_policy(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    _follow(trainer, "policy", lambda: trainer.actor.model)
+    return result
+
+
+def _after_critic(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    _follow(trainer, "critic", lambda: trainer.critic)
+    return result
+
+
+def _follow(trainer: Any, role: Role, engine: Callable[[], Any]) -> None:
+    global _trainer
+    try:
+        mesh = trainer.strategy.ds_device_mesh
+        if mesh["sp"].get_local_rank() == 0 and mesh["tp"].get_local_rank() == 0:
+            _trainer = OpenRlhfTrainer(trainer, role, engine())
+    except Exception as error:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
+        print(f"rlstep: not evaluated: this trainer cannot be followed: {error!r}", flush=True)
+
+
+def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    method = kwargs.get("method_name", args[0] if args else None)
+    if trainer is None or method != "forward":
+        return wrapped(*args, **kwargs)
+    trainer.begin("refresh" if trainer.role == "policy" else "values")
+    version = trainer.version
+    result = wrapped(*args, **kwargs)
+    if trainer.role == "policy":
+        data, start, end = (
+            kwargs.get(name, *args[i : i + 1]) for i, name in ((1, "all_data"), (2, "start_idx"), (3, "end_idx"))
+        )
+        trainer.refreshed(data, slice(start, end), result, version)
+    trainer.end("refresh" if trainer.role == "policy" else "values")
+    return result
+
+
+class OpenRlhfTrainer:
+    """One trainer process.
+
+    Args:
+        trainer: OpenRLHF's `ActorPPOTrainer` or `CriticPPOTrainer`.
+        role: Whose weights it trains.
+        engine: The DeepSpeed engine of these.
+    """
+
+    def __init__(self, trainer: Any, role: Role, engine: Any) -> None:
+        args, mesh = trainer.strategy.args, trainer.strategy.ds_device_mesh
+        rank = mesh["dp"].get_local_rank()
+        process = rank_process(rank) if role == "policy" else f"critic{rank}"
+        self.role = role
+        self._record = TrainerRecord(
+            open_trainer_ledger(folder(), run_name(), process),
+            introduce(process, mesh["dp"].size()),
+            # Samples of frozen rollouts wait in the buffer; steps are counted from 0.
+            remembered=REFRESHES + max(args.critic.freezing_steps + 1, 0),
+        )
+        self._trainer = trainer
+        self._engine = engine
+        self._steps = engine.global_steps
+        self._stepped = False
+        self._probed: Any = None
+        self._probing = False
+        self._collated: dict[int, list[tuple[int, int | None]]] = {}
+        """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
+        self._buffered = _Buffered()
+        self._pushes = Contained(self._record.writer, ("sampler",))
+        self._gathered: WeightSums | None = None
+        """Of the tensors of a push, where the model is whole on no rank (ZeRO-3) and they are gathered one by one."""
+        self._sent = 0
+        """Tensors of the push under way."""
+        self._sends = False
+        """Whether each tensor of a push goes out from this process, in sight."""
+        self._patches = Patches()
+        with self._record.order:
+            self._attach()
+            self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=self._facts(args)))
+
+    @property
+    def version(self) -> int:
+        """Policy updates applied in this run."""
+        return self._record.version
+
+    def _attach(self) -> None:
+        """Hooks on the one trainer. All verified in 0.11.2 by real runs."""
+        wrap, trainer = self._patches.wrap, self._trainer
+        # ppo_actor.py:153, ppo_critic.py:65: all passes over a rollout; :259, :121: one micro-batch.
+        wrap(trainer, "ppo_train", self._around_training)
+        wrap(trainer, "training_step", self._around_microbatch)
+        # replay_buffer.py:84: puts the samples of one micro-batch together, while they are on the CPU.
+        wrap(trainer.replay_buffer, "collate_fn", self._after_collate)
+        # deepspeed.py:177, 183: each called once for each micro-batch; DeepSpeed steps at every so-many-th.
+        wrap(trainer.strategy, "backward", self._around_backward)
+        wrap(trainer.strategy, "optimizer_step", self._around_step)
+        optimizer = self._engine.basic_optimizer
+        optimizer.register_step_pre_hook(self._before_optimizer)
+        optimizer.register_step_post_hook(self._after_optimizer)
+        if self.role == "critic":
+            return
+        wrap(trainer.replay_buffer, "append", self._after_append)
+        wrap(trainer, "broadcast_to_vllm", self._around_push)
+        # loss.py:174: gets both log-probs of a micro-batch, on the device.
+        trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
+        group = getattr(trainer, "_model_update_group", None)
+        if hasattr(group, "broadcast"):
+            # ppo_actor.py:434: each tensor of a push, on rank 0. Where GPUs are shared with the engines there is none.
+            self._sends = True
+            wrap(group, "broadcast", self._around_broadcast)
+            if trainer.args.ds.zero_stage == 3 or trainer.args.ds.tensor_parallel_size > 1:
+                self._gathered = WeightSums()
+
+    def _facts(self, args: Any) -> dict[str, Any]:
+        active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
+        if self.role == "critic":
+            return {}
+        dtype = str(args.ds.param_dtype)
+        return {
+            "compute_dtype": DTYPES.get(dtype, dtype),
+            "dropout_modules": active,
+            "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
+        }
+
+    def begin(self, name: Any) -> None:
+        """A call of the controller begins."""
+        with self._record.order:
+            self._steps_elsewhere()
+            self._collated.clear()
+            self._record.begin(name)
+
+    def end(self, name: Any) -> None:
+        """A call of the controller is about to return."""
+        with self._record.order:
+            self._record.end(name)
+
+    # Old log-probs
+
+    def refreshed(self, data: Any, part: slice, results: Any, version: int) -> None:
+        """Old log-probs were computed, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
+        with self._record.samples:
+            number = self._record.calls("refresh") - 1
+            refresh = RefreshedSamples(number, version)
+            positions = 0
+            batches = zip(data["sequences"][part], data["attention_mask"][part], results, strict=True)
+            for sequences, attention, log_probs in batches:
+                positions += log_probs.numel()
+                for tokens, length, row in zip(sequences, attention.sum(1).tolist(), log_probs, strict=True):
+                    refresh.add(checksum_of(tokens[:length]), checksum_of(row[: length - 1]))
+            self._record.refreshed(refresh, positions)
+
+    def _after_append(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._record.samples:
+            self._buffered.add(kwargs.get("experience", args[0] if args else None))
+        return result
+
+    # Micro-batches
+
+    def _around_training(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        name = "policy_updates" if self.role == "policy" else "critic_updates"
+        self.begin(name)
+        result = wrapped(*args, **kwargs)
+        if self.role == "critic":
+            with self._record.values:
+                self._record.send_numbers()
+                self._record.write_numbers()
+        self.end(name)
+        return result
+
+    def _after_collate(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        experience = wrapped(*args, **kwargs)
+        if self.role == "policy":
+            with self._record.samples:
+                batch = kwargs.get("batch", args[0] if args else None)
+                items = batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch
+                self._collated[id(experience)] = [
+                    (checksum_of(item.sequences), checksum_of(item.action_log_probs)) for item in items
+                ]
+        return experience
+
+    def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._record.order:
+            self._steps_elsewhere()
+            experience = kwargs.get("experience", args[0] if args else None)
+            rows = self._collated.pop(id(experience), None)
+            keys = None if rows is None else [key for key, _ in rows]
+            old = [] if rows is None else [log_probs for _, log_probs in rows]
+            found = recognise(keys, old, self._record.refreshes)
+            self._record.open_microbatch(len(experience.sequences), self.role, found)
+        result = wrapped(*args, **kwargs)
+        self._record.abandon_microbatch()
+        return result
+
+    def _before_loss(self, module: Any, args: Any, kwargs: Any) -> None:
+        with self._record.values:
+            names = ("log_probs", "old_log_probs", "advantages", "action_mask")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            self._record.see_log_probs(given["log_probs"], given["old_log_probs"], given["action_mask"])
+
+    def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        with self._record.order:
+            self._record.close_microbatch()
+        return wrapped(*args, **kwargs)
+
+    # Updates
+
+    def _around_step(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        rate, skipped = 0.0, 0
+        with self._record.order:
+            self._steps_elsewhere()
+            self._stepped = False
+            rate, skipped = float(self._engine.get_lr()[0]), self._engine.skipped_steps
+        result = wrapped(*args, **kwargs)
+        with self._record.order:
+            if self._engine.global_steps != self._steps:
+                self._steps = self._engine.global_steps
+                scaler = self._engine.skipped_steps != skipped
+                self._record.updated(
+                    self.role,
+                    applied=self._stepped and not scaler,
+                    rate=rate,
+                    tick=getattr(self._engine.lr_scheduler, "last_epoch", None),
+                    reason="gradient scaler" if scaler else "",
+                )
+        return result
+
+    def _steps_elsewhere(self) -> None:
+        """Steps that DeepSpeed made since the last look, and that the training loop did not ask for."""
+        while self._steps < self._engine.global_steps:
+            self._steps += 1
+            self._record.updated(self.role, applied=True, rate=float(self._engine.get_lr()[0]), by_loop=False)
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """torch's own hook. ZeRO steps one group of its own flat weights after the other; one of them is looked at."""
+        self._probing = False
+        with self._record.values:
+            held = list(_with_gradient(optimizer))
+            if self._probed is None and held:
+                self._probed = held[0]
+                self._record.probe(self.role, [self._probed])
+            if any(weights is self._probed for weights in held):
+                self._probing = True
+                self._record.before_step(self.role)
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """torch's own hook: an optimizer really stepped."""
+        self._stepped = True
+        if self._probing:
+            with self._record.values:
+                self._record.after_step(self.role, optimizer.param_groups[0]["lr"])
+
+    # Pushes of weights
+
+    def _around_push(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        self.begin("sync")
+        with self._record.values:
+            self._record.send_numbers()
+        result = wrapped(*args, **kwargs)
+        label = None
+        sent, self._sent = self._sent, 0
+        with self._pushes:
+            label = self._own_label(sent) if sent else None
+        with self._record.order:
+            if sent or not self._sends:
+                self._record.pushed(label)
+        with self._record.values:
+            values = self._buffered.take(self._record.calls("refresh") - 1)
+            if values is not None:
+                self._record.measured(values)
+            self._record.write_numbers()
+        self.end("sync")
+        return result
+
+    def _own_label(self, sent: int) -> int:
+        """The label of the weights that the policy has now, whatever was pushed in so many tensors."""
+        module, vision = self._engine.module, getattr(self._trainer.actor, "is_vlm", False)
+        # ppo_actor.py:474: what a push consists of.
+        pushed = [p for p in module.parameters() if p.requires_grad or not vision]
+        if self._gathered is None:
+            return label_of(total(sums_of(pushed)))
+        sums = self._gathered.take()
+        return label_of(total(sums)) if sent == len(pushed) else HELD_BY_NONE
+
+    def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:
+        with self._pushes:
+            self._sent += 1
+            if self._gathered is not None:
+                self._gathered.add(kwargs.get("tensor", args[0] if args else None))
+        return wrapped(*args, **kwargs)
+
+
+class _Buffered:
+    """Numbers of the samples that were put into the buffer since the last look."""
+
+    def __init__(self) -> None:
+        self._advantages: list[float] = []
+        self._gaps: list[tuple[float, float, int]] = []
+
+    def add(self, experience: Any) -> None:
+        """One part of a rollout, on the CPU."""
+        mask = experience.action_mask.bool()
+        advantages = experience.advantages[mask]
+        self._advantages.append(float(advantages.abs().max()) if advantages.numel() else 0.0)
+        if experience.rollout_log_probs is not None and mask.any():
+            gaps = (experience.action_log_probs.float() - experience.rollout_log_probs.float()).abs()[mask]
+            self._gaps.append((float(gaps.sum()), float(gaps.max()), gaps.numel()))
+
+    def take(self, refresh: int) -> RolloutValues | None:
+        """The rollout's numbers; None if nothing was put into the buffer."""
+        advantages, gaps = self._advantages, self._gaps
+        self._advantages, self._gaps = [], []
+        if not advantages:
+            return None
+        tokens = sum(count for _, _, count in gaps)
+        return RolloutValues(
+            index=refresh,
+            max_abs_advantage=max(advantages),
+            sampler_gap_mean=sum(total for total, _, _ in gaps) / tokens if tokens else None,
+            sampler_gap_max=max((largest for _, largest, _ in gaps), default=None),
+        )
+
+
+def buffer_is_dynamic(buffer: Any) -> bool:
+    """Whether token counts cut the micro-batches, which then come as lists (replay_buffer.py:84)."""
+    return bool(buffer.dynamic_batch)
+
+
+def _with_gradient(optimizer: Any) -> Iterable[Any]:
+    return (weights for group in optimizer.param_groups for weights in group["params"] if weights.grad is not None)

@@ -1,0 +1,350 @@
+"""Turns what a loop says of itself, and its optimizers' steps, into events. Judges nothing.
+
+torch is there already when this is imported: it is first needed when an audit begins, beside an optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
+from rlstep_hooks.systems.own_loop.numbers import HELD, LoopNumbers
+from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps, Role, parameters_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.session.recorder import Recorder
+
+
+class LoopObserver:
+    """One audited loop.
+
+    Args:
+        schedule: Its plan.
+        recorder: Where events go.
+        optimizers: The optimizer of each role; empty where torch's hook on all optimizers serves.
+        facts: What is known of the run already.
+        interval: Seconds between two times that numbers are worked up, at least.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        recorder: Recorder,
+        optimizers: dict[Role, Any],
+        *,
+        facts: dict[str, Any],
+        interval: float,
+    ) -> None:
+        self.version = 0
+        """Updates applied to the policy so far."""
+        self._schedule = schedule
+        self._recorder = recorder
+        self._interval = interval
+        self._worked_up = -interval
+        self._rollouts = 0
+        self._microbatches = 0
+        self._windows: dict[Role, int] = {"policy": 0, "critic": 0}
+        self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
+        self._rates: dict[Role, Any] = {}
+        self._probed: set[Role] = set()
+        self._in_rollout = False
+        self._sampled: int | None = None
+        """Version that sampled the latest rollout."""
+        self._samples = 0
+        """Samples of the latest rollout."""
+        self._refreshed: int | None = None
+        """Version that computed the old log-probs of the latest rollout."""
+        self._refreshed_in_rollout: tuple[int, Tensor | None] | None = None
+        self._old: Tensor | None = None
+        """Old log-probs of the latest rollout, one row a sample; None where they were not handed over."""
+        self._refreshes = 0
+        self._dtype = facts.get("compute_dtype")
+        self._told_dtype = self._dtype is not None
+        self._numbers = LoopNumbers()
+        self._steps = OptimizerSteps(
+            optimizers, before=self._before_step, after=self._after_step, unnamed=self._unnamed_step
+        )
+        # Each keeps this package's own errors away from the loop; what they cost the observation is recorded.
+        self._rollout_guard = Contained(recorder, ("order", "refresh"))
+        self._microbatch_guard = Contained(recorder, ("order", "samples", "log_ratio"))
+        self._ratio_guard = Contained(recorder, ("log_ratio",))
+        self._before_guard = Contained(recorder, ("weights", "learning_rate"))
+        self._after_guard = Contained(recorder, ("order", "weights"))
+        self._numbers_guard = Contained(recorder, ("log_ratio", "weights"))
+
+    def attach(self) -> None:
+        """Place the hooks on the optimizers."""
+        with Contained(self._recorder, ("order", "weights", "learning_rate")):
+            self._steps.attach()
+
+    def detach(self) -> None:
+        """Take them off."""
+        self._steps.detach()
+
+    # Rollouts and old log-probs
+
+    def rollout_begins(self) -> None:
+        """Sampling begins."""
+        self._in_rollout = True
+        self._refreshed_in_rollout = None
+
+    def rollout_failed(self) -> None:
+        """Sampling raised: there is no rollout."""
+        self._in_rollout = False
+
+    def rollout_ended(self, samples: int | None, sampler_version: int | None) -> None:
+        """Sampling is over."""
+        self._in_rollout = False
+        with self._rollout_guard:
+            if samples is None:
+                raise ValueError("audit.rollout was not told its samples")
+            recorder, index = self._recorder, self._rollouts
+            self._rollouts += 1
+            self._sampled, self._samples, self._refreshed, self._old = self.version, samples, None, None
+            events: list[AnyEvent] = [
+                Rollout(
+                    at=recorder.now(),
+                    index=index,
+                    samples=samples,
+                    policy_version=self.version,
+                    sampler_version=sampler_version,
+                )
+            ]
+            within, self._refreshed_in_rollout = self._refreshed_in_rollout, None
+            if within is not None:
+                events.append(self._refresh(*within))
+            recorder.emit(*events)
+        self._collect()
+
+    def refreshed(self, old_logprobs: Tensor | None) -> None:
+        """Old log-probs were computed: those of the rollout that is being sampled, else of the latest one."""
+        with self._rollout_guard:
+            self._refreshes += 1
+            if self._in_rollout:  # computed step by step while sampling: one refresh, of the rollout as a whole
+                version = self.version if self._refreshed_in_rollout is None else self._refreshed_in_rollout[0]
+                self._refreshed_in_rollout = version, old_logprobs
+            else:
+                self._recorder.emit(self._refresh(self.version, old_logprobs))
+
+    def _refresh(self, version: int, old_logprobs: Tensor | None) -> Refresh:
+        self._refreshed = version
+        self._old = None if old_logprobs is None else _by_sample(old_logprobs, self._samples)
+        return Refresh(
+            at=self._recorder.now(),
+            rollout=self._rollouts - 1,
+            samples=self._samples,
+            positions=self._samples if old_logprobs is None else old_logprobs.numel(),
+            policy_version=version,
+        )
+
+    # Micro-batches
+
+    def microbatch(
+        self,
+        *,
+        samples: int | None,
+        indices: Tensor | Sequence[int] | None,
+        role: Role,
+        old_logprobs: Tensor | None,
+        new_logprobs: Tensor | None,
+        mask: Tensor | None,
+        advantages: Tensor | None,
+        targets: Tensor | None,
+    ) -> None:
+        """One forward and backward; see `LoopAudit.microbatch`."""
+        index = self._microbatches
+        self._microbatches += 1
+        rows: tuple[int, ...] | None = None
+        with self._microbatch_guard:
+            rows = None if indices is None else self._rows(indices)
+            given: dict[Constant, Tensor | None] = {
+                "old_logprobs": old_logprobs,
+                "advantages": advantages,
+                "targets": targets,
+            }
+            seen = {name: tensor for name, tensor in given.items() if tensor is not None}
+            shown = (new_logprobs, *seen.values()) if new_logprobs is not None else tuple(seen.values())
+            self._emit_microbatch(index, role, samples if rows is None else len(rows), rows, shown, seen)
+        if role == "policy" and old_logprobs is not None:
+            with self._ratio_guard:
+                if new_logprobs is not None:
+                    self._see_dtype(new_logprobs)
+                refreshed = None if rows is None else self._refreshed_rows(indices, old_logprobs)
+                self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
+
+    def _emit_microbatch(
+        self,
+        index: int,
+        role: Role,
+        samples: int | None,
+        rows: tuple[int, ...] | None,
+        shown: tuple[Tensor, ...],
+        constants: dict[Constant, Tensor],
+    ) -> None:
+        """Write the event.
+
+        Args:
+            index: The micro-batch.
+            role: Whose loss it is.
+            samples: How many; None where a tensor says it.
+            rows: Which; None where that is not known.
+            shown: All tensors that were handed over, each with a row a sample.
+            constants: Those that the loss takes as given.
+
+        Raises:
+            ValueError: Nothing says how many samples there are.
+        """
+        if samples is None and not shown:
+            raise ValueError("audit.microbatch was told neither samples nor indices, nor given a tensor")
+        source = self._schedule.old_logprob_source
+        if not self._refreshes and role == "policy" and source in ("at_rollout", "recompute"):
+            self._recorder.cannot("refresh", "audit.refresh was not called before the first micro-batch")
+        self._recorder.emit(
+            MicroBatch(
+                at=self._recorder.now(),
+                index=index,
+                samples=int(shown[0].shape[0]) if samples is None else samples,
+                role=role,
+                trained=None if rows is None else (SampleRows(self._rollouts - 1, rows),),
+                policy_version=self.version,
+                sampled_version=self._sampled,
+                old_version=self._refreshed,
+                old_source=source,
+                constants=tuple(constants),
+                with_gradient=tuple(
+                    name for name, given in constants.items() if getattr(given, "requires_grad", False)
+                ),
+            )
+        )
+        self._windows[role] += 1
+
+    def _rows(self, indices: Tensor | Sequence[int]) -> tuple[int, ...] | None:
+        """Samples of the rollout by number, from 0; negative ones count from the end, as they do for torch and numpy."""
+        if isinstance(indices, Tensor) and indices.device.type != "cpu":
+            self._recorder.cannot(
+                "samples", "indices are on a device, and reading them would make the loop wait for it"
+            )
+            return None
+        rows = tuple(indices.tolist() if hasattr(indices, "tolist") else map(int, indices))
+        if min(rows, default=0) < 0:
+            rows = tuple(row + self._samples if row < 0 else row for row in rows)
+        return rows
+
+    def _refreshed_rows(self, indices: Any, old: Tensor) -> Tensor | None:
+        """What the refresh computed for these samples; None where it was not handed over."""
+        if self._old is None:
+            return None
+        known = self._old[torch.as_tensor(indices, device=self._old.device)]
+        return known if known.shape == old.shape else None
+
+    def _see_dtype(self, log_probs: Tensor) -> None:
+        """Autocast computes in another dtype than the weights have."""
+        kind = log_probs.device.type
+        if self._dtype is None and torch.is_autocast_enabled(kind):
+            self._dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+
+    # Updates
+
+    def _before_step(self, role: Role, optimizer: Any) -> None:
+        with self._before_guard:
+            if role not in self._probed:
+                self._probed.add(role)
+                self._first_step(role, optimizer)
+            rate = optimizer.param_groups[0]["lr"]
+            self._rates[role] = rate.clone() if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
+            self._numbers.before_step(role)
+
+    def _first_step(self, role: Role, optimizer: Any) -> None:
+        """What only a live optimizer shows: the dtype of its weights, and which of them can be probed."""
+        parameters = list(parameters_of(optimizer))
+        if role == "policy" and not self._told_dtype:
+            self._told_dtype = True
+            dtype = self._dtype or _dtype_of(parameters)
+            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"compute_dtype": dtype}))
+        if not self._numbers.probe(role, parameters):
+            self._recorder.cannot("weights", f"the optimizer of the {role} holds no trainable weight")
+
+    def _after_step(self, role: Role, optimizer: Any) -> None:
+        with self._after_guard:
+            if not self._microbatches:
+                self._recorder.cannot("order", "an optimizer stepped before audit.microbatch was called")
+            rate, index = self._rates.get(role), self._updates[role]
+            self._update(role, applied=True, rate=rate if isinstance(rate, float) else None)
+            if rate is not None:
+                self._numbers.after_step(role, index, rate)
+        if self._numbers.held >= HELD:
+            self._collect()
+
+    def skipped(self, role: Role, reason: str) -> None:
+        """The loop was at its optimizer step and made none."""
+        with self._after_guard:
+            self._update(role, applied=False, reason=reason)
+
+    def _update(self, role: Role, *, applied: bool, rate: float | None = None, reason: str = "") -> None:
+        self.version += applied and role == "policy"
+        window, self._windows[role] = self._windows[role], 0
+        self._recorder.emit(
+            Update(
+                at=self._recorder.now(),
+                index=self._updates[role],
+                role=role,
+                applied=applied,
+                version=self.version,
+                microbatches=window,
+                learning_rate=rate,
+                skip_reason=reason,
+            )
+        )
+        self._updates[role] += 1
+
+    def _unnamed_step(self, name: str) -> None:
+        self._recorder.cannot(
+            "order", f"a second optimizer ({name}) steps in this process: name those of the loop (optimizer=...)"
+        )
+
+    # Numbers
+
+    @property
+    def updates(self) -> int:
+        """Updates of the policy, skipped ones included."""
+        return self._updates["policy"]
+
+    def _collect(self) -> None:
+        """Emit the numbers that have arrived, not too often."""
+        now = self._recorder.now()
+        if now - self._worked_up >= self._interval or self._numbers.held >= HELD:
+            self._worked_up = now
+            self.emit_numbers()
+
+    def emit_numbers(self, *, wait: bool = False) -> None:
+        """Emit the numbers that have arrived; all of them where waiting for the device is allowed."""
+        with self._numbers_guard:
+            measured = self._numbers.measured(self._recorder.now(), wait=wait)
+            if measured is not None:
+                self._recorder.emit(measured)
+
+
+def _by_sample(old_logprobs: Tensor, samples: int) -> Tensor | None:
+    """A copy with one row for each sample of the rollout; None where the shape does not say how."""
+    own = old_logprobs.detach().clone()
+    if own.shape[:1] == (samples,):
+        return own
+    return own.reshape(samples) if own.numel() == samples else None
+
+
+def _dtype_of(parameters: Sequence[Tensor]) -> str:
+    """In which dtype forwards with these weights compute; "tf32" where matmuls, or convolutions (by torch's default), use it."""
+    first = parameters[0]
+    if first.dtype == torch.float32 and first.is_cuda:
+        convolves = any(parameter.dim() > 2 for parameter in parameters)
+        if torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32):
+            return "tf32"
+    return str(first.dtype).removeprefix("torch.")

@@ -1,0 +1,129 @@
+"""What a reader is, and what it is given.
+
+A reader is a subclass of `Reader` with one object of it named `READER`, in the module `rlstep_hooks/systems/<name>.py` of a system
+that is only planned, or in `launch.py` in the folder of one that is observed too. It knows the settings, defaults and formulas of
+one system. It never imports that system.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from rlstep_hooks.launch.command import Command
+from rlstep_hooks.launch.rows import Rows, count_rows
+from rlstep_hooks.launch.settings import Settings
+from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.planning.reading import Conversion, Reading
+    from rlstep_hooks.planning.schedule import Schedule
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch, as a reader gets it."""
+
+    settings: Settings
+    version: str
+    """Release whose defaults and formulas are asked for."""
+    command: Command
+    folder: Path = Path()
+    """Where relative data files are looked for."""
+    rows_given: int | None = None
+    """`--rows`."""
+    world_size_given: int | None = None
+    """`--world-size`."""
+
+    def rows(self, *names: str) -> Rows:
+        """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
+        given = self.settings.is_given(*names)
+        if self.rows_given is not None:
+            return Rows(self.rows_given, "--rows")
+        if not names:
+            return Rows(None, "the launch does not say; give --rows")
+        if not given:
+            return Rows(None, f"{names[0]} is not given; give --rows")
+        setting = self.settings.given(*names)
+        assert setting is not None
+        return count_rows(self.settings.files(*names), self.folder)
+
+    def world_size(self, from_settings: int | None = None) -> int:
+        """Data-parallel processes: as the user says, else from the settings, else as the launcher starts them, else 1.
+
+        Raises:
+            LaunchError: The launcher takes their number from the machine.
+        """
+        if self.world_size_given is not None:
+            return self.world_size_given
+        if from_settings is not None:
+            return from_settings
+        processes = self.command.processes
+        if processes is None:
+            return 1
+        if processes.unknown is not None:
+            raise UnknownValueError(f"the number of processes of `{processes.launcher}`", processes.unknown)
+        if processes.count is None:
+            raise LaunchError(
+                f"`{processes.launcher}` takes the number of processes from the machine; give --world-size N",
+                processes.place,
+            )
+        return processes.count
+
+
+class Reader(ABC):
+    """One system. Subclasses set the class variables and write `read`."""
+
+    name: ClassVar[str]
+    """For `--framework`: lower case, for example "skyrl"."""
+    title: ClassVar[str]
+    """As people write it, for example "SkyRL"."""
+    version: ClassVar[str]
+    """Release or commit whose formulas were read; the default of `--version`."""
+    overrides: ClassVar[bool] = False
+    """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
+    config_settings: ClassVar[tuple[str, ...]] = ("config",)
+    """Settings that name a YAML or TOML file with further settings."""
+
+    @abstractmethod
+    def defaults(self, version: str) -> Mapping[str, Any]:
+        """What the framework does without a setting, by the setting's name (dots between parts, underscores within).
+
+        Raises:
+            LaunchError: This release is not known.
+        """
+
+    @abstractmethod
+    def read(self, request: Request) -> Reading:
+        """The Schedule that a launch means.
+
+        Raises:
+            SettingError: A setting has a value that it cannot have, or one that the plan needs is missing.
+            UnknownValueError: A setting that the plan needs cannot be known.
+            PlanError: The framework itself would end the run with an error (`rlstep_hooks.planning.refusal`).
+        """
+
+    def write(self, schedule: Schedule) -> Conversion:
+        """A launch of this framework with the same schedule.
+
+        Raises:
+            LaunchError: This framework cannot be converted to.
+        """
+        raise LaunchError(f"there is no conversion to {self.title}")
+
+
+def release_of(version: str, place: Place | None = None) -> tuple[int, ...]:
+    """A release as numbers that compare, for example "0.17.0" as (0, 17, 0).
+
+    Raises:
+        LaunchError: It is no release.
+    """
+    parts = version.lstrip("v").split("+")[0].split(".")
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError:
+        raise LaunchError(f"{version!r} is no release such as 0.17.0", place) from None

@@ -1,0 +1,198 @@
+"""StepAuditSB3Callback: attaches the audit to PPO or A2C through Stable-Baselines3's own callback interface."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+
+from rlstep_hooks.judge.report import Report
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
+from rlstep_hooks.systems.sb3.plan import make_schedule, sizes_of
+from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+    from rlstep_hooks.observe.options import OnFail
+    from rlstep_hooks.session.recorder import Listener
+
+
+class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
+    """Records a run of Stable-Baselines3's PPO or A2C, judges it against its own configuration while it trains, and reports.
+
+        audit = StepAuditSB3Callback()
+        model.learn(total_timesteps=1_000_000, callback=audit)
+        audit.report.verdict
+
+    `learn` tells callbacks of its end, but not of an exception. `with StepAuditSB3Callback() as audit:` around it ends the
+    record then too; without that, the record is unfinished, as that of a killed run.
+
+    The hooks sit on the rollout buffer, the policy and its optimizer. Nothing is put on the model itself, so that `model.save`
+    works while it trains.
+
+    Args:
+        on_fail: "warn" only reports; "stop" ends `learn` cleanly at the next rollout after an error; "raise" raises
+            `StepAuditError` out of it. Default: RLSTEP_ON_FAIL, else "warn".
+        log_dir: Folder for the record, never overwritten. None keeps everything in memory. Default: RLSTEP_DIR, else None.
+        listeners: Views that follow the run; by default plan and verdict are printed on stderr.
+
+    Raises:
+        ValueError: `on_fail` is none of the three.
+    """
+
+    def __init__(
+        self,
+        on_fail: OnFail | None = None,
+        log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
+        *,
+        listeners: tuple[Listener, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self._on_fail = on_fail_asked(on_fail)
+        self._log_dir = log_dir
+        self._listeners = listeners
+        self._audit: LoopAudit | None = None
+        self._patches = Patches()
+        self._refused = ""
+        self._rollout: RolloutBlock | None = None
+        self._began_at = 0
+        self._stops = False
+        self._minibatch: tuple[Any, Any] | None = None
+        self._log_probs: torch.Tensor | None = None
+
+    @property
+    def report(self) -> Report:
+        """The report of the latest call of `learn`; while it runs, of what was seen so far."""
+        if self._audit is not None:
+            return self._audit.report
+        reason = self._refused or "training has not begun"
+        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+
+    def __enter__(self) -> StepAuditSB3Callback:
+        """Also end the record when `learn` raises."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Whatever came out of `learn` goes on."""
+        self._end(error)
+
+    # Stable-Baselines3's events
+
+    def _on_training_start(self) -> None:
+        self._end(None)
+        self._audit, self._refused = None, _refusal(self.model)
+        if not self._refused:
+            try:
+                self._audit = self._planned()
+            except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+                self._refused = f"the audit could not begin: {describe(error)}"
+        if self._audit is None:
+            print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
+            return
+        self._audit.begin()
+        self._guard = Contained(self._audit, ("order", "refresh", "log_ratio"))
+        policy = self.model.policy
+        # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
+        self._patches.wrap(self.model.rollout_buffer, "_get_samples", self._around_get_samples)
+        # Its log-probs under the current weights.
+        self._patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
+        # A mini-batch that is trained: `train` asks for this right before the backward, and leaves earlier with target_kl.
+        self._patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
+
+    def _planned(self) -> LoopAudit:
+        sizes = sizes_of(self.model, int(self.locals["total_timesteps"]))
+        return LoopAudit(
+            make_schedule(sizes, version("stable-baselines3")),
+            optimizer=self.model.policy.optimizer,
+            on_fail=self._on_fail,
+            log_dir=self._log_dir,
+            listeners=self._listeners,
+            versions=versions_of("stable-baselines3", "gymnasium", "torch"),
+        )
+
+    def _on_rollout_start(self) -> None:
+        if self._audit is None:
+            return
+        self._stops = self._audit.should_stop
+        self._rollout, self._began_at = self._audit.rollout(), self.model.num_timesteps
+        self._rollout.__enter__()
+
+    def _on_step(self) -> bool:
+        return not self._stops
+
+    def _on_rollout_end(self) -> None:
+        if self._audit is None or self._rollout is None:
+            return
+        buffer, rollout, old = self.model.rollout_buffer, self._rollout, None
+        if self._audit.schedule.old_logprob_source != "none":
+            with self._guard:
+                # In the order of the places above: all steps of the first environment, then of the next.
+                flat = buffer.swap_and_flatten(buffer.log_probs).reshape(-1)
+                old = torch.as_tensor(flat, device=self.model.device)
+            self._audit.refresh(old)
+        rollout.samples = self.model.num_timesteps - self._began_at
+        self._rollout = None
+        rollout.__exit__(None, None, None)
+
+    def _on_training_end(self) -> None:
+        # A callback that ended training did so within a rollout.
+        self._end(None, stopped=self._rollout is not None)
+
+    def _end(self, error: BaseException | None, *, stopped: bool = False) -> None:
+        self._rollout = self._minibatch = self._log_probs = None
+        self._patches.restore()
+        if self._audit is not None:
+            self._audit.end(error, stopped=stopped)
+
+    # Hooks
+
+    def _around_get_samples(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        samples = wrapped(*args, **kwargs)
+        self._minibatch = (args[0] if args else kwargs.get("batch_inds"), samples)
+        return samples
+
+    def _around_evaluate_actions(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._guard:
+            self._log_probs = result[1].detach()
+        return result
+
+    def _around_zero_grad(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        minibatch, self._minibatch = self._minibatch, None
+        if minibatch is not None and self._audit is not None:
+            places, samples = minibatch
+            ratio = self._audit.schedule.old_logprob_source != "none"
+            self._audit.microbatch(
+                indices=places,
+                old_logprobs=samples.old_log_prob if ratio else None,
+                new_logprobs=self._log_probs if ratio else None,
+                advantages=samples.advantages,
+                targets=samples.returns,
+            )
+        return wrapped(*args, **kwargs)
+
+
+def _refusal(model: Any) -> str:
+    """Why a model cannot be audited; empty where it can."""
+    name, release = type(model).__name__, installed_release()
+    trained = next((kind for kind in (PPO, A2C) if isinstance(model, kind)), None)
+    if trained is None or type(model).train is not trained.train:
+        return f"{name} is not supported (PPO and A2C with their own `train` are)"
+    if release is None or not release.supported:
+        return (
+            f"Stable-Baselines3 {release.sb3 if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
+        )
+    return ""

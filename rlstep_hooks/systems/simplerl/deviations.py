@@ -1,0 +1,71 @@
+"""SimpleRL's known deviations, as data. Lines are those of hkust-nlp/simpleRL-reason at cf1c785, below `verl/`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.judge.deviations import Deviation
+from rlstep_hooks.systems.verl.early import VERSION
+from rlstep_hooks.systems.verl.early_deviations import (
+    ORDER,
+    critic_minibatch,
+    fact,
+    one_rollout_fewer,
+    single_pass,
+    steps_are_rollouts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.judge.deviations import Evidence
+
+
+def _samples_of_minibatch(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Samples of a mini-batch as the settings say it, and as the processes take them."""
+    gpus = settings.get("trainer.n_gpus_per_node", 8) * settings.get("trainer.nnodes", 1)
+    processes = gpus // settings.get("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1)
+    samples = settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256) * settings.get(
+        "actor_rollout_ref.rollout.n", 1
+    )
+    return samples, samples // processes * processes
+
+
+def _loses_samples(settings: Mapping[str, Any]) -> bool:
+    written, taken = _samples_of_minibatch(settings)
+    return written != taken
+
+
+def _left_out_of_minibatch(evidence: Evidence) -> bool:
+    schedule = evidence.progress.schedule
+    return schedule.samples_per_update == _samples_of_minibatch(schedule.settings)[0]
+
+
+FACTS = (
+    one_rollout_fewer("simplerl", "trainer/ppo/ray_trainer.py:966-976: `global_steps >= total_training_steps` after `+= 1`"),
+    single_pass("simplerl", "workers/actor/dp_actor.py:216-: one loop over batch.split; ppo_epochs only in megatron_actor.py:220"),
+    critic_minibatch("simplerl", "workers/fsdp_workers.py:609 against :122-123"),
+    fact(
+        _loses_samples,
+        Deviation(
+            name="simplerl-minibatch-rounded",
+            title="mini-batches lose samples that do not divide by the processes",
+            since=VERSION,
+            fixed_in=None,
+            document="a mini-batch has ppo_mini_batch_size prompts with rollout.n samples each",
+            code=(
+                "each process takes ppo_mini_batch_size * rollout.n // processes samples: the division rounds down, so "
+                "mini-batches are smaller and updates more"
+            ),
+            evidence="workers/fsdp_workers.py:122-123",
+            workaround="choose ppo_mini_batch_size x rollout.n as a multiple of the data-parallel processes",
+            codes=ORDER,
+            applies=_left_out_of_minibatch,
+        ),
+    ),
+    steps_are_rollouts("simplerl", "trainer/ppo/ray_trainer.py:806-966, README: about 100 steps of 1 024 prompts on 8K examples"),
+)  # fmt: skip
+"""All facts about SimpleRL."""
+
+DEVIATIONS: tuple[Deviation, ...] = tuple(known.deviation for known in FACTS)
+"""The same, as findings are explained by them."""

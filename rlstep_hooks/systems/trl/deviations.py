@@ -1,0 +1,184 @@
+"""TRL's known deviations, as data. Each is reproduced in a real run of a release that has it (tests/systems/trl)."""
+
+from __future__ import annotations
+
+from rlstep_hooks.judge.deviations import Deviation, Evidence
+from rlstep_hooks.record.events import EpochEnd, Update
+
+_ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS205", "RLS206", "RLS208", "RLS307"})
+
+
+def _evaluated_before(evidence: Evidence) -> bool:
+    facts = evidence.progress.started.facts
+    return (
+        evidence.progress.evaluations > 0
+        or evidence.finding.code == "RLS504"
+        or (facts.get("micro_steps_at_begin", 0) > 0 and not facts.get("trained_before", False))
+    )
+
+
+def _resumed_in_mid_cycle(evidence: Evidence) -> bool:
+    position = evidence.progress.started.facts.get("position", {})
+    return evidence.progress.resumed and position.get("cycle", 0) > 0
+
+
+def _trained_before(evidence: Evidence) -> bool:
+    facts = evidence.progress.started.facts
+    return bool(facts.get("trained_before")) and facts.get("micro_steps_at_begin", 0) > 0
+
+
+def _window_never_ends(evidence: Evidence) -> bool:
+    difference = evidence.difference
+    schedule = evidence.progress.schedule
+    return (
+        (difference is None or isinstance(difference.observed, EpochEnd | Update))
+        and bool(schedule.rows_dropped_per_epoch)
+        and bool(schedule.microbatches_per_epoch)
+        and (schedule.microbatches_per_epoch or 0) % schedule.window != 0
+    )
+
+
+def _horizon_counts_dropped_rows(evidence: Evidence) -> bool:
+    schedule = evidence.progress.schedule
+    return bool(schedule.rows_dropped_per_epoch) and (schedule.lr_horizon or 0) > (schedule.lr_ticks or 0)
+
+
+def _stale_without_refresh(evidence: Evidence) -> bool:
+    schedule = evidence.progress.schedule
+    return schedule.old_logprob_source == "detach" and schedule.lags != (0,)
+
+
+def _dapo_with_unequal_periods(evidence: Evidence) -> bool:
+    settings = evidence.progress.schedule.settings
+    spg, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
+    return settings.get("loss_type") == "dapo" and spg != accumulation
+
+
+DEVIATIONS: tuple[Deviation, ...] = (
+    Deviation(
+        name="trl-evaluation-taken-for-training",
+        title="evaluation taken for training",
+        since="0.16",
+        fixed_in="0.18",
+        document="evaluation generates its own completions and leaves training as it is",
+        code=(
+            "TRL 0.16 and 0.17 tell evaluation from training by control.should_evaluate, which is set only by eval_strategy: an "
+            "evaluation by eval_on_start, trainer.evaluate() or a callback moves the training counter, reuses training "
+            "completions, and leaves its own in the training buffer"
+        ),
+        evidence="grpo_trainer.py 0.16.1 and 0.17.0 _prepare_inputs; measured: `l GorlSllSl` after eval_on_start in 0.17.0",
+        workaround="evaluate only through eval_strategy, or use TRL 0.18 or later",
+        codes=_ORDER | {"RLS207", "RLS304", "RLS502", "RLS503", "RLS504"},
+        applies=_evaluated_before,
+    ),
+    Deviation(
+        name="trl-resume-phase",
+        title="the generation cycle starts anew on resume",
+        since="0.17",
+        fixed_in=None,
+        document="training goes on where the checkpoint was made: the interrupted rollout gets the passes that are left",
+        code=(
+            "neither the micro-step counter nor the sample buffer is in the checkpoint: TRL starts a whole new cycle, so the "
+            "prompts of the interrupted rollout are trained more often than planned and every later rollout comes at another update"
+        ),
+        evidence="grpo_trainer.py __init__ `self._step = 0`, nothing restores it; measured: resume at 3 with num_iterations 2 "
+        "generates at updates 3, 5, 7 (0.17.0, 0.24.0, 1.16.0)",
+        workaround=(
+            "save at multiples of steps_per_generation * num_iterations / gradient_accumulation_steps updates (save_steps), and "
+            "resume from such a checkpoint"
+        ),
+        codes=_ORDER | {"RLS502"},
+        applies=_resumed_in_mid_cycle,
+    ),
+    Deviation(
+        name="trl-resume-raises",
+        title="resume in mid-cycle raises",
+        since="0.16",
+        fixed_in="0.17",
+        document="training goes on where the checkpoint was made",
+        code=(
+            "TRL 0.16 generates only when global_step is a multiple of num_iterations; after a resume in between, its sample buffer "
+            "is empty and training stops with \"TypeError: 'NoneType' object is not subscriptable\""
+        ),
+        evidence="grpo_trainer.py 0.16.1 _prepare_inputs; measured: resume at 3 with num_iterations 2 raises, at 4 works",
+        workaround="save at multiples of num_iterations updates (save_steps), and resume from such a checkpoint",
+        codes=frozenset({"RLS701"}),
+        applies=_resumed_in_mid_cycle,
+    ),
+    Deviation(
+        name="trl-second-training-call",
+        title="a second training call goes on with the old counter",
+        since="0.16",
+        fixed_in=None,
+        document="trainer.train() starts a training run of its own",
+        code=(
+            "the micro-step counter and the sample buffer stay on the trainer: a second call after a run that ended in mid-cycle "
+            "first trains on samples of the first run"
+        ),
+        evidence="grpo_trainer.py __init__ is the only place that sets `_step = 0`",
+        workaround="build a new trainer for the second run, or end the first at a multiple of the generation cycle",
+        codes=_ORDER | {"RLS502"},
+        applies=_trained_before,
+    ),
+    Deviation(
+        name="trl-stale-without-old-log-probs",
+        title="stale rollouts without old log-probs",
+        since="0.18",
+        fixed_in="0.20",
+        document="old log-probs are computed whenever samples can be older than the weights",
+        code=(
+            "TRL 0.18 and 0.19 compute them only for num_iterations > 1 or steps_per_generation > gradient_accumulation_steps; where "
+            "steps_per_generation does not divide the accumulation, updates fall inside a rollout and its later micro-batches are "
+            "trained as if they were fresh"
+        ),
+        evidence="grpo_trainer.py 0.18.2 and 0.19.1; measured with GA=4, spg=3; fixed by TRL PR #3493's condition in 0.20",
+        workaround="choose steps_per_generation as a divisor of gradient_accumulation_steps, or use TRL 0.20 or later",
+        codes=frozenset({"RLS304"}),
+        applies=_stale_without_refresh,
+    ),
+    Deviation(
+        name="trl-gradients-left-over",
+        title="gradients left over from a window that never ends",
+        since="0.18",
+        fixed_in="0.20",
+        document="the last window of a data epoch ends in an update with fewer micro-batches",
+        code=(
+            "the sampler's length counts rows that it drops, so the trainer waits for micro-batches that never come; the gradients "
+            "stay and flow into the first update of the next epoch"
+        ),
+        evidence="RepeatSampler.__len__ 0.18.2 and 0.19.1; measured: 22 of 24 updates, |grad| 2.086 left (0.19.1)",
+        workaround="choose rows that fill whole rollouts (no dropped rows), or use TRL 0.20 or later",
+        codes=frozenset({"RLS204", "RLS205", "RLS206", "RLS208", "RLS209"}),
+        applies=_window_never_ends,
+    ),
+    Deviation(
+        name="trl-horizon-counts-dropped-rows",
+        title="max_steps counts rows that are dropped",
+        since="0.16",
+        fixed_in="0.20",
+        document="max_steps, and with it the learning-rate schedule, is the number of updates that the rows give",
+        code=(
+            "the sampler's length counts rows that it drops: max_steps is too large, training ends before it, and the learning rate "
+            "never reaches its end"
+        ),
+        evidence="RepeatRandomSampler / RepeatSampler.__len__ 0.16.1 to 0.19.1; measured: 36 of 37 updates with 37 rows",
+        workaround="choose rows that fill whole rollouts, set max_steps yourself, or use TRL 0.20 or later",
+        codes=frozenset({"RLS206", "RLS601"}),
+        applies=_horizon_counts_dropped_rows,
+    ),
+    Deviation(
+        name="trl-dapo-divisor",
+        title="the dapo loss is divided by the generation batch instead of the accumulation window",
+        since="0.22",
+        fixed_in="1.9.1",
+        document="dapo divides by the tokens of the accumulation window",
+        code=(
+            "the divisor is the tokens of the whole generation batch, so loss and gradients are off by "
+            "gradient_accumulation_steps / steps_per_generation"
+        ),
+        evidence="grpo_trainer.py 0.22.2 to 1.9.0 _compute_loss; TRL PR #6024; measured: divisor 128 instead of 64 with GA=2, spg=4",
+        workaround="leave steps_per_generation equal to gradient_accumulation_steps, or use TRL 1.9.1 or later",
+        codes=frozenset({"RLS801"}),
+        applies=_dapo_with_unequal_periods,
+    ),
+)

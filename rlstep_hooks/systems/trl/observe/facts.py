@@ -1,0 +1,81 @@
+"""What is read from a live trainer once, when training begins: facts that explain a finding."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from rlstep_hooks.observe.versions import versions_of
+
+
+def live_facts(trainer: Any) -> dict[str, Any]:
+    """Facts of a GRPOTrainer or RLOOTrainer: those of any trainer, and TRL's own counters."""
+    return trainer_facts(trainer) | {
+        "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
+        "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
+        and any(slot is not None for slot in trainer._buffered_inputs),
+        "max_steps": int(trainer.state.max_steps),
+    }
+
+
+def trainer_facts(trainer: Any) -> dict[str, Any]:
+    """Precision, dropout and scheduler."""
+    scheduler = trainer.lr_scheduler
+    horizon = scheduler_keyword(scheduler, "num_training_steps")
+    facts: dict[str, Any] = {
+        "trainer": type(trainer).__name__,
+        "compute_dtype": compute_dtype(trainer),
+        "dropout_modules": active_dropout(trainer.model),
+        "lr_scheduler": str(getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)),
+    }
+    if horizon is not None:
+        facts["lr_horizon"] = horizon
+    warmup = scheduler_keyword(scheduler, "num_warmup_steps")
+    if warmup is not None:
+        facts["lr_warmup"] = warmup
+    if facts["lr_scheduler"] in ("constant", "constant_with_warmup"):
+        facts["lr_constant"] = True
+    return facts
+
+
+def scheduler_keyword(scheduler: Any, name: str) -> int | None:
+    """A number of ticks that a scheduler of transformers was built with: its lambda keeps it; None where it keeps none."""
+    for function in getattr(scheduler, "lr_lambdas", ()):
+        value = getattr(function, "keywords", {}).get(name)
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def compute_dtype(trainer: Any) -> str:
+    """The dtype in which forwards compute: autocast's if on, else that of the weights; "tf32" where matmuls use it.
+
+    Autocast is read from the accelerator, which takes it from the environment too, and not from `bf16` and `fp16` alone.
+    """
+    import torch
+
+    autocast = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}.get(str(trainer.accelerator.mixed_precision))
+    if autocast is not None:
+        return autocast
+    dtype = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
+    if dtype == "float32" and trainer.args.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return dtype
+
+
+def active_dropout(model: Any) -> int:
+    """Modules that drop something in training mode: dropout layers, and attention with a dropout probability."""
+    import torch
+
+    count = 0
+    for module in model.modules():
+        layer = isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0
+        attention = getattr(module, "attention_dropout", 0.0)
+        count += layer or (isinstance(attention, float) and attention > 0)
+    return count
+
+
+@cache
+def package_versions() -> dict[str, str]:
+    """Releases of the packages involved."""
+    return versions_of("trl", "transformers", "accelerate", "torch", "vllm", "peft", "deepspeed")

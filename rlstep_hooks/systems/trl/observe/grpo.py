@@ -1,0 +1,61 @@
+"""GRPOTrainer and RLOOTrainer: how they are planned, where they start, and who observes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.systems.trl.observe.facts import live_facts
+from rlstep_hooks.systems.trl.observe.resume import resume_position
+from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
+from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
+from rlstep_hooks.systems.trl.plan import CYCLE_SETTINGS, plan_trainer
+from rlstep_hooks.systems.trl.releases import installed_release
+
+if TYPE_CHECKING:
+    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.releases import Release
+
+
+class GrpoSubject(Subject):
+    """A trainer that generates within transformers' own loop."""
+
+    settings = CYCLE_SETTINGS
+    stops = True
+
+    def refusal(self, release: Release) -> str:
+        """Outside 0.16 to 1.16."""
+        return "" if release.supported else f"TRL {release.trl} is not supported (0.16 to 1.16 are)"
+
+    def start(self, trainer: Any, release: Release) -> Start:
+        """The plan, and the place in it where a resumed run goes on."""
+        schedule = plan_trainer(trainer)
+        updates = int(trainer.state.global_step)
+        position = resume_position(
+            schedule,
+            updates=updates,
+            updates_per_epoch=_updates_per_epoch(trainer, schedule.window),
+            skips_data=not trainer.args.ignore_data_skip,
+        )
+        facts = live_facts(trainer) | {"position": msgspec.structs.asdict(position)}
+        return Start(schedule=schedule, position=position, updates=updates, facts=facts)
+
+    def observer(
+        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+    ) -> Observer:
+        """Hooks on the trainer's methods."""
+        epoch = start.facts["position"]["epoch"]
+        return TrlObserver(trainer, start.schedule, release, recorder, epochs=epoch, interval=interval)
+
+
+def _updates_per_epoch(trainer: Any, accumulation: int) -> int:
+    """Updates of one pass as transformers counts them, from the live loader's length; the whole run for a stream."""
+    loader = trainer.callback_handler.train_dataloader
+    try:
+        length = len(loader)
+    except TypeError:
+        return max(int(trainer.state.max_steps), 1)
+    release = installed_release()
+    down = release is not None and release.updates_rounded_down
+    return max(length // accumulation if down else -(-length // accumulation), 1)

@@ -1,0 +1,107 @@
+"""Which samples a slice of TRL's buffer holds, and which weights sampled them: by identities that travel with the samples."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.record.events import SampleRows
+from rlstep_hooks.systems.trl.observe.measure import ROWS, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PLACES = 1 << 32
+"""A sample's identity is its rollout times this, plus its place in the rollout."""
+_REMEMBERED_ROLLOUTS = 4096
+_REMEMBERED_SLICES = 256
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of one slice of the buffer, which each pass trains again."""
+
+    rows: Tensor | None
+    """Their identities, as TRL hands them on."""
+    written: int
+    """Writes to `rows` that torch had counted."""
+    samples: tuple[SampleRows, ...] | None
+    """None where they cannot be identified."""
+    rollout: int
+    """Of the first one; -1 where it is not known."""
+    sampled: int | None
+    """Oldest version that sampled them."""
+    refreshed: int | None
+    """Oldest version that computed their old log-probs when they were sampled."""
+
+
+_UNKNOWN = Trained(rows=None, written=-1, samples=None, rollout=-1, sampled=None, refreshed=None)
+
+
+class SampleIdentities:
+    """Remembers the versions behind the latest rollouts, and recognises their samples in micro-batches."""
+
+    def __init__(self) -> None:
+        self._sampled: OrderedDict[int, int] = OrderedDict()
+        self._refreshed: OrderedDict[int, int] = OrderedDict()
+        self._known: dict[int, Trained] = {}
+
+    def sampled(self, rollout: int, version: int) -> None:
+        """The policy of this version sampled a rollout."""
+        _remember(self._sampled, rollout, version)
+
+    def refreshed(self, rollout: int, version: int) -> None:
+        """The policy of this version gave a rollout its old log-probs."""
+        _remember(self._refreshed, rollout, version)
+
+    def trained(self, inputs: dict[str, Any]) -> Trained:
+        """Which samples a micro-batch holds, and of which rollouts.
+
+        Args:
+            inputs: What its loss got.
+        """
+        rows = inputs.get(ROWS)
+        if rows is None:
+            return _UNKNOWN
+        written, known = version_of(rows), self._known.get(id(rows))
+        if known is not None and known.rows is rows and known.written == written >= 0:  # trained in an earlier pass
+            return known
+        by_rollout: dict[int, list[int]] = {}
+        for identity in rows.tolist():
+            rollout, place = divmod(identity, _PLACES)
+            if rollout in by_rollout:
+                by_rollout[rollout].append(place)
+            else:
+                by_rollout[rollout] = [place]
+        found = Trained(
+            rows=rows,
+            written=written,
+            samples=tuple([SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()]),
+            rollout=next(iter(by_rollout), -1),
+            sampled=_oldest(self._sampled, by_rollout),
+            refreshed=_oldest(self._refreshed, by_rollout),
+        )
+        if len(self._known) >= _REMEMBERED_SLICES:
+            self._known.clear()
+        self._known[id(rows)] = found
+        return found
+
+
+def identities(rollout: int, samples: int) -> Tensor:
+    """(samples,) int64: the identity of each sample of a rollout."""
+    first = rollout * _PLACES
+    return torch.arange(first, first + samples)
+
+
+def _oldest(table: OrderedDict[int, int], rollouts: Iterable[int]) -> int | None:
+    """The lowest version among these rollouts."""
+    return min([table[rollout] for rollout in rollouts if rollout in table], default=None)
+
+
+def _remember(table: OrderedDict[int, int], rollout: int, version: int) -> None:
+    table[rollout] = version
+    if len(table) > _REMEMBERED_ROLLOUTS:
+        table.popitem(last=False)

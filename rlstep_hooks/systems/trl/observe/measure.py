@@ -1,0 +1,243 @@
+"""Numbers of micro-batches: log ratios, clipped tokens, checksums, the loss against its formula.
+
+At each loss only references are taken, and a copy of what others may overwrite; everything is computed later, for all
+micro-batches of one shape at once. Shapes: N micro-batches, B samples, T completion tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.record.events import MicroBatchValues
+from rlstep_hooks.systems.trl.observe.loss import LossTerms, clipped_tokens, compare_losses
+
+if TYPE_CHECKING:
+    from rlstep_hooks.systems.trl.observe.loss import LossSettings
+
+ROWS = "rlstep_rows"
+"""Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
+CHECKS = "rlstep_checks"
+"""Key added to a rollout's tensors: for each sample, the checksum of its completion tokens (B,), or of those and of its old
+log-probs (B, 2)."""
+
+_FACTOR = 6364136223846793005
+"""Knuth's multiplier of a linear congruential generator modulo 2**64."""
+
+HELD_ELEMENTS = 1 << 20
+"""Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
+
+Scope = Literal["token", "sequence"]
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """What one loss leaves until it is worked up."""
+
+    index: int
+    new: Tensor
+    """(B, T), log-probs of the loss."""
+    old: Tensor | None
+    """(B, T) or (B,), a copy of the old log-probs; None where the current ones take their place."""
+    mask: Tensor
+    tokens: Tensor
+    checks: Tensor | None
+    advantages: Tensor
+    loss: LossTerms | None
+    versions: tuple[int, ...]
+
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for micro-batches that are worked up together."""
+        old = None if self.old is None else (self.old.shape, self.old.dtype)
+        checks = None if self.checks is None else self.checks.shape
+        loss = None if self.loss is None else self.loss.kind()
+        return self.new.shape, self.new.dtype, self.mask.shape, self.advantages.shape, old, checks, loss
+
+    def written_to(self) -> bool:
+        """Whether somebody wrote to a tensor after the loss had used it."""
+        return self.versions != _versions(self.new, self.mask, self.tokens, self.advantages, self.loss)
+
+
+class MicroBatchSource(msgspec.Struct, frozen=True):
+    """What a vector of `MicroBatchMeter` means: `columns` one after the other, each with a number for each micro-batch."""
+
+    indices: tuple[int, ...]
+    columns: tuple[str, ...]
+    scope: Scope
+
+    def values(self, numbers: list[float]) -> list[MicroBatchValues]:
+        """The vector's numbers, micro-batch by micro-batch."""
+        count = len(self.indices)
+        return [
+            self._values(index, dict(zip(self.columns, numbers[place::count], strict=True)))
+            for place, index in enumerate(self.indices)
+        ]
+
+    def _values(self, index: int, of: dict[str, float]) -> MicroBatchValues:
+        tokens = max(of["tokens"], 1.0)
+        ratio_is_one = "largest" not in of  # the current log-probs in the place of old ones
+        clipped = 0.0 if ratio_is_one else of.get("clipped")
+        return MicroBatchValues(
+            index=index,
+            tokens=int(of["tokens"]),
+            max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
+            mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
+            clipped=None if clipped is None else finite(clipped / tokens),
+            scope=self.scope,
+            old_intact=of["old_differ"] == 0 if "old_differ" in of else None,
+            tokens_intact=of["tokens_differ"] == 0 if "tokens_differ" in of else None,
+            loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
+        )
+
+
+class MicroBatchMeter:
+    """Measures the micro-batches of one trainer.
+
+    Args:
+        settings: Of the loss; None where it has no clip of the covered form.
+    """
+
+    def __init__(self, settings: LossSettings | None) -> None:
+        self._settings = settings
+        self._positions: Tensor | None = None
+        self._held: list[_Held] = []
+        self._elements = 0
+        self._waits = True
+        """Whether work may wait. Not once somebody was seen to write to what a loss had used."""
+        self._done: list[tuple[MicroBatchSource, Tensor]] = []
+
+    def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None) -> None:
+        """Add identities and checksums to the tensors of a rollout."""
+        output[ROWS] = rows
+        checks = self._token_checksum(output["completion_ids"])
+        if old is not None:
+            checks = torch.stack([checks, bit_checksum(old, per_token=old.dim() == 2)], -1)
+        output[CHECKS] = checks
+
+    def hold(self, index: int, inputs: dict[str, Any], new: Tensor, old: Tensor | None, loss: LossTerms | None) -> None:
+        """Keep what a loss was computed from.
+
+        Args:
+            index: The micro-batch.
+            inputs: What the loss got.
+            new: (B, T), log-probs of the loss, detached.
+            old: (B, T) or (B,), old log-probs; None where the loss takes the current ones.
+            loss: For the comparison with the documented formula; None for no comparison.
+        """
+        if self._waits and self._held and self._held[-1].written_to():
+            self._waits = False
+        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"]
+        checks = inputs.get(CHECKS)
+        if checks is not None and checks.shape[0] != tokens.shape[0]:
+            checks = None
+        own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
+        versions = _versions(new, mask, tokens, advantages, loss)
+        self._held.append(_Held(index, new, own, mask, tokens, checks, advantages, loss, versions))
+        self._elements += new.numel()
+        if self._elements > HELD_ELEMENTS or not self._waits:
+            self._work_up()
+
+    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+        """The numbers of all micro-batches since the last call, as vectors of float32."""
+        self._work_up()
+        done, self._done = self._done, []
+        return done
+
+    def _work_up(self) -> None:
+        groups: dict[tuple[Any, ...], list[_Held]] = {}
+        for held in self._held:
+            if held.written_to():
+                self._waits = False  # what its loss used is gone, so nothing is said of it; later ones do not wait
+            else:
+                groups.setdefault(held.kind(), []).append(held)
+        self._held, self._elements = [], 0
+        for group in groups.values():
+            columns = self._columns(group)
+            scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
+            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope)
+            self._done.append((source, torch.cat(list(columns.values()))))
+
+    def _columns(self, group: list[_Held]) -> dict[str, Tensor]:
+        """The numbers of micro-batches of one kind: each column (N,) float32."""
+        new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
+        advantages = torch.stack([as_column(held.advantages) for held in group])
+        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32)}
+        copies = [held.old for held in group if held.old is not None]
+        old = torch.stack(copies) if copies else None
+        log_ratio: Tensor | None = None
+        if old is not None:
+            per_token = old.dim() == 3
+            log_ratio = (new - old) * mask if per_token else (new * mask).sum(2) - old
+            size = log_ratio.float().abs().flatten(1)
+            columns |= {"largest": size.amax(1), "sum": size.sum(1)}
+            if per_token and self._settings is not None:
+                columns["clipped"] = clipped_tokens(log_ratio.float(), advantages, self._settings)
+        checks = [held.checks for held in group if held.checks is not None]
+        if checks:
+            columns |= self._differences(torch.stack(checks), torch.stack([held.tokens for held in group]), old)
+        losses = [held.loss for held in group if held.loss is not None]
+        if losses and self._settings is not None:
+            compared = compare_losses(
+                losses, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages, settings=self._settings
+            )
+            columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
+        return columns
+
+    def _differences(self, checks: Tensor, tokens: Tensor, old: Tensor | None) -> dict[str, Tensor]:
+        """How many samples differ from their checksums, (N, B) or (N, B, 2)."""
+        checks_of_tokens = checks if checks.dim() == 2 else checks[..., 0]
+        differ = {"tokens_differ": self._token_checksum(tokens) != checks_of_tokens}
+        if old is not None and checks.dim() == 3:
+            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 1]
+        return {name: differing.sum(1).float() for name, differing in differ.items()}
+
+    def _token_checksum(self, completion_ids: Tensor) -> Tensor:
+        """(..., T) token ids -> (...) int64 that changes with any token and with their order."""
+        width, known = completion_ids.shape[-1], self._positions
+        if known is None or known.shape[0] < width or known.device != completion_ids.device:
+            # A factor of its own for each place, all bits mixed: with plain multiples, small changes could cancel.
+            known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * _FACTOR
+            known = (known ^ (known >> 32)) * _FACTOR | 1
+            self._positions = known
+        return (completion_ids * known[:width]).sum(-1)
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often torch saw in-place writes to a tensor; -1 where it does not count. Asking costs no work on the device."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # made in inference mode
+        return -1
+
+
+def _versions(new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None) -> tuple[int, ...]:
+    versions = version_of(new), version_of(mask), version_of(tokens), version_of(advantages)
+    if loss is None:
+        return versions
+    return *versions, version_of(loss.value), 0 if loss.reference is None else version_of(loss.reference)
+
+
+def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
+    """The loss over the documented one; None where its terms cancel to less than a hundredth of their sizes."""
+    return finite(loss / expected) if largest > 0 and abs(expected) > 0.01 * largest else None
+
+
+def bit_checksum(values: Tensor, *, per_token: bool) -> Tensor:
+    """The bit patterns of floating point numbers as int64; (..., T) is summed to (...), exact in any order of summation."""
+    bits = values.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+    return bits.sum(-1, dtype=torch.int64) if per_token else bits.to(torch.int64)
+
+
+def token_mask(inputs: dict[str, Any]) -> Tensor:
+    """(B, T): 1 on tokens that the loss counts. Tool tokens are masked out where there are tools."""
+    mask: Tensor = inputs["completion_mask"]
+    tool_mask = inputs.get("tool_mask")
+    return mask if tool_mask is None else mask * tool_mask
+
+
+def as_column(advantages: Tensor) -> Tensor:
+    """Advantages of shape (B,) as (B, 1); those of a subclass may have one for each token and stay (B, T)."""
+    return advantages.unsqueeze(1) if advantages.dim() == 1 else advantages

@@ -1,0 +1,113 @@
+"""What StepAuditCallback needs to know of a trainer: whether it can be audited, where it starts, and who observes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from rlstep_hooks.judge.timeline import Position
+from rlstep_hooks.planning.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.releases import Release
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known when training begins."""
+
+    schedule: Schedule
+    position: Position
+    updates: int
+    """Updates already made (a resumed run)."""
+    facts: dict[str, Any]
+
+
+class Observer(ABC):
+    """Turns one trainer's calls into events, from the start of training to its end.
+
+    Events of transformers that a trainer does not send never arrive; an observer that needs none of them overrides none.
+    """
+
+    def __init__(self) -> None:
+        self.on_raise: Callable[[BaseException], None] | None = None
+        """Told of an exception out of training, where nobody else sees it."""
+        self.microbatches_in_epoch = 0
+
+    @property
+    @abstractmethod
+    def updates_made(self) -> int:
+        """Updates of the whole run, as the framework counts them."""
+
+    @abstractmethod
+    def attach(self, optimizer: Any) -> None:
+        """Place all hooks."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Take all hooks off. Every attribute is then the object it was before."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Fetch what is still on the device; training is over, so waiting is allowed."""
+
+    def logged(self, logs: dict[str, Any]) -> None:  # noqa: B027 - not every observer looks
+        """The trainer logged."""
+
+    def evaluated(self) -> None:  # noqa: B027 - not every trainer sends it
+        """An evaluation ended."""
+
+    def epoch_ended(self, *, stopping: bool, run_over: bool) -> None:  # noqa: B027 - not every trainer sends it
+        """A pass of the loader ended."""
+
+    def step_expected(self) -> None:  # noqa: B027 - not every trainer sends it
+        """The loop is about to step."""
+
+    def step_passed(self) -> None:  # noqa: B027 - not every trainer sends it
+        """The loop has been at its optimizer step."""
+
+
+class Subject(ABC):
+    """One kind of trainer."""
+
+    settings: ClassVar[tuple[str, ...]]
+    """Settings that are compared between the construction of the trainer and the start of training."""
+    stops: ClassVar[bool]
+    """Whether the trainer ends training cleanly when a callback asks it to."""
+
+    @abstractmethod
+    def refusal(self, release: Release) -> str:
+        """Why this kind of trainer is not audited in a release; empty where it is."""
+
+    @abstractmethod
+    def start(self, trainer: Any, release: Release) -> Start:
+        """Read a trainer whose training begins.
+
+        Raises:
+            PlanError: The trainer fails on its sizes.
+        """
+
+    @abstractmethod
+    def observer(
+        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+    ) -> Observer:
+        """Who observes it."""
+
+
+def subject_of(trainer: Any) -> Subject | None:
+    """What kind of trainer this is; None for one that is not known."""
+    from rlstep_hooks.systems.trl.observe import grpo
+    from rlstep_hooks.systems.trl.plan import is_config
+    from rlstep_hooks.systems.trl_ppo import plan as ppo
+
+    if is_config(trainer.args) and hasattr(trainer, "_generate_and_score_completions"):
+        return grpo.GrpoSubject()
+    if ppo.is_trainer(trainer):
+        from rlstep_hooks.systems.trl_ppo.observe.subject import PpoSubject
+
+        return PpoSubject()
+    return None

@@ -1,0 +1,137 @@
+"""Optimizer steps of one live trainer: gives Update, and reads a probe of the weights around each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.weight_probe import WeightProbe
+from rlstep_hooks.record.events import Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlstep_hooks.session.recorder import Recorder
+
+
+class UpdateObserver:
+    """Sees real steps only, through torch's own optimizer hooks: not those that a gradient scaler skips, nor accelerate's wrapper.
+
+    Counts the micro-batches between steps as it is told of them. Holds in the releases that `observe` names.
+    """
+
+    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+        self._trainer = trainer
+        self._recorder = recorder
+        self.active = False
+        self.version = int(trainer.state.global_step)
+        """Updates applied to the policy so far."""
+        self._windows = self.version
+        self._microbatches = 0
+        self._handles: list[Any] = []
+        self._own_scaler = getattr(trainer.accelerator, "scaler", None)
+        self._stepped = False
+        self._loop_steps = False
+        self._rate: float | Tensor | None = None
+        self._tick: int | None = None
+        self.probe: WeightProbe | None = None
+        """None where no weight can be probed."""
+        self._before_guard = Contained(recorder, ("weights", "learning_rate"))
+        self._after_guard = Contained(recorder, ("order", "weights"))
+        self._loop_guard = Contained(recorder, ("order",))
+
+    def attach(self, optimizer: Any) -> None:
+        """Place the hooks on the torch optimizer inside the trainer's."""
+        self.active = True
+        if getattr(self._trainer, "is_deepspeed_enabled", False):
+            self._cannot("DeepSpeed makes the optimizer step inside its own engine")
+            return
+        inner = optimizer
+        while hasattr(inner, "optimizer"):
+            inner = inner.optimizer
+        if not hasattr(inner, "register_step_post_hook"):
+            self._cannot(f"{type(inner).__name__} is no torch optimizer with step hooks")
+            return
+        self._handles.append(inner.register_step_pre_hook(self._before_step))
+        self._handles.append(inner.register_step_post_hook(self._after_step))
+        probe = WeightProbe(self._trainer.model.parameters())
+        if probe.size:
+            self.probe = probe
+        else:
+            self._recorder.cannot("weights", "no trainable weight is held whole on this process")
+
+    def _cannot(self, why: str) -> None:
+        for topic in ("order", "weights", "learning_rate"):
+            self._recorder.cannot(topic, why)
+
+    def detach(self) -> None:
+        """Take the hooks off."""
+        self.active = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @property
+    def follows_microbatch(self) -> bool:
+        """Whether the loop steps right after the micro-batch it is at (accelerate's own flag, which transformers sets)."""
+        return bool(self._handles) and bool(self._trainer.accelerator.sync_gradients)
+
+    def trained_microbatch(self) -> None:
+        """One more micro-batch accumulates."""
+        self._microbatches += 1
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.active:
+            return
+        with self._before_guard:
+            rate = optimizer.param_groups[0]["lr"]
+            self._rate = rate if isinstance(rate, float) else _own(rate)
+            self._tick = getattr(self._trainer.lr_scheduler, "last_epoch", None)
+            if self.probe is not None:
+                self.probe.before_step()
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.active:
+            return
+        with self._after_guard:
+            self._stepped = True
+            self.version += 1
+            index = self._windows
+            self._emit_update(applied=True, by_loop=self._loop_steps)
+            if self.probe is not None and self._rate is not None:
+                self.probe.after_step(index, self._rate)
+
+    def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
+        self._recorder.emit(
+            Update(
+                at=self._recorder.now(),
+                index=self._windows,
+                applied=applied,
+                by_loop=by_loop,
+                version=self.version,
+                microbatches=self._microbatches,
+                learning_rate=self._rate if isinstance(self._rate, float) else None,
+                lr_tick=self._tick if isinstance(self._tick, int) else None,
+                skip_reason=skip_reason,
+            )
+        )
+        self._windows += 1
+        self._microbatches = 0
+
+    def step_expected(self) -> None:
+        """The loop is about to step."""
+        self._stepped, self._loop_steps = False, True
+
+    def step_passed(self) -> None:
+        """The loop has been at its optimizer step; it also comes here when none was made."""
+        self._loop_steps = False
+        with self._loop_guard:
+            if self.active and not self._stepped and self._handles:
+                scaler = self._own_scaler is not None and bool(self._trainer.accelerator.optimizer_step_was_skipped)
+                self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
+
+
+def _own(rate: Any) -> float | Tensor:
+    """A rate that is no plain number. One held on a device stays there, since reading it would wait for the device; it is
+    copied, since the scheduler writes to it."""
+    return rate.clone() if hasattr(rate, "is_cuda") and rate.is_cuda else float(rate)

@@ -1,0 +1,132 @@
+"""Log ratios of a PPOTrainer's micro-batches, from what its models return. Nothing is held back and nothing waits for the device.
+
+Shapes: N samples of a rollout, B of a micro-batch, L tokens of prompt and response, T of the response.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COLUMNS = ("tokens", "largest", "sum", "tokens_differ")
+"""Real tokens, the largest and the sum of their |log ratio|, and samples that are not of the rollout."""
+
+_BASE = 6364136223846793005
+"""An odd number whose powers modulo 2**64 have a long period (Knuth's multiplier)."""
+
+
+class RatioMeter:
+    """Compares the log-probs of training forwards with those of generation, sample by sample.
+
+    Both are worked out as the trainer does: logits over the temperature, tokens after the stop token or from the first pad
+    token on left out (trl 0.16.1 to 0.24.0 ppo_trainer.py `train`, utils.py `selective_log_softmax`, `truncate_response`).
+    Samples are found by a checksum of their tokens, since the loop shuffles them where nobody sees it.
+
+    Args:
+        temperature: Of the configuration; the trainer adds 1e-7.
+        pad_token: Id of the pad token.
+        stop_token: Id of the token that ends a response; None where none does.
+    """
+
+    def __init__(self, temperature: float, pad_token: int, stop_token: int | None) -> None:
+        self._temperature = temperature + 1e-7
+        self._pad = pad_token
+        self._stop = stop_token
+        self._chunks: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._rollout: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self._ratios: list[Tensor] = []
+        self._done: list[tuple[MicroBatchSource, Tensor]] = []
+
+    def begin(self) -> None:
+        """Forget the samples of the rollout before."""
+        self._chunks, self._rollout, self._ratios = [], None, []
+
+    def generated(self, queries: Tensor, mask: Tensor, sequences: Tensor, scores: tuple[Tensor, ...]) -> None:
+        """Keep the log-probs of generated samples.
+
+        Args:
+            queries: (B, L - T), prompts as the policy got them.
+            mask: (B, L - T), which of their tokens are real.
+            sequences: (B, L), prompts and responses.
+            scores: T tensors (B, vocabulary): logits that the tokens were sampled from, temperature included.
+        """
+        responses = sequences[:, queries.shape[1] :]
+        columns = [
+            score.float().gather(1, tokens.unsqueeze(1)).squeeze(1) - score.float().logsumexp(1)
+            for score, tokens in zip(scores, responses.unbind(1), strict=True)
+        ]
+        real = torch.cat([mask.bool(), responses != self._pad], 1)
+        keys = _keys(torch.cat([queries, responses], 1), real)
+        self._chunks.append((keys, responses, torch.stack(columns, 1)))
+
+    def trained(self, index: int, ids: Tensor, mask: Tensor, logits: Tensor) -> None:
+        """Measure one micro-batch.
+
+        Args:
+            index: The micro-batch.
+            ids: (B, L), its tokens.
+            mask: (B, L), which of them are real.
+            logits: (B, L, vocabulary), before the temperature.
+        """
+        if self._rollout is None:
+            self._rollout = self._joined()
+        keys, responses, old, valid = self._rollout
+        same = _keys(ids, mask.bool()).unsqueeze(1) == keys
+        found, place = same.any(1), same.to(torch.uint8).argmax(1)
+        tokens = responses[place]
+        new = torch.stack(
+            [
+                self._log_probs(row, chosen)
+                for row, chosen in zip(logits[:, -tokens.shape[1] - 1 : -1], tokens, strict=True)
+            ]
+        )
+        counts = valid[place] & found.unsqueeze(1)
+        log_ratio = (new - old[place]) * counts
+        self._ratios.append(log_ratio.exp().mean())  # masked tokens count as 1, as in the trainer's own mean
+        size = log_ratio.abs()
+        columns = [counts.sum(), size.max(), size.sum(), (~found).sum()]
+        source = MicroBatchSource((index,), COLUMNS, "token")
+        self._done.append((source, torch.stack([column.float() for column in columns])))
+
+    def _log_probs(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """(T, vocabulary), (T,) -> (T,)."""
+        scaled = (logits / self._temperature).float()
+        return scaled.gather(1, tokens.unsqueeze(1)).squeeze(1) - scaled.logsumexp(1)
+
+    def _joined(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Keys (N,), responses, their log-probs, and which tokens count (N, T)."""
+        width = max(responses.shape[1] for _, responses, _ in self._chunks)
+        keys = torch.cat([keys for keys, _, _ in self._chunks])
+        responses = torch.cat([_padded(tokens, width, self._pad) for _, tokens, _ in self._chunks])
+        old = torch.cat([_padded(log_probs, width, 0.0) for _, _, log_probs in self._chunks])
+        over = (responses == self._pad).cumsum(1)
+        if self._stop is not None:
+            stopped = (responses == self._stop).long()
+            over = over + stopped.cumsum(1) - stopped  # the stop token itself still counts
+        self._chunks = []
+        return keys, responses, old, over == 0
+
+    def mean_ratio(self) -> Tensor | None:
+        """The mean ratio of this rollout's micro-batches so far, shape (1,); None where none was measured."""
+        return torch.stack(self._ratios).mean().reshape(1) if self._ratios else None
+
+    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+        """The numbers of all micro-batches since the last call, as vectors of float32."""
+        done, self._done = self._done, []
+        return done
+
+
+def _keys(ids: Tensor, real: Tensor) -> Tensor:
+    """(B, L) -> (B,) int64, a polynomial of the real tokens modulo 2**64; pad tokens at the end change nothing."""
+    powers = torch.full((ids.shape[1],), _BASE, device=ids.device, dtype=torch.int64).cumprod(0)
+    return ((ids + 1) * real * powers).sum(1)
+
+
+def _padded(values: Tensor, width: int, fill: float) -> Tensor:
+    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=fill)

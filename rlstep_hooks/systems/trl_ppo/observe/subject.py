@@ -1,0 +1,47 @@
+"""PPOTrainer: how it is planned, and who observes it. It always starts at the beginning: `train` resets its counters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.judge.timeline import PhasePosition
+from rlstep_hooks.systems.trl.observe.facts import trainer_facts
+from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
+from rlstep_hooks.systems.trl_ppo.observe.trainer import PpoObserver
+from rlstep_hooks.systems.trl_ppo.plan import SETTINGS, read_trainer
+from rlstep_hooks.systems.trl_ppo.releases import refusal
+
+if TYPE_CHECKING:
+    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.releases import Release
+
+
+class PpoSubject(Subject):
+    """A trainer with a loop of its own."""
+
+    settings = SETTINGS
+    stops = False
+
+    def refusal(self, release: Release) -> str:
+        """Outside 0.16 to 0.24."""
+        return refusal(release)
+
+    def start(self, trainer: Any, release: Release) -> Start:
+        """The plan; a resume is not something that this trainer has."""
+        reading = read_trainer(trainer, release.trl)
+        position = PhasePosition()
+        facts = trainer_facts(trainer) | {
+            "position": msgspec.structs.asdict(position),
+            "nominal_updates_per_rollout": reading.facts["nominal_updates_per_rollout"],
+        }
+        return Start(schedule=reading.schedule, position=position, updates=0, facts=facts)
+
+    def observer(
+        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+    ) -> Observer:
+        """Hooks on what the loop calls."""
+        if trainer.is_deepspeed_enabled:
+            recorder.cannot("order", "DeepSpeed makes the updates inside its own engine, by windows of its own")
+        return PpoObserver(trainer, recorder, interval=interval)

@@ -1,0 +1,300 @@
+"""Hooks on one live PPOTrainer. They emit events and never judge.
+
+`train` is one long function, so the hooks sit on what it calls: methods of the trainer's own accelerator, optimizer and models.
+They are placed when training begins and taken off when it ends. Each names why this method, which event it gives, and the
+releases in which it was verified by real training (tests/systems/trl_ppo): 0.16.1, 0.18.2, 0.24.0.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.deferred import INTERVAL
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.events import ConfigChanged, EpochEnd, MicroBatch, Refresh, Rollout
+from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+from rlstep_hooks.systems.trl.observe.subject import Observer
+from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
+from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
+from rlstep_hooks.systems.trl_ppo.plan import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.session.recorder import Recorder
+
+_MEASURED_ROLLOUTS = 8
+"""Rollouts at the beginning whose log ratios are measured: each costs one more pass over the logits."""
+_MEASURED_EVERY = 7
+"""Later, each seventh rollout is measured."""
+
+
+class PpoObserver(Observer):
+    """Turns the calls that one PPOTrainer's loop makes into events."""
+
+    def __init__(self, trainer: Any, recorder: Recorder, *, interval: float = INTERVAL) -> None:
+        super().__init__()
+        self.trainer = trainer
+        self.recorder = recorder
+        self.active = False
+        self.updates = UpdateObserver(trainer, recorder)
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
+        self._microbatch_guard = Contained(recorder, ("order", "samples"))
+        self._ratio_guard = Contained(recorder, ("log_ratio",))
+        self._meter = RatioMeter(
+            trainer.args.temperature, trainer.processing_class.pad_token_id, getattr(trainer, "stop_token_id", None)
+        )
+        self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
+        self._settings = {name: getattr(trainer.args, name, None) for name in SETTINGS}
+        self._sampling = False
+        self._generated = 0
+        self._positions = 0
+        self._reference = False
+        self._ended_pass = False
+        self._epochs = 0
+        self._rollouts = 0
+        self._microbatches = 0
+        self._samples: int | None = None
+        self._sampled_version = 0
+
+    @property
+    def updates_made(self) -> int:
+        """Updates of this training call."""
+        return self.updates.version
+
+    # Attaching
+
+    def attach(self, optimizer: Any) -> None:
+        """Place all hooks. Called when training begins; models and optimizer are prepared then."""
+        trainer, wrap = self.trainer, self._patches.wrap
+        self.active = True
+        model = trainer.model
+        policy = trainer.accelerator.unwrap_model(model).policy
+        # Generation, whose scores are the old log-probs: with the first micro-batch after it gives Rollout and Refresh. The loop
+        # and the sampling of completions both call it (trl/trainer/utils.py `generate`).
+        wrap(policy, "generate", self._around_generate)
+        wrap(trainer, "generate_completions", self._around_sampling)
+        # The reference model's log-probs belong to the rollout; with adapters it is the policy, within this context.
+        if trainer.ref_model is not None:
+            self._handles.append(trainer.ref_model.register_forward_pre_hook(self._reference_seen))
+        wrap(trainer, "null_ref_context", self._around_null_reference)
+        # The forward of a micro-batch. The loop calls policy and value model together only to train.
+        self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
+        self._handles.append(model.register_forward_hook(self._after_forward, with_kwargs=True))
+        # Its backward: gives MicroBatch, before the optimizer steps.
+        wrap(trainer.accelerator, "backward", self._around_backward)
+        # accelerate's step, which does nothing within a window: a step that was due and not made is seen here.
+        wrap(trainer.optimizer, "step", self._around_step)
+        # What raises in the loop passes one of these, or generation: `train` itself is running already.
+        wrap(trainer.accelerator, "accumulate", self._around_accumulate)
+        wrap(trainer.callback_handler, "call_event", self._around_call)
+        for part in _called_in_rollouts(trainer):
+            wrap(part, "forward", self._around_call)
+        self.updates.attach(optimizer)
+
+    def detach(self) -> None:
+        """Take all hooks off. Every attribute is then the object it was before."""
+        if not self.active:
+            return
+        self.active = False
+        self.updates.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        left = self._patches.restore()
+        if left:
+            self.recorder.cannot(
+                "recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}"
+            )
+
+    def finish(self) -> None:
+        """Fetch what is still on the device; training is over, so waiting is allowed."""
+        with self._rollout_guard:
+            self._rollout_is_over()
+        self._numbers.finish()
+
+    def _passing(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call, and tell of an exception."""
+        try:
+            return wrapped(*args, **kwargs)
+        except BaseException as error:
+            self._tell_raised(error)
+            raise
+
+    def _tell_raised(self, error: BaseException) -> None:
+        if self.active and self.on_raise is not None:
+            self.on_raise(error)
+
+    def _around_call(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        return self._passing(wrapped, args, kwargs)
+
+    def _around_accumulate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        return self._watched(wrapped(*args, **kwargs))
+
+    @contextmanager
+    def _watched(self, window: Any) -> Iterator[None]:
+        with window:
+            try:
+                yield
+            except BaseException as error:
+                self._tell_raised(error)
+                raise
+
+    # Rollouts
+
+    def _around_sampling(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        outer, self._sampling = self._sampling, True
+        try:
+            return self._passing(wrapped, args, kwargs)
+        finally:
+            self._sampling = outer
+
+    def _around_generate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        output = self._passing(wrapped, args, kwargs)
+        if self.active and not self._sampling:
+            with self._rollout_guard:
+                self._add_generated(kwargs, output)
+        return output
+
+    def _add_generated(self, given: dict[str, Any], output: Any) -> None:
+        if not self._generated:
+            self._rollout_is_over()
+            self._meter.begin()
+        queries, sequences = given["input_ids"], output.sequences
+        self._generated += sequences.shape[0]
+        self._positions += sequences.shape[0] * (sequences.shape[1] - queries.shape[1])
+        if self._is_measured():
+            with self._ratio_guard, torch.no_grad():
+                self._meter.generated(queries, given["attention_mask"], sequences, output.scores)
+
+    def _is_measured(self) -> bool:
+        return self._rollouts < _MEASURED_ROLLOUTS or self._rollouts % _MEASURED_EVERY == 0
+
+    def _reference_seen(self, module: Any, args: Any) -> None:
+        self._reference = True
+
+    def _around_null_reference(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        self._reference = True
+        return wrapped(*args, **kwargs)
+
+    def _emit_rollout(self) -> None:
+        """The samples generated so far are a rollout, now that they are trained."""
+        recorder, version = self.recorder, self.updates.version
+        events: list[AnyEvent] = []
+        if self._ended_pass:
+            self._epochs += 1
+            events.append(EpochEnd(at=recorder.now(), epoch=self._epochs))
+        events += [
+            Rollout(
+                at=recorder.now(),
+                index=self._rollouts,
+                samples=self._generated,
+                policy_version=version,
+                sampler_version=version,  # the policy itself generated them
+                reference=self._reference,
+            ),
+            Refresh(
+                at=recorder.now(),
+                rollout=self._rollouts,
+                samples=self._generated,
+                positions=self._positions,
+                policy_version=version,
+            ),
+        ]
+        recorder.emit(*events)
+        self._sampled_version = version
+        # The loop holds its loader on one batch for the whole rollout.
+        self._ended_pass = bool(getattr(self.trainer.dataloader, "end_of_dataloader", False))
+        self._generated = self._positions = 0
+        self._reference = False
+        self._check_settings()
+
+    def _rollout_is_over(self) -> None:
+        """Count the rollout whose micro-batches are over, and let its numbers be fetched."""
+        if self._generated:  # samples that nobody trained
+            self._emit_rollout()
+        if self._samples is not None:
+            self._samples = None
+            self._rollouts += 1
+            self._numbers.collect()
+
+    def _check_settings(self) -> None:
+        """Compare the live settings with those at the beginning of training; they take effect at once."""
+        for name, before in self._settings.items():
+            after = getattr(self.trainer.args, name, None)
+            if after != before:
+                self._settings[name] = after
+                self.recorder.emit(
+                    ConfigChanged(at=self.recorder.now(), name=name, before=before, after=after, since="train_begin")
+                )
+
+    def logged(self, logs: dict[str, Any]) -> None:
+        """The numbers of this rollout were logged (TrainerCallback.on_log, all releases)."""
+        ratio = logs.get("val/ratio")
+        with self._ratio_guard, torch.no_grad():
+            mean = self._meter.mean_ratio()
+            if isinstance(ratio, float) and mean is not None:
+                self._numbers.add_logged_ratio(self._rollouts, ratio, mean)
+
+    # Micro-batches and updates
+
+    def _before_forward(self, module: Any, args: Any, kwargs: Any) -> None:
+        with self._microbatch_guard:
+            if self._generated:
+                self._emit_rollout()
+            self._samples = int(kwargs["input_ids"].shape[0])
+
+    def _after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._is_measured():
+            return
+        with self._ratio_guard, torch.no_grad():
+            self._meter.trained(
+                self._microbatches, kwargs["input_ids"], kwargs["attention_mask"], output[0].logits.detach()
+            )
+
+    def _around_backward(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if self.active and self._samples is not None:
+            with self._microbatch_guard:
+                self._emit_microbatch(self._samples)
+        return result
+
+    def _emit_microbatch(self, samples: int) -> None:
+        self.recorder.emit(
+            MicroBatch(
+                at=self.recorder.now(),
+                index=self._microbatches,
+                samples=samples,
+                policy_version=self.updates.version,
+                sampled_version=self._sampled_version,
+                old_version=self._sampled_version,
+                old_source="at_rollout",
+            )
+        )
+        self._microbatches += 1
+        self.updates.trained_microbatch()
+
+    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        due = self.active and bool(self.trainer.accelerator.sync_gradients)
+        if due:
+            self.updates.step_expected()
+        result = wrapped(*args, **kwargs)
+        if due:
+            self.updates.step_passed()
+        return result
+
+
+def _called_in_rollouts(trainer: Any) -> list[Any]:
+    """The modules besides the policy that a rollout calls: of reward and value model it takes the parts (utils.py `get_reward`)."""
+    parts = [trainer.ref_model] if trainer.ref_model is not None else []
+    for model in (trainer.reward_model, trainer.value_model):
+        names = (getattr(model, "base_model_prefix", ""), "score")
+        parts += [getattr(model, name) for name in names if name and hasattr(getattr(model, name, None), "forward")]
+    return parts

@@ -1,0 +1,217 @@
+"""StepAuditPPO: audits TRL's first PPOTrainer, whose `step()` a script calls itself."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from packaging.version import Version
+
+from rlstep_hooks.judge.report import Report
+from rlstep_hooks.launch.command import Command, Program
+from rlstep_hooks.launch.settings import Setting, Settings
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.systems.own_loop.loop import LoopAudit
+from rlstep_hooks.systems.reader import Request
+from rlstep_hooks.systems.trl_ppo_step.launch import DEFAULTS, READER
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+    from rlstep_hooks.observe.options import OnFail
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Listener
+
+FIRST, FIRST_UNSUPPORTED = Version("0.9"), Version("0.12")
+"""Releases whose `step()` was read (0.9.6, 0.11.4); 0.11.4 was trained for real (tests/systems/trl_step)."""
+
+
+class StepAuditPPO:
+    """Records the loop of a script that calls `PPOTrainer.step()` (TRL 0.9 to 0.11), judges it while it trains, and reports.
+
+        with StepAuditPPO(ppo_trainer) as audit:
+            for batch in ppo_trainer.dataloader:
+                ...
+                ppo_trainer.step(queries, responses, scores)
+        audit.report.verdict
+
+    Each call of `step` is one rollout. How often the script calls it, and how it samples, is the script's own affair and is not
+    judged. Hooks sit on the trainer object and are gone when the block ends. With several processes each audits itself.
+
+    Args:
+        trainer: The PPOTrainer.
+        on_fail: "warn" and "stop" only report, since the loop is the script's; "raise" raises `StepAuditError` out of `step`.
+            Default: RLSTEP_ON_FAIL, else "warn".
+        log_dir: Folder for the record, never overwritten. None keeps everything in memory. Default: RLSTEP_DIR, else None.
+        listeners: Views that follow the run; by default plan and verdict are printed on stderr.
+
+    Raises:
+        ValueError: `on_fail` is none of the three.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        *,
+        on_fail: OnFail | None = None,
+        log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
+        listeners: tuple[Listener, ...] | None = None,
+    ) -> None:
+        self._trainer = trainer
+        self._on_fail = on_fail_asked(on_fail)
+        self._log_dir = log_dir
+        self._listeners = listeners
+        self._patches = Patches()
+        self._audit: LoopAudit | None = None
+        self._refused = ""
+        self._steps = 0
+        self._waits_for_old = False
+
+    @property
+    def report(self) -> Report:
+        """The report; while the loop runs, of what was seen so far."""
+        if self._audit is not None:
+            return self._audit.report
+        reason = self._refused or "step() has not been called"
+        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+
+    def __enter__(self) -> StepAuditPPO:
+        """Place the hooks."""
+        self._refused = _refusal(self._trainer)
+        if self._refused:
+            print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
+            return self
+        # One rollout and its updates (trl/trainer/ppo_trainer.py `step`, 0.9.6 and 0.11.4).
+        self._patches.wrap(self._trainer, "step", self._around_step)
+        # Old log-probs: its first forward without gradients.
+        self._patches.wrap(self._trainer, "batched_forward_pass", self._around_forward)
+        # One micro-batch, backward and optimizer step included.
+        self._patches.wrap(self._trainer, "train_minibatch", self._around_minibatch)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the hooks off and judge; an exception of the loop goes on."""
+        self._patches.restore()
+        if self._audit is not None:
+            self._audit.end(error)
+
+    def _begin(self) -> LoopAudit | None:
+        """Plan at the first call: only then it shows whether the script goes through the trainer's loader."""
+        try:
+            audit = self._planned()
+        except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+            self._refused = f"the audit could not begin: {describe(error)}"
+            print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
+            return None
+        audit.begin()
+        return audit
+
+    def _planned(self) -> LoopAudit:
+        trainer = self._trainer
+        optimizer = trainer.optimizer
+        while hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        return LoopAudit(
+            plan_trainer(trainer, version("trl")),
+            optimizer=optimizer,
+            on_fail=self._on_fail,
+            log_dir=self._log_dir,
+            listeners=self._listeners,
+            facts={"nominal_updates_per_rollout": _nominal(trainer.config)},
+            versions=versions_of("trl", "transformers", "accelerate", "torch"),
+        )
+
+    def _around_step(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if self._audit is None and not self._refused:
+            self._audit = self._begin()
+        if self._audit is not None:
+            self._compare_place(self._audit)
+            self._steps += 1
+            queries = args[0] if args else kwargs.get("queries", ())
+            with self._audit.rollout(samples=len(queries)):
+                pass
+            self._waits_for_old = True
+        return wrapped(*args, **kwargs)
+
+    def _compare_place(self, audit: LoopAudit) -> None:
+        """Whether the loader stands at its end is read from accelerate; the plan must say the same."""
+        flush = audit.schedule.flush
+        at_end = bool(self._trainer.accelerator.gradient_state.end_of_dataloader)
+        if audit.schedule.window > 1 and at_end != (flush is not None and flush.covers(self._steps)):
+            audit.cannot(
+                "order", "the script goes through its prompts in another way than one batch for each call of step()"
+            )
+
+    def _around_forward(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if self._waits_for_old and self._audit is not None and not torch.is_grad_enabled():
+            self._waits_for_old = False
+            self._audit.refresh()
+        return result
+
+    def _around_minibatch(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if self._audit is not None:
+            given = dict(zip(_MINIBATCH, args, strict=False)) | kwargs
+            self._audit.microbatch(
+                old_logprobs=given.get("old_logprobs"),
+                new_logprobs=given.get("logprobs"),
+                mask=given.get("mask"),
+                advantages=given.get("advantages"),
+                targets=given.get("returns"),
+            )
+        return wrapped(*args, **kwargs)
+
+
+_MINIBATCH = ("old_logprobs", "values", "logprobs", "logits", "vpreds", "mask", "advantages", "returns")
+"""Parameters of `train_minibatch`, in their order."""
+
+
+def plan_trainer(trainer: Any, release: str) -> Schedule:
+    """The Schedule of one process of a script that calls `step()`; it is open how often.
+
+    Args:
+        trainer: The PPOTrainer. Its place in a loader that accelerate has prepared decides where a pass over the prompts ends.
+        release: Release of TRL.
+
+    Raises:
+        PlanError: The trainer fails on these sizes.
+    """
+    loader = trainer.accelerator.gradient_state.active_dataloader
+    batch = trainer.config.batch_size
+    request = Request(
+        settings=Settings({name: Setting(name, getattr(trainer.config, name)) for name in DEFAULTS}, DEFAULTS),
+        version=release,
+        command=Command(Program("config", "PPOTrainer"), ()),
+        rows_given=len(loader) * batch if loader is not None else None,
+        world_size_given=1,
+    )
+    # The reference model's log-probs and the end of a pass are not observed here.
+    return msgspec.structs.replace(
+        READER.read(request).schedule, reference_source="none", epoch_ends_between_rollouts=False
+    )
+
+
+def _nominal(config: Any) -> int:
+    """Updates for each call of `step`, as the sizes say."""
+    return int(config.ppo_epochs * config.batch_size // (config.mini_batch_size * config.gradient_accumulation_steps))
+
+
+def _refusal(trainer: Any) -> str:
+    """Why a trainer cannot be audited; empty where it can."""
+    release = version("trl")
+    if not (hasattr(trainer, "step") and hasattr(trainer, "train_minibatch")):
+        return f"{type(trainer).__name__} is not supported (a PPOTrainer with step() is)"
+    if not FIRST <= Version(Version(release).base_version) < FIRST_UNSUPPORTED:
+        return f"TRL {release} is not supported (0.9 to 0.11 are)"
+    if getattr(trainer.accelerator.state, "deepspeed_plugin", None) is not None:
+        return "DeepSpeed makes the updates inside its own engine"
+    return ""

@@ -1,0 +1,142 @@
+"""Deviations that all forks of verl 0.1 have, with each fork's own evidence.
+
+A fork's `plan` already says what the code does. `Fact.holds` tells whether a configuration meets the deviation, so that a plan can
+name it; `Deviation.applies` tells whether a schedule left it out, for example one made from the settings alone, so that findings
+are explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.judge.deviations import Deviation
+from rlstep_hooks.systems.verl.early import VERSION
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.deviations import Evidence
+
+ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208", "RLS211"})
+"""Findings about the number and the order of rollouts and updates."""
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """A deviation and the configurations that meet it."""
+
+    deviation: Deviation
+    holds: Callable[[Mapping[str, Any]], bool]
+    """Takes the settings of a Schedule, under their dotted names."""
+
+
+def fact(holds: Callable[[Mapping[str, Any]], bool], deviation: Deviation) -> Fact:
+    """A deviation that explains findings only in runs whose settings meet it.
+
+    Args:
+        holds: Whether settings meet it.
+        deviation: The deviation; its `applies` says whether the schedule left it out.
+    """
+
+    def applies(evidence: Evidence) -> bool:
+        return holds(evidence.progress.schedule.settings) and deviation.applies(evidence)
+
+    return Fact(msgspec.structs.replace(deviation, applies=applies), holds)
+
+
+def _left_out_last_rollout(evidence: Evidence) -> bool:
+    schedule = evidence.progress.schedule
+    # A decaying learning rate misses its end in either case.
+    return evidence.finding.code == "RLS601" or schedule.rollouts == schedule.lr_horizon
+
+
+def one_rollout_fewer(fork: str, evidence: str) -> Fact:
+    """Training ends before its last rollout."""
+    return fact(
+        lambda settings: settings.get("trainer.total_training_steps") != 1,
+        Deviation(
+            name=f"{fork}-one-rollout-fewer",
+            title="one rollout fewer than configured",
+            since=VERSION,
+            fixed_in=None,
+            document="training makes total_training_steps rollouts, or as many as fill total_epochs",
+            code=(
+                "the step counter starts at 1, is raised after each rollout and then compared with >=: training ends after "
+                "total_training_steps - 1 rollouts, and a decaying learning rate does not reach its end"
+            ),
+            evidence=evidence,
+            workaround="set trainer.total_training_steps to the number of rollouts plus 1; verl 0.3 and later make them all",
+            codes=ORDER | {"RLS601"},
+            applies=_left_out_last_rollout,
+        ),
+    )
+
+
+def single_pass(fork: str, evidence: str) -> Fact:
+    """ppo_epochs has no effect."""
+    return fact(
+        lambda settings: any(
+            settings.get(f"{section}.ppo_epochs", 1) > 1 for section in ("actor_rollout_ref.actor", "critic")
+        ),
+        Deviation(
+            name=f"{fork}-ppo-epochs-ignored",
+            title="ppo_epochs is ignored",
+            since=VERSION,
+            fixed_in=None,
+            document="each rollout is trained ppo_epochs times",
+            code="the FSDP workers make one pass over a rollout; only the Megatron workers read ppo_epochs",
+            evidence=evidence,
+            workaround="use smaller mini-batches for more updates, or verl 0.3 or later",
+            codes=ORDER,
+            applies=lambda found: found.progress.schedule.reuse_epochs > 1,
+        ),
+    )
+
+
+def _left_out_of_critic(evidence: Evidence) -> bool:
+    schedule = evidence.progress.schedule
+    return schedule.critic is not None and schedule.critic.updates_per_rollout == schedule.updates_per_rollout
+
+
+def critic_minibatch(fork: str, evidence: str) -> Fact:
+    """The critic's mini-batch counts samples where the policy's counts prompts."""
+    return fact(
+        lambda settings: (
+            settings.get("algorithm.adv_estimator", "gae") == "gae"
+            and settings.get("actor_rollout_ref.rollout.n", 1) > 1
+        ),
+        Deviation(
+            name=f"{fork}-critic-minibatch-in-samples",
+            title="the critic's mini-batch is not multiplied by rollout.n",
+            since=VERSION,
+            fixed_in=None,
+            document="critic.ppo_mini_batch_size means the same as the actor's, whose value it takes by default",
+            code="the actor's is multiplied by rollout.n, the critic's is not: the critic makes rollout.n times as many updates",
+            evidence=evidence,
+            workaround="set critic.ppo_mini_batch_size to the actor's times rollout.n; verl 0.4 and later multiply both",
+            codes=ORDER,
+            applies=_left_out_of_critic,
+        ),
+    )
+
+
+def steps_are_rollouts(fork: str, evidence: str) -> Fact:
+    """What the fork calls a step. It explains no finding: it is said in the plan."""
+    return fact(
+        lambda settings: (
+            settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256)
+            < settings.get("data.train_batch_size", 1024)
+        ),
+        Deviation(
+            name=f"{fork}-steps-are-rollouts",
+            title='"steps" are rollouts',
+            since=VERSION,
+            fixed_in=None,
+            document="training takes a number of steps; save_freq and test_freq count steps",
+            code="a step is one rollout with all its updates: train_batch_size / ppo_mini_batch_size of them",
+            evidence=evidence,
+            workaround="multiply steps by the updates per rollout to get updates",
+            codes=frozenset(),
+            applies=lambda found: False,
+        ),
+    )

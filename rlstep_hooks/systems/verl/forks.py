@@ -1,0 +1,178 @@
+"""What the readers of TinyZero and SimpleRL-Zoo share: both were made of verl 0.1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.launch.nested import Kind, place
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.reading import Formula, Note, NoteKind, Reading
+from rlstep_hooks.systems.verl.settings import setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rlstep_hooks.launch.rows import Rows
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.verl.early import ForkPlan
+
+_ACTOR = "actor_rollout_ref.actor"
+
+KINDS: dict[str, Kind] = {
+    "data.train_batch_size": "count",
+    "data.shuffle": "flag",
+    "actor_rollout_ref.rollout.n": "count",
+    f"{_ACTOR}.ppo_mini_batch_size": "count",
+    f"{_ACTOR}.ppo_micro_batch_size": "count",
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": "count",
+    f"{_ACTOR}.use_dynamic_bsz": "flag",
+    f"{_ACTOR}.ppo_epochs": "count",
+    f"{_ACTOR}.use_kl_loss": "flag",
+    f"{_ACTOR}.ulysses_sequence_parallel_size": "count",
+    "critic.ppo_mini_batch_size": "count",
+    "critic.ppo_micro_batch_size": "count",
+    "critic.ppo_micro_batch_size_per_gpu": "count",
+    "critic.use_dynamic_bsz": "flag",
+    "critic.ppo_epochs": "count",
+    "critic.ulysses_sequence_parallel_size": "count",
+    "algorithm.adv_estimator": "text",
+    "trainer.n_gpus_per_node": "count",
+    "trainer.nnodes": "count",
+    "trainer.total_epochs": "count",
+    "trainer.total_training_steps": "count",
+    "trainer.critic_warmup": "whole",
+}
+"""All settings that the loop of verl 0.1 reads."""
+
+DEFAULTS: dict[str, Any] = {
+    "data.train_batch_size": 1024,
+    "actor_rollout_ref.rollout.n": 1,
+    f"{_ACTOR}.ppo_mini_batch_size": 256,
+    f"{_ACTOR}.ppo_epochs": 1,
+    f"{_ACTOR}.use_dynamic_bsz": False,
+    f"{_ACTOR}.ulysses_sequence_parallel_size": 1,
+    "algorithm.adv_estimator": "gae",
+    "trainer.n_gpus_per_node": 8,
+    "trainer.nnodes": 1,
+    "trainer.total_epochs": 30,
+    "trainer.critic_warmup": 0,
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+}
+"""Those of verl/trainer/config/ppo_trainer.yaml in both forks."""
+
+# What a deviation is, among the notes on a plan; all others change what a number means.
+_NOTES: dict[str, NoteKind] = {
+    "one-rollout-fewer": "shrinks",
+    "ppo-epochs-ignored": "ignores",
+    "critic-minibatch-in-samples": "grows",
+    "minibatch-rounded": "grows",
+    "minibatch-rounded-first": "grows",
+    "steps-are-rollouts": "unit",
+}
+
+
+def fork_reading(
+    request: Request,
+    config: dict[str, Any],
+    plan: Callable[..., ForkPlan],
+    *,
+    fork: str,
+    rows: Rows,
+    minibatch: str,
+    facts: Mapping[str, Any],
+) -> Reading:
+    """The reading of a fork's configuration.
+
+    Args:
+        request: The launch.
+        config: Its configuration, nested.
+        plan: The fork's `plan_config`.
+        fork: Its name in the names of its deviations.
+        rows: Rows of the training set.
+        minibatch: Samples of a mini-batch as a formula.
+        facts: `save_every` and `eval_every`.
+
+    Raises:
+        PlanError: The fork fails on this configuration.
+        LaunchError: The processes asked for are no whole number of GPUs.
+    """
+    planned = plan(config, rows=rows.count)
+    if request.world_size_given is not None:
+        copies = setting(config, f"{_ACTOR}.ulysses_sequence_parallel_size", 1)
+        place(config, "trainer.nnodes", 1)
+        place(config, "trainer.n_gpus_per_node", request.world_size_given * copies)
+        planned = plan(config, rows=rows.count)
+    schedule = planned.schedule
+    unknown = dict(schedule.not_evaluated)
+    if rows.count is None:
+        for name in ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch"):
+            unknown.setdefault(name, rows.source)
+    schedule = msgspec.structs.replace(schedule, not_evaluated=unknown, version=request.version)
+    return Reading(
+        schedule=schedule,
+        formulas=_formulas(schedule, config, minibatch),
+        notes=tuple(
+            Note(_NOTES.get(deviation.name.removeprefix(f"{fork}-"), "ignores"), f"{deviation.title}: {deviation.code}")
+            for deviation in planned.applied_deviations
+        ),
+        facts={
+            # Both forks leave the learning-rate schedule constant unless warm-up is asked for.
+            "lr_constant": True,
+            "minibatch_unit": "prompts",
+            "nominal_updates_per_rollout": setting(config, f"{_ACTOR}.ppo_epochs", 1)
+            * schedule.prompts_per_rollout
+            / setting(config, f"{_ACTOR}.ppo_mini_batch_size"),
+            **facts,
+        },
+    )
+
+
+def intervals(request: Request) -> dict[str, Any]:
+    """The facts about checkpoints and evaluations, in rollouts."""
+    facts = {}
+    for fact, name in (("save_every", "trainer.save_freq"), ("eval_every", "trainer.test_freq")):
+        every = request.settings.count(name, least=-1)
+        if every > 0:
+            facts[fact] = every
+    return facts
+
+
+def whole_nodes(processes: int, per_node: int) -> int:
+    """Nodes of a number of processes.
+
+    Raises:
+        LaunchError: They do not fill whole nodes.
+    """
+    if processes % per_node:
+        raise LaunchError(f"--world-size {processes}: the script starts {per_node} processes on each node")
+    return processes // per_node
+
+
+def _formulas(schedule: Schedule, config: Mapping[str, Any], minibatch: str) -> tuple[Formula, ...]:
+    sources = schedule.sources
+    prompts, epochs = "data.train_batch_size", "trainer.total_epochs"
+    horizon = f"floor(rows / {prompts}) * {epochs}"
+    length = horizon
+    if setting(config, "trainer.total_training_steps") is not None:
+        length = "trainer.total_training_steps"
+    formulas = [
+        Formula("samples_per_rollout", f"{prompts} * actor_rollout_ref.rollout.n", sources["minibatches"]),
+        Formula("samples_per_update", minibatch, sources["minibatches"]),
+        Formula("updates_per_rollout", "ceil(samples_per_rollout / samples_per_update)", sources["minibatches"]),
+        Formula("rollouts_per_epoch", f"floor(rows / {prompts})", sources["rows_dropped_per_epoch"]),
+        Formula("rollouts", f"min({horizon}, max({length} - 1, 1))", sources["rollouts"]),
+        Formula("lr_horizon", length, sources["rollouts"]),
+    ]
+    if schedule.frozen_rollouts:
+        formulas.append(Formula("frozen_rollouts", "trainer.critic_warmup - 1", sources["rollouts"]))
+    if schedule.critic is not None and schedule.critic.world_size == schedule.world_size:
+        given = setting(config, "critic.ppo_mini_batch_size") is not None
+        size = "critic.ppo_mini_batch_size" if given else f"{_ACTOR}.ppo_mini_batch_size"
+        formulas.append(
+            Formula("critic.samples_per_update", f"floor({size} / world_size) * world_size", sources["critic"])
+        )
+    return tuple(formulas)

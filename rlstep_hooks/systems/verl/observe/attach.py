@@ -1,0 +1,147 @@
+"""Puts the hooks into verl's classes as their modules are imported, in whatever process this is.
+
+The controller gets the controller's hooks, a trainer the trainer's, any other process only says that it is attached.
+Ray ships verl's worker classes by reference (measured with verl 0.9.1 and Ray 2.60), so wrappers placed here are seen by the
+workers of the same process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.show import scalars
+from rlstep_hooks.systems.verl.observe.plugin import FOLDER
+from rlstep_hooks.systems.verl.releases import installed_release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OBSERVED_SINCE = "0.9"
+"""First release whose hooks were verified by real training; earlier ones get a plan and nothing else."""
+
+WORKER = "WG_PREFIX"
+"""Set by verl in the environment of each worker of a worker group, and of no other process (0.9.1 single_controller/ray/base.py).
+
+The controller pickles the workers' classes, methods and all; a wrapper on one of them would go along and may not pickle, which
+ends the run. So a process gets either the controller's hooks or a trainer's."""
+
+_patches = Patches()
+_attached = False
+
+
+def attach() -> None:
+    """Register the hooks of this process, once."""
+    global _attached
+    if _attached:
+        return
+    _attached = True
+    if WORKER in os.environ:
+        # Verified with 0.9.1: `TrainingWorker` and `ActorRolloutRefWorker` work in the trainers' processes, `WorkerDict`.
+        _when_imported("verl.workers.engine_workers", _place_trainer)
+    else:
+        # Verified with 0.9.1: `PPOTrainer` (V1) and `RayPPOTrainer` (V0) live in the controller's process, `TaskRunner`.
+        _when_imported("verl.trainer.ppo.v1.trainer_base", _place_controller("PPOTrainer"))
+        _when_imported("verl.trainer.ppo.ray_trainer", _place_controller("RayPPOTrainer"))
+        if scalars.asked():
+            _when_imported("verl.utils.tracking", _place_tracking)
+    _write_attached()
+
+
+def detach() -> list[str]:
+    """Take all wrappers off again; names that somebody else has wrapped since are left and returned."""
+    return _patches.restore()
+
+
+def _when_imported(module: str, place: Callable[[Any], None]) -> None:
+    def contained(imported: Any) -> None:
+        # Whatever is raised here would reach whoever imports verl.
+        try:
+            place(imported)
+        except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
+            print(f"rlstep: not evaluated: {module} could not be hooked: {error!r}", flush=True)
+
+    wrapt.when_imported(module)(contained)
+
+
+def _place_controller(trainer_class: str) -> Callable[[Any], None]:
+    def place(module: Any) -> None:
+        from rlstep_hooks.systems.verl.observe.controller import place_hooks
+
+        place_hooks(_patches, getattr(module, trainer_class))
+
+    return place
+
+
+def _place_tracking(module: Any) -> None:
+    from rlstep_hooks.systems.verl.observe.controller import place_tracking_hook
+
+    place_tracking_hook(_patches, module.Tracking)
+
+
+def _place_trainer(module: Any) -> None:
+    release = installed_release()
+    if release is None or not release.supported or not release.since(OBSERVED_SINCE):
+        return
+    from rlstep_hooks.systems.verl.observe.trainer import place_hooks
+
+    place_hooks(_patches, module)
+
+
+def folder() -> Path:
+    """Where this process records."""
+    return Path(os.environ[FOLDER])
+
+
+def run_name() -> str:
+    """The name of the run, the same in all its processes: Ray's session and job.
+
+    Raises:
+        LookupError: This process has no Ray (the driver before it starts one).
+    """
+    import ray
+
+    if not ray.is_initialized():
+        raise LookupError("Ray is not running in this process")
+    context = ray.get_runtime_context()
+    return f"{context.get_session_name().removeprefix('session_')}-{context.get_job_id()}"
+
+
+def _write_attached() -> None:
+    """Say that this process is attached. The driver, which has no Ray yet, has nothing to record.
+
+    Where trainers record through Ray the folder may be there on the controller's machine alone, so nothing is written into it here.
+    """
+    from rlstep_hooks.record.events import Attached
+    from rlstep_hooks.record.ledger import FolderLedger
+    from rlstep_hooks.session import ray_sink
+
+    try:
+        if ray_sink.asked():
+            return
+        run, process = run_name(), f"process{os.getpid()}"
+        ledger = FolderLedger(folder(), run, process)
+        ledger.write(
+            Attached(
+                run=run,
+                process=process,
+                host=os.uname().nodename,
+                pid=os.getpid(),
+                started=time.time(),
+                versions=versions(),
+            )
+        )
+        ledger.close()
+    except Exception:  # noqa: BLE001 - nothing here may reach verl; a trainer without a record is a finding
+        return
+
+
+def versions() -> dict[str, str]:
+    """Releases of the packages involved."""
+    return versions_of("verl", "torch", "ray", "transformers")

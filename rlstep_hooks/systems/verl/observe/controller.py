@@ -1,0 +1,309 @@
+"""What the controller of a verl run sees: rollouts, calls to its trainers, pushes of weights, the end.
+
+One `VerlController` follows one trainer object (`PPOTrainer` of V1 or `RayPPOTrainer`, verl 0.9). It plans the run from the live
+configuration when the checkpoint has been loaded, judges at each push of weights, when all trainers have returned from their
+calls and their records are complete, and reports when `fit` ends.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.judge.report import StepAuditError
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.logged import with_more
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.events import EpochEnd, Generated
+from rlstep_hooks.session.controller_record import ControllerRecord
+from rlstep_hooks.show.scalars import scalars
+from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run_name, versions
+from rlstep_hooks.systems.verl.plan import plan_config
+from rlstep_hooks.systems.verl.releases import SUPPORTED, installed_release
+from rlstep_hooks.systems.verl.settings import unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import PhaseName
+
+ATTACH_HINT = (
+    "every worker must import rlstep_hooks: install it there, and on an existing Ray cluster pass RLSTEP_DIR on with "
+    "+ray_kwargs.ray_init.runtime_env.env_vars.RLSTEP_DIR=<folder that all machines share>; where they share none, also "
+    "RLSTEP_SINK=ray in the same way"
+)
+_CALLS: tuple[tuple[str, str, PhaseName], ...] = (
+    ("actor_rollout_wg", "compute_log_prob", "refresh"),
+    ("ref_policy_wg", "compute_ref_log_prob", "reference"),
+    ("critic_wg", "infer_batch", "values"),
+    ("critic_wg", "train_mini_batch", "critic_updates"),
+    ("actor_rollout_wg", "update_actor", "policy_updates"),
+)
+"""Worker group of the trainer, the method that calls all its workers, and what they do then. Verified in 0.9.1, both trainers.
+
+These are counted and not the trainer's own methods around them: a method may call its workers twice, or not at all, and each
+call that was made has its place in the trainers' records. (In bypass mode no old log-probs are computed.)"""
+
+_RETURNING = ("_compute_old_log_prob", "_compute_values", "_update_critic", "_update_actor")
+"""Methods of the trainer that return when all workers have done their part of a rollout (V1 trainer_base.py:1634, 1721, 1804,
+1827; V0 ray_trainer.py:1290, 1252, 1378, 1327; verl 0.9.1). Calls to the critic themselves do not wait."""
+
+
+def place_hooks(patches: Patches, trainer_class: Any) -> None:
+    """Put the controller's hooks into a class of trainers."""
+    # Verified in 0.9.1, both trainers: called once, after data and workers are there and before the first push of weights
+    # (V1 from `init`, V0 from `fit`); afterwards `global_steps` says where the run goes on.
+    patches.wrap(trainer_class, "_load_checkpoint", _after_load)
+    # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
+    patches.wrap(trainer_class, "fit", _around_fit)
+
+
+def place_tracking_hook(patches: Patches, tracking: Any) -> None:
+    """Put the hook of what is logged into verl's `Tracking`."""
+    # Verified in 0.9.1, both trainers: all of a trainer's backends get their metrics here, after each rollout and its push of
+    # weights, and after a validation (utils/tracking.py:191, trainer_base.py:514, ray_trainer.py:1802). On the class, because V0
+    # keeps its object to itself.
+    patches.wrap(tracking, "log", _around_log)
+
+
+_controllers: dict[int, VerlController] = {}
+"""By the id of their trainer, for as long as it trains; a process has one trainer."""
+
+
+def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    try:
+        if id(trainer) not in _controllers:
+            _controllers[id(trainer)] = VerlController(trainer)
+    except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+        print(f"rlstep: not evaluated: the audit could not begin: {describe(error)}", flush=True)
+    return result
+
+
+def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        result = wrapped(*args, **kwargs)
+    except BaseException as error:
+        _end(trainer, describe(error))
+        raise
+    _end(trainer)
+    return result
+
+
+def _around_log(wrapped: Any, tracking: Any, args: Any, kwargs: Any) -> Any:
+    added = {name: value for controller in _controllers.values() for name, value in controller.scalars().items()}
+    args, kwargs = with_more(args, kwargs, added, name="data", position=0)
+    return wrapped(*args, **kwargs)
+
+
+def _end(trainer: Any, error: str = "") -> None:
+    controller = _controllers.pop(id(trainer), None)
+    if controller is not None:
+        controller.end(error)
+
+
+class VerlController:
+    """Follows one verl trainer from its start to the report."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.report: Report | None = None
+        self._trainer = trainer
+        self._v1 = any(kind.__module__.startswith("verl.trainer.ppo.v1") for kind in type(trainer).__mro__)
+        self._patches = Patches()
+        self._rollouts = 0
+        self._submitted = 0
+        self._validating = False
+        self._passes = 0
+        self._updates_before = 0
+        self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
+        self._stopped = False
+        self._followed = False
+        self._record = ControllerRecord(folder(), run_name())
+        self._recorder = self._record.recorder
+        self._contained = Contained(self._recorder, ("order",))
+        self.schedule, reason = _plan(trainer)
+        self._begin()
+        if not self._record.cannot_follow(reason) and self.schedule is not None:
+            self._attach()
+
+    def _begin(self) -> None:
+        trainer, schedule = self._trainer, self.schedule
+        rollouts = int(trainer.global_steps)
+        self._updates_before = updates = _updates_before(schedule, rollouts)
+        self._passes = rollouts // schedule.rollouts_per_epoch if schedule and schedule.rollouts_per_epoch else 0
+        facts = {
+            "position": {"rollouts": rollouts, "updates": updates, "version": updates},
+            "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
+            "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
+            "attach_hint": ATTACH_HINT,
+        }
+        self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
+
+    # Hooks on the one trainer. Each gives an event once the wrapped call has returned, when all workers have done their part.
+
+    def _attach(self) -> None:
+        self._followed = True
+        trainer, wrap = self._trainer, self._patches.wrap
+        for group, method, name in _CALLS:
+            workers = getattr(trainer, group, None)
+            if hasattr(workers, method):
+                wrap(workers, method, self._after(lambda *_, name=name: self._record.called.append(name)))
+        for method in _RETURNING:
+            wrap(trainer, method, self._after(lambda *_: self._all_returned()))
+        wrap(trainer, "_compute_ref_log_prob", self._after(lambda *_: self._reference_returned()))
+        # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
+        wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
+        wrap(
+            trainer.checkpoint_manager.actor_wg,
+            "update_weights",
+            self._after(lambda *_: self._record.called.append("sync")),
+        )
+        wrap(trainer, "_validate", self._around_validation)
+        if self._v1:
+            # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
+            wrap(trainer, "_balance_batch", self._after(self._generated_v1))
+            wrap(trainer, "_submit_batch_to_rollout", self._after(self._prompts_submitted))
+            wrap(trainer, "_fetch_one_gen_batch", self._around_fetch)
+        else:
+            # Verified in 0.9.1 V0: one call generates a rollout, or a batch of the validation (ray_trainer.py:1513, 640).
+            wrap(trainer.async_rollout_manager, "generate_sequences", self._after(self._generated_v0))
+
+    def _after(self, see: Callable[..., None]) -> Callable[..., Any]:
+        """A wrapper that looks at a call once it has returned: `see(result, args)`."""
+
+        def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            result = wrapped(*args, **kwargs)
+            with self._contained:
+                see(result, args)
+            return result
+
+        return wrapper
+
+    def _all_returned(self) -> None:
+        """All workers have done what they were called for."""
+        self._record.all_returned("evaluation" if self._validating else "training")
+
+    def _reference_returned(self) -> None:
+        # The reference of an actor with LoRA is the actor itself without its adapter, by the call that computes old log-probs.
+        called = self._record.called
+        self._record.called = ["reference" if name == "refresh" else name for name in called]
+        self._all_returned()
+
+    def _prompts_submitted(self, result: Any, args: Any) -> None:
+        self._submitted += int(result)
+
+    def _generated_v1(self, result: Any, args: Any) -> None:
+        added = sum(bool(tag.get("is_padding", False)) for tag in result.tags)
+        labels: dict[int, int] = {}
+        for tag in result.tags:
+            label = tag.get("min_global_steps")
+            if label is not None and not tag.get("is_padding", False):
+                labels[int(label)] = labels.get(int(label), 0) + 1
+        prompts, self._submitted = self._submitted, 0
+        self._generated(len(result.tags) - added, prompts, added, labels)
+
+    def _generated_v0(self, result: Any, args: Any) -> None:
+        if self._validating:
+            return
+        labels: dict[int, int] = {}
+        for label in result.non_tensor_batch.get("min_global_steps", ()):
+            labels[int(label)] = labels.get(int(label), 0) + 1
+        group = self.schedule.samples_per_prompt if self.schedule is not None else 1
+        self._generated(len(result), len(result) // group, 0, labels)
+
+    def _generated(self, samples: int, prompts: int, added: int, labels: dict[int, int]) -> None:
+        self._recorder.emit(
+            Generated(
+                at=self._recorder.now(),
+                index=self._rollouts,
+                samples=samples,
+                prompts=prompts,
+                added=added,
+                labels=tuple(sorted(labels.items())),
+            )
+        )
+        self._rollouts += 1
+
+    def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        before = getattr(trainer, "train_dataloader_it", None)
+        result = wrapped(*args, **kwargs)
+        with self._contained:
+            # The loader begins anew when it is exhausted (trainer_base.py:1466).
+            if before is not None and trainer.train_dataloader_it is not before:
+                self._passes += 1
+                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
+        return result
+
+    def _around_validation(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        self._validating = True
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._validating = False
+            with self._contained:
+                self._recorder.emit(
+                    Generated(at=self._recorder.now(), index=self._rollouts, samples=0, prompts=0, purpose="evaluation")
+                )
+                self._rollouts += 1
+
+    def _around_sync(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        error = None
+        with self._contained:
+            self._all_returned()
+            error = self._record.take_error()
+        if error is not None and self._on_fail == "raise":
+            raise StepAuditError(error)
+        if error is not None and self._on_fail == "stop":
+            # Both loops look at this number before each rollout; V0 makes one more (ray_trainer.py:1507).
+            self._stopped = True
+            self._trainer.total_training_steps = self._trainer.global_steps
+        return result
+
+    def scalars(self) -> dict[str, float]:
+        """Numbers for the tracker, of the judgement so far; none where the run is not followed."""
+        found: dict[str, float] = {}
+        if self._followed:
+            with Contained(self._recorder, ("recording",)):
+                found = scalars(self._recorder.judge.summary())
+        return found
+
+    def end(self, error: str = "") -> None:
+        """Training returned, or raised `error`: write the last lines and report."""
+        with Contained(self._recorder, ("recording",)):
+            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=self._stopped)
+        self._patches.restore()
+
+
+def _plan(trainer: Any) -> tuple[Schedule | None, str]:
+    """The plan of a live trainer, and why its run cannot be followed."""
+    from omegaconf import OmegaConf
+
+    release = installed_release()
+    if release is None or not release.supported:
+        return None, f"verl {release.verl if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
+    config: Any = OmegaConf.to_container(trainer.config, resolve=True)
+    reason = unsupported(config)
+    try:
+        schedule = plan_config(config, rows=len(trainer.train_dataset), release=release)
+    except Exception as error:  # noqa: BLE001 - whatever a reader meets in a configuration must not end training
+        return None, reason or f"the configuration could not be read: {describe(error)}"
+    if not reason and not release.since(OBSERVED_SINCE):
+        reason = f"verl {release.verl} gets the plan only: hooks are verified from {OBSERVED_SINCE} on"
+    return schedule, reason
+
+
+def _rate_is_constant(optimizer: Any) -> bool:
+    """Whether the learning rate of a section `optim` has no end, so that the length of its schedule does not matter."""
+    # `warmup_style` is the older name, and wins where it is set (workers/config/optimizer.py 0.9.1:117-122).
+    return bool((optimizer.get("warmup_style") or optimizer.get("lr_scheduler_type", "constant")) == "constant")
+
+
+def _updates_before(schedule: Schedule | None, rollouts: int) -> int:
+    """Policy updates that the plan has for the first rollouts of a run."""
+    if schedule is None:
+        return 0
+    return int(max(rollouts - schedule.frozen_rollouts, 0) * schedule.updates_per_rollout)

@@ -1,0 +1,369 @@
+"""What a trainer process of a verl run sees: old log-probs, micro-batches, updates of policy and critic, pushes of weights.
+
+Each process has one `VerlTrainer`, made when its first model is built. It writes events as they happen, within the call of the
+controller that they belong to, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.observe.shards import local_shards
+from rlstep_hooks.observe.trainer_record import TrainerRecord
+from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
+from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.session.ray_sink import open_trainer_ledger
+from rlstep_hooks.systems.verl.observe.attach import folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.trainer_record import Role
+    from rlstep_hooks.record.events import PhaseName
+
+
+def place_hooks(patches: Patches, module: Any) -> None:
+    """Put the trainer's hooks into the classes of `verl.workers.engine_workers`. All verified in 0.9.1 by real runs."""
+    worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
+    # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
+    patches.wrap(training, "reset", _after_reset)
+    # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
+    patches.wrap(worker, "compute_log_prob", _log_probs)
+    patches.wrap(worker, "compute_ref_log_prob", partial(_within, "reference"))
+    patches.wrap(worker, "update_actor", partial(_within, "policy_updates"))
+    patches.wrap(worker, "update_weights", _weights)
+    # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
+    patches.wrap(training, "train_mini_batch", _mini_batches)
+    patches.wrap(training, "infer_batch", _inference)
+    from verl.workers.engine.fsdp import transformer_impl
+    from verl.workers.utils import losses
+
+    # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both.
+    patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
+    patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
+    # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
+    patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
+
+
+_trainer: VerlTrainer | None = None
+
+
+def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    global _trainer
+    result = wrapped(*args, **kwargs)
+    try:
+        if not instance.engine_config.forward_only and instance.engine.is_mp_src_rank_with_outputs():
+            _trainer = _trainer or VerlTrainer(instance.engine)
+            _trainer.built(instance.engine)
+    except Exception:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
+        return result
+    return result
+
+
+def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return wrapped(*args, **kwargs)
+    trainer.begin(name)
+    result = wrapped(*args, **kwargs)
+    trainer.end(name)
+    return result
+
+
+def _log_probs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # Whether this is a refresh or the reference of an actor with LoRA shows only in the data, which `infer_batch` sees.
+    if _trainer is None:
+        return wrapped(*args, **kwargs)
+    _trainer.expects_log_probs = True
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _trainer.expects_log_probs = False
+
+
+async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return await wrapped(*args, **kwargs)
+    trainer.begin("sync")
+    trainer.send_numbers()
+    result = await wrapped(*args, **kwargs)
+    label = kwargs.get("global_steps", args[0] if args else None)
+    trainer.pushed(label)
+    trainer.end("sync")
+    return result
+
+
+def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is not None and role_of(instance.engine) == "critic":
+        return _within("critic_updates", wrapped, instance, args, kwargs)
+    if trainer is not None:
+        trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
+    return wrapped(*args, **kwargs)
+
+
+def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None or instance.engine_config.forward_only:
+        return wrapped(*args, **kwargs)
+    data = kwargs.get("data", args[0] if args else None)
+    if role_of(instance.engine) == "critic":
+        return _within("values", wrapped, instance, args, kwargs)
+    if not trainer.expects_log_probs:
+        return wrapped(*args, **kwargs)
+    if _is_reference(data):
+        return _within("reference", wrapped, instance, args, kwargs)
+    trainer.begin("refresh")
+    version = trainer.version
+    result = wrapped(*args, **kwargs)
+    trainer.refreshed(data, result, version)
+    trainer.end("refresh")
+    return result
+
+
+def _is_reference(data: Any) -> bool:
+    """Whether log-probs are asked of the model without its adapter (engine_workers.py:362)."""
+    return "no_lora_adapter" in data.keys() and bool(data["no_lora_adapter"])  # noqa: SIM118 - a TensorDict iterates over rows
+
+
+def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    forward_only = kwargs.get("forward_only", args[2] if len(args) > 2 else False)
+    if trainer is None or forward_only:
+        return wrapped(*args, **kwargs)
+    trainer.before_microbatch(kwargs.get("micro_batch", args[0] if args else None), role_of(instance))
+    result = wrapped(*args, **kwargs)
+    trainer.after_microbatch()
+    return result
+
+
+def _optimizer_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return wrapped(*args, **kwargs)
+    trainer.before_update()
+    result = wrapped(*args, **kwargs)
+    trainer.after_update(instance, result)
+    return result
+
+
+def _policy_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    loss = wrapped(*args, **kwargs)
+    trainer = _trainer
+    if trainer is None:
+        return loss
+
+    def measured(*loss_args: Any, **loss_kwargs: Any) -> Any:
+        trainer.sees_log_probs(loss_kwargs)
+        return loss(*loss_args, **loss_kwargs)
+
+    return measured
+
+
+def role_of(engine: Any) -> Role:
+    """Whose weights an engine trains."""
+    return "critic" if getattr(engine.model_config, "model_type", "") == "value_model" else "policy"
+
+
+class VerlTrainer:
+    """One trainer process: what it did, in the order in which it did it."""
+
+    def __init__(self, engine: Any) -> None:
+        process = rank_process(engine.get_data_parallel_rank())
+        attached = Attached(
+            run=run_name(),
+            process=process,
+            world_size=engine.get_data_parallel_size(),
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            started=time.time(),
+            versions=versions(),
+        )
+        self._record = TrainerRecord(open_trainer_ledger(folder(), attached.run, process), attached)
+        self.expects_log_probs = False
+        self._fresh = False
+        """Whether old log-probs of the current rollout were computed here."""
+        self._optimizers: dict[int, Role] = {}
+        self._in_step = False
+        self._stepped = False
+        self._rollout_values = RolloutValues(index=NO_REFRESH)
+
+    @property
+    def version(self) -> int:
+        """Policy updates applied in this run."""
+        return self._record.version
+
+    def built(self, engine: Any) -> None:
+        """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
+        role = role_of(engine)
+        with self._record.order:
+            optimizer = engine.optimizer
+            if optimizer is None or id(optimizer) in self._optimizers:
+                return
+            self._optimizers[id(optimizer)] = role
+            optimizer.register_step_pre_hook(self._before_optimizer)
+            optimizer.register_step_post_hook(self._after_optimizer)
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            self._record.probe(role, local_shards(parameters))
+            if role == "policy":
+                self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=_facts(engine)))
+
+    def begin(self, name: PhaseName) -> None:
+        """A call of the controller begins."""
+        with self._record.order:
+            self._record.begin(name)
+            if name == "sync":
+                self._fresh = False
+
+    def end(self, name: PhaseName) -> None:
+        """A call of the controller is about to return."""
+        with self._record.order:
+            self._record.end(name)
+
+    # Old log-probs
+
+    def refreshed(self, data: Any, result: Any, version: int) -> None:
+        """Old log-probs were computed; remember whose they are, and how far the engine's are from them."""
+        with self._record.samples:
+            self._fresh = True
+            self._measured()
+            refresh = RefreshedSamples(self._record.calls("refresh") - 1, version)
+            tokens, keys = rows_of(data, "responses"), keys_of(data)
+            own = None
+            if tokens is not None and result is not None:
+                own = completion_rows(result["log_probs"], [len(row) for row in tokens])
+            for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
+                refresh.add(key, None if row is None else checksum_of(row))
+            positions = sum(len(row) for row in tokens) if tokens is not None else 0
+            self._record.refreshed(refresh, positions, number=int(data.shape[0]))
+            if keys is None or tokens is None:
+                self._record.writer.cannot("samples", "the data do not say which samples they hold")
+                return
+            self._rollout_values = _sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
+
+    # Micro-batches
+
+    def sees_advantages(self, data: Any) -> None:
+        """The policy is about to train these samples."""
+        with self._record.samples:
+            if "advantages" in data.keys() and data["advantages"].device.type == "cpu":  # noqa: SIM118
+                advantages = data["advantages"]
+                values = advantages.values() if advantages.is_nested else advantages
+                largest = float(values.abs().max()) if values.numel() else 0.0
+                self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
+
+    def before_microbatch(self, data: Any, role: Role) -> None:
+        """A forward of training begins; its data are still where verl's loader left them."""
+        self._record.abandon_microbatch()
+        with self._record.samples:
+            samples = int(data.shape[0])
+            found = Recognised()
+            if role == "policy":
+                old = rows_of(data, "old_log_probs")
+                found = recognise(
+                    keys_of(data),
+                    [checksum_of(row) for row in old] if old is not None else [None] * samples,
+                    self._record.refreshes if self._fresh else [],
+                )
+            self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
+
+    def sees_log_probs(self, arguments: dict[str, Any]) -> None:
+        """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
+        with self._record.values:
+            self._record.see_log_probs(arguments["log_prob"], arguments["old_log_prob"], arguments["response_mask"])
+
+    def after_microbatch(self) -> None:
+        """The forward is done and its loss known; the backward follows."""
+        with self._record.order:
+            self._record.close_microbatch()
+
+    # Updates
+
+    def before_update(self) -> None:
+        """verl is about to step its optimizer, or to leave the step out."""
+        self._stepped, self._in_step = False, True
+
+    def after_update(self, engine: Any, norm: Any) -> None:
+        """verl is done with an optimizer step, made or left out."""
+        self._in_step = False
+        with self._record.order:
+            finite = not isinstance(norm, float) or math.isfinite(norm)
+            scaler = getattr(engine, "scaler", None) is not None
+            self._record.updated(
+                role_of(engine),
+                applied=self._stepped,
+                rate=float(engine.optimizer.param_groups[0]["lr"]),
+                tick=getattr(engine.lr_scheduler, "last_epoch", None),
+                reason="gradient scaler" if scaler else "" if finite else NOT_FINITE,
+            )
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """torch's own hook: gradients are clipped, and the step comes next."""
+        with self._record.values:
+            self._record.before_step(self._optimizers[id(optimizer)])
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """torch's own hook: an optimizer really stepped."""
+        self._stepped = True
+        role = self._optimizers[id(optimizer)]
+        rate = optimizer.param_groups[0]["lr"]
+        with self._record.values:
+            self._record.after_step(role, rate)
+        if self._in_step:
+            return
+        with self._record.order:  # a step that verl's engine did not ask for
+            self._record.updated(role, applied=True, by_loop=False, rate=float(rate))
+
+    # Numbers, and pushes of weights
+
+    def send_numbers(self) -> None:
+        """Start fetching what the device has: verl synchronises with it during the push that follows."""
+        with self._record.values:
+            self._record.send_numbers()
+
+    def pushed(self, label: int | None) -> None:
+        """Weights went to the rollout engine."""
+        with self._record.order:
+            self._record.pushed(label)
+        with self._record.values:
+            self._measured()
+            self._record.write_numbers()
+
+    def _measured(self) -> None:
+        """The numbers of a rollout are complete; without a refresh of its own the controller's record says which it is."""
+        values, self._rollout_values = self._rollout_values, RolloutValues(index=NO_REFRESH)
+        if values != self._rollout_values:
+            self._record.measured(values)
+
+
+NO_REFRESH = -1
+"""Number of a refresh that was not made (bypass mode)."""
+
+
+def _facts(engine: Any) -> dict[str, Any]:
+    """What the judge needs to know of the policy: the precision of its forward, and whether dropout is active in it."""
+    compute = str(getattr(engine, "_autocast_dtype", "unknown")).removeprefix("torch.")
+    active = sum(1 for module in engine.module.modules() if isinstance(module, torch.nn.Dropout) and module.p > 0)
+    return {"compute_dtype": compute, "dropout_modules": active}
+
+
+def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:
+    """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens."""
+    masks = rows_of(data, "response_mask")
+    if own is None or engine is None or masks is None:
+        return RolloutValues(index=number)
+    pairs = [(theirs[: len(mine)], mask[: len(mine)]) for mine, theirs, mask in zip(own, engine, masks, strict=True)]
+    theirs, mask = (torch.cat(rows) for rows in zip(*pairs, strict=True))
+    gaps = (torch.cat(own).float() - theirs.float()).abs()[mask.bool()]
+    if not gaps.numel():
+        return RolloutValues(index=number)
+    return RolloutValues(index=number, sampler_gap_mean=float(gaps.mean()), sampler_gap_max=float(gaps.max()))

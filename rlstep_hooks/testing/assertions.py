@@ -1,0 +1,253 @@
+"""`assert_schedule`: what a repository's own tests say about its configurations, without training."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.systems.live_plan import plan
+from rlstep_hooks.testing.names import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rlstep_hooks.systems.launches import Options, Plan
+
+WIDTH = 100
+"""Columns of the table in an AssertionError."""
+
+_GIVEN = ("framework", "version", "world_size", "rows")
+"""Quantities that a caller hands in, so that there is nothing to compare."""
+QUANTITIES = tuple(
+    name
+    for name in Schedule.__struct_fields__
+    if name not in (*_GIVEN, "settings", "sources", "not_evaluated", "step_means")
+)
+"""Fields of Schedule that can be asserted."""
+
+
+class Deviation(msgspec.Struct, frozen=True):
+    """One quantity that is not planned as expected."""
+
+    quantity: str
+    expected: str
+    planned: str
+    because: tuple[str, ...] = ()
+    """What the planned value comes from: the formula, the settings in it, its source; or why it is not known."""
+
+
+def assert_schedule(
+    config: Any,
+    *,
+    rows: int | None = None,
+    world_size: int | None = None,
+    framework: str | None = None,
+    version: str | None = None,
+    line: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    **quantities: Any,
+) -> Schedule:
+    """Assert what a configuration means: `assert_schedule("train.sh", rows=8532, updates_per_rollout=4)`.
+
+    A text or a path is read as `rlstep plan` reads it; nothing is run and no framework is imported. A finding of the plan that is
+    an error fails too, also without any quantity.
+
+    Args:
+        config: A launch command (a text, or a list of its words), the path of a script, of a YAML or TOML file or of a Python file;
+            or a live configuration or trainer, as `rlstep_hooks.plan` takes it.
+        rows: Rows of the training set, if the configuration does not say.
+        world_size: Data-parallel processes, if the configuration does not say.
+        framework: Of a launch: the framework, if the command does not show it.
+        version: Of a launch: the framework's release.
+        line: Of a script with several commands: the line of the one that is meant.
+        variables: Of a script: variables that it takes from elsewhere.
+        quantities: Fields of `Schedule` with their values: numbers, texts, tuples; a fraction as `Fraction` or as text ("1/2").
+            `critic` takes a dict of the critic's own quantities, or None.
+
+    Returns:
+        The plan, for whatever else is to be said about it.
+
+    Raises:
+        AssertionError: A quantity is planned otherwise, or cannot be known before the run; or the plan has an error.
+        TypeError: There is no such quantity, or a value can be none of it; or no reader knows the configuration.
+        LaunchError: The launch cannot be read; the message says where and why (`rlstep_hooks.launch.text`).
+        OSError: A file cannot be read.
+    """
+    __tracebackhide__ = True  # pytest then shows the line of the test
+    _check_names(quantities)
+    made = _planned(config, rows, world_size, framework, version, line, variables)
+    errors = [str(finding) for finding in made.findings if finding.severity == "error"]
+    if made.schedule is None:
+        raise AssertionError("\n".join(errors))
+    found = deviations(made, quantities)
+    if found or errors:
+        raise AssertionError("\n\n".join([*([_table(made, found)] if found else []), *errors]))
+    return made.schedule
+
+
+def deviations(made: Plan, quantities: Mapping[str, Any]) -> list[Deviation]:
+    """The quantities that a plan does not have as expected.
+
+    Raises:
+        TypeError: A value that can be none of its quantity.
+    """
+    assert made.schedule is not None
+    return _deviations(made, made.schedule, quantities, "")
+
+
+def _deviations(made: Plan, schedule: Schedule, quantities: Mapping[str, Any], prefix: str) -> list[Deviation]:
+    found = []
+    for name, value in quantities.items():
+        if name == "critic":
+            found += _critic_deviations(made, schedule.critic, value)
+            continue
+        planned = getattr(schedule, name)
+        expected = _comparable(name, value)
+        if planned != expected:
+            reasons = _because(made, schedule, name, prefix)
+            found.append(Deviation(prefix + name, _text(expected), _text(planned), reasons))
+    return found
+
+
+def _critic_deviations(made: Plan, critic: Schedule | None, expected: Any) -> list[Deviation]:
+    if expected is not None and critic is not None:
+        return _deviations(made, critic, expected, "critic.")
+    if expected is None and critic is None:
+        return []
+    one, none = "a critic", "no critic"
+    return [Deviation("critic", none if expected is None else one, none if critic is None else one)]
+
+
+def _because(made: Plan, schedule: Schedule, quantity: str, prefix: str) -> tuple[str, ...]:
+    """What a planned value comes from, as far as the plan says it; of an unknown value, why it is unknown."""
+    from rlstep_hooks.planning.comparison import settings_behind
+
+    if getattr(schedule, quantity) is None:
+        return (schedule.not_evaluated.get(quantity, "it cannot be known before the run"),)
+    formula = next((formula for formula in made.formulas if formula.quantity == prefix + quantity), None)
+    if formula is None:
+        return tuple(filter(None, [schedule.sources.get(quantity, "")]))
+    settings = _settings_text(schedule, settings_behind(made, prefix + quantity))
+    return tuple(filter(None, [formula.text, settings, formula.source]))
+
+
+def _check_names(quantities: Mapping[str, Any]) -> None:
+    for name, value in quantities.items():
+        if name not in QUANTITIES:
+            raise TypeError(unknown_name("there is no quantity", name, QUANTITIES))
+        if name == "critic" and value is not None:
+            if not isinstance(value, dict):
+                raise TypeError(f"critic is a dict of quantities or None, not {value!r}")
+            _check_names(value)
+        elif isinstance(value, float):
+            raise TypeError(f'{name}: whole numbers and fractions are compared exactly; write "1/2" or Fraction(1, 2)')
+
+
+_FRACTIONS = [field.name for field in msgspec.structs.fields(Schedule) if field.type in (Fraction, Fraction | None)]
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """An expected value in the form that Schedule has."""
+    if name in _FRACTIONS and isinstance(value, str):
+        try:
+            return Fraction(value)
+        except (ValueError, ZeroDivisionError):
+            raise TypeError(f"{name} is a number or a fraction such as '1/2', not {value!r}") from None
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _planned(
+    config: Any,
+    rows: int | None,
+    world_size: int | None,
+    framework: str | None,
+    version: str | None,
+    line: int | None,
+    variables: Mapping[str, str] | None,
+) -> Plan:
+    from rlstep_hooks.systems.launches import Options, plan_launch
+
+    options = Options(
+        framework=framework,
+        version=version,
+        rows=rows,
+        world_size=world_size,
+        line=line,
+        variables=dict(variables or {}),
+    )
+    words = _words(config)
+    if words is not None:
+        return plan_launch(words, options)
+    if framework or version or line or variables:
+        raise TypeError(
+            "framework, version, line and variables belong to a launch; a live configuration says them itself"
+        )
+    return _plan_of_live(config, options)
+
+
+def _words(config: Any) -> list[str] | None:
+    """A launch as words; None for anything else."""
+    if isinstance(config, str | os.PathLike):
+        return [os.fspath(config)]
+    if isinstance(config, list | tuple) and all(isinstance(word, str) for word in config):
+        return list(config)
+    return None
+
+
+def _plan_of_live(config: Any, options: Options) -> Plan:
+    """A live configuration with the findings that a launch would have."""
+    from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
+    from rlstep_hooks.planning.reading import Reading
+    from rlstep_hooks.systems.launches import Plan
+
+    source = "the live configuration"
+    try:
+        schedule = plan(config, rows=options.rows, world_size=options.world_size)
+    except PlanError as refusal:
+        finding = refused(refusal, "the framework")
+        return Plan(framework="", title="", version="", source=source, schedule=None, findings=(finding,))
+    return Plan(
+        framework=schedule.framework.lower(),
+        title=schedule.framework,
+        version=schedule.version,
+        source=source,
+        schedule=schedule,
+        findings=tuple(check_plan(Reading(schedule=schedule))),
+    )
+
+
+def _table(made: Plan, found: Sequence[Deviation]) -> str:
+    """Expected against planned, each quantity with what it comes from below it; at the end the settings, where formulas name none."""
+    assert made.schedule is not None
+    head = f"{made.schedule.framework} {made.schedule.version}, from {made.source}, is not planned as expected"
+    rows = [Deviation("", "expected", "planned"), *found]
+    first, second, third = (
+        max(len(text) for text in texts)
+        for texts in zip(*((row.quantity, row.expected, row.planned) for row in rows), strict=True)
+    )
+    lines = [head, ""]
+    for row in rows:
+        lines.append(f"  {row.quantity:<{first}}  {row.expected:>{second}}  {row.planned:>{third}}")
+        for reason in row.because:
+            lines += textwrap.wrap(reason, WIDTH, initial_indent="      ", subsequent_indent="        ")
+    if not made.formulas:
+        settings = "settings: " + _settings_text(made.schedule, made.schedule.settings)
+        lines += ["", *textwrap.wrap(settings, WIDTH, initial_indent="  ", subsequent_indent="    ")]
+    return "\n".join(lines)
+
+
+def _settings_text(schedule: Schedule, names: Iterable[str]) -> str:
+    return ", ".join(f"{name} = {schedule.settings[name]}" for name in names)
+
+
+def _text(value: Any) -> str:
+    """A value as it could be written in the call."""
+    if value is None:
+        return "not known"
+    return str(value) if isinstance(value, Fraction | int) else repr(value)

@@ -1,0 +1,98 @@
+"""The pytest plugin: the fixture `step_audit` and the marker `rlstep`.
+
+pytest loads it in every session where this package is installed. Until a test asks for one of the two it imports nothing but
+pytest, and it adds nothing to what pytest does or prints. `-p no:rlstep` takes it away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from rlstep_hooks import StepAuditCallback
+    from rlstep_hooks.testing.audited_test import AuditedTest, Expectations
+
+_AUDITED: pytest.StashKey[AuditedTest] = pytest.StashKey()
+
+_MARKER = (
+    "rlstep(expect_updates=N, expect_rollouts=N, ..., strict=False): what the report of the fixture step_audit must say when"
+    " the test ends: any name of report.counts after expect_; with strict, warnings fail too."
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def step_audit(request: pytest.FixtureRequest) -> StepAuditCallback:
+    """An audit for a TRL trainer: `GRPOTrainer(..., callbacks=[step_audit])`.
+
+    An error that it finds ends training with `StepAuditError`. When the test ends, it fails if any of its training calls had an
+    error, whatever became of the exception, or if nothing was recorded. The record stays in memory.
+    """
+    from rlstep_hooks.testing.audited_test import AuditedTest
+
+    try:
+        audited = AuditedTest()
+    except ImportError as error:
+        problem = f"step_audit audits TRL, which cannot be imported here: {error}"
+        raise pytest.fail.Exception(problem, pytrace=False) from None
+    request.node.stash[_AUDITED] = audited
+    return audited.callback
+
+
+# The old kind of wrapper, because the new one cannot be declared under pluggy 1.0 and 1.1, which pytest 7 still takes: loading this
+# plugin must not end a session that never asked for it.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, Any, None]:
+    """Refuse a marker that asks for something that no report has: an error of collection, which pytest-xdist shows too."""
+    outcome = yield
+    made = outcome.get_result() if outcome.excinfo is None else None
+    for item in made if isinstance(made, list) else ():
+        try:
+            _expectations(item)
+        except TypeError as error:
+            outcome.force_exception(collector.CollectError(f"{item.nodeid}: {error}"))
+            return
+
+
+# The last to be called, so that pytest's own wrappers see a failed test.
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
+    """Fail a test that passed although its audit did not. One that failed by itself only gets the report beside its error."""
+    outcome = yield
+    audited = item.stash.get(_AUDITED, None)
+    expected = _expectations(item)
+    if audited is None and expected is None:
+        return
+    if audited is None:
+        complaint = "rlstep: the test is marked with rlstep and never used step_audit, so nothing was audited"
+    else:
+        del item.stash[_AUDITED]  # items live as long as the session, and an audit holds the events of its run
+        complaint = audited.complaint(expected)
+    if not complaint:
+        return
+    if outcome.excinfo is None:
+        outcome.force_exception(pytest.fail.Exception(complaint, pytrace=False))
+    elif not issubclass(outcome.excinfo[0], pytest.skip.Exception):
+        item.add_report_section("call", "rlstep", complaint)
+
+
+def _expectations(item: pytest.Item) -> Expectations | None:
+    """What the markers of a test expect, the nearest first; None where it has none.
+
+    Raises:
+        TypeError: They ask for something that no report has.
+    """
+    marks = [(mark.args, dict(mark.kwargs)) for mark in item.iter_markers("rlstep")]
+    if not marks:
+        return None
+    from rlstep_hooks.testing.audited_test import expectations
+
+    return expectations(marks)

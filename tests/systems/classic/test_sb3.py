@@ -1,0 +1,362 @@
+"""Real training with Stable-Baselines3 on CartPole: PPO with its early stop and its truncated mini-batch, A2C, and their faults."""
+
+from __future__ import annotations
+
+import copy
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+import torch
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.utils import set_random_seed
+
+import rlstep_hooks
+from rlstep_hooks import StepAuditError, StepAuditSB3Callback
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.record.events import MicroBatch, RunEnded
+from rlstep_hooks.record.ledger import MemoryLedger
+from tests.systems.run_command import run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.events import AnyEvent
+
+pytestmark = pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+
+
+def ppo(**settings: Any) -> PPO:
+    wanted = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 1, "device": "cpu"}
+    return PPO("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), **(wanted | settings))
+
+
+def audited(model: Any, timesteps: int, *more: BaseCallback, **settings: Any) -> StepAuditSB3Callback:
+    audit = StepAuditSB3Callback(listeners=(), **settings)
+    model.learn(timesteps, callback=[audit, *more])
+    return audit
+
+
+def events_of(audit: StepAuditSB3Callback) -> list[AnyEvent]:
+    assert audit._audit is not None
+    recorder = audit._audit._recorder
+    assert recorder is not None
+    assert isinstance(recorder.ledger, MemoryLedger)
+    return list(recorder.ledger.events)
+
+
+def codes(report: Report) -> set[str]:
+    return {finding.code for finding in report.findings if finding.severity != "info"}
+
+
+def test_the_public_name() -> None:
+    assert rlstep_hooks.StepAuditSB3Callback is StepAuditSB3Callback
+
+
+def test_updates_and_passes() -> None:
+    model = ppo(n_epochs=3)
+    audit = audited(model, 150)
+    report = audit.report
+    assert report.verdict == "PASS"
+    assert not codes(report)
+    assert report.complete
+    assert (report.counts.rollouts, report.counts.samples) == (3, 192)  # rollouts are whole
+    assert report.counts.updates == report.counts.microbatches == report.schedule.updates == 3 * 3 * 4
+    assert model._n_updates == 3 * 3  # n_updates counts passes
+    assert "n_updates counts passes, 3 for each rollout" in report.schedule.step_means
+    assert [values.lag for values in report.lags] == list(range(12))
+    assert report.lags[0].max_abs_log_ratio < 1e-5
+    assert report.lags[1].max_abs_log_ratio > 1e-4
+    intact = next(rule for rule in report.rules if rule.code == "RLS305")
+    assert (intact.verdict, intact.checks) == ("PASS", 36)
+
+
+def test_a_truncated_last_minibatch_is_an_update() -> None:
+    audit = audited(ppo(n_steps=25, batch_size=16), 100)
+    assert audit.report.verdict == "PASS"
+    assert audit.report.schedule.minibatches == (16, 16, 16, 2)
+    sizes = [event.samples for event in events_of(audit) if isinstance(event, MicroBatch)]
+    assert sizes == [16, 16, 16, 2] * 4
+    assert audit.report.counts.updates == 16
+
+
+def test_target_kl_saves_updates() -> None:
+    model = ppo(n_epochs=8, target_kl=0.002, learning_rate=3e-3)
+    audit = audited(model, 256)
+    report = audit.report
+    assert report.schedule.updates_bound == "upper"
+    assert report.verdict == "PASS"
+    assert not codes(report)
+    saved = report.schedule.updates - report.counts.updates
+    assert saved > 0
+    found = next(finding for finding in report.findings if finding.code == "RLS212")
+    assert found.severity == "info"
+    assert str(saved) in found.observed
+    assert model._n_updates < 4 * 8
+
+
+def test_target_kl_that_never_acts() -> None:
+    report = audited(ppo(target_kl=1e6), 128).report
+    assert (report.verdict, report.counts.updates) == ("PASS", 2 * 2 * 4)
+
+
+def test_a2c_makes_one_update_and_has_no_ratio() -> None:
+    model = A2C("MlpPolicy", make_vec_env("CartPole-v1", 4, seed=1), seed=1, device="cpu")
+    audit = audited(model, 200)
+    report = audit.report
+    assert report.verdict == "PASS"
+    assert not codes(report)
+    assert (report.counts.rollouts, report.counts.updates, model._n_updates) == (10, 10, 10)
+    assert report.counts.old_logprob_refreshes == 0
+    assert report.schedule.old_logprob_source == "none"
+    assert not report.lags
+
+
+def test_learning_goes_on_and_is_audited_anew() -> None:
+    model = ppo()
+    audit = audited(model, 128)
+    first = audit.report
+    model.learn(64, callback=audit, reset_num_timesteps=False)
+    assert audit.report is not first
+    assert (audit.report.verdict, audit.report.counts.rollouts, audit.report.schedule.rollouts) == ("PASS", 1, 1)
+
+
+# Training is as without the audit.
+
+
+def state_of(model: PPO) -> dict[str, Any]:
+    return {
+        "policy": copy.deepcopy(model.policy.state_dict()),
+        "optimizer": copy.deepcopy(model.policy.optimizer.state_dict()["state"]),
+        "torch": torch.get_rng_state(),
+        "numpy": numpy.random.get_state()[1],
+        "logged": {k: v for k, v in model.logger.name_to_value.items() if k.startswith("train/")},
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, torch.Tensor | numpy.ndarray):
+        return bool((one == other).all())
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"target_kl": 0.002, "n_epochs": 6, "learning_rate": 3e-3}], ids=["plain", "kl"]
+)
+def test_bit_for_bit_the_same(settings: dict[str, Any]) -> None:
+    states = []
+    for callback in (None, StepAuditSB3Callback(listeners=())):
+        set_random_seed(5)
+        model = ppo(**settings)
+        model.learn(256, callback=callback)
+        states.append(state_of(model))
+    assert callback is not None
+    assert callback.report.counts.updates
+    for part, before in states[0].items():
+        assert same(before, states[1][part]), part
+
+
+def test_nothing_stays_behind() -> None:
+    model = ppo()
+    policy = model.policy
+    model.learn(64)
+    before = [set(vars(owner)) for owner in (model, policy, policy.optimizer, model.rollout_buffer)]
+    audited(model, 128)
+    after = [set(vars(owner)) for owner in (model, policy, policy.optimizer, model.rollout_buffer)]
+    assert [new - old for old, new in zip(before, after, strict=True)] == [set(), set(), set(), set()]
+    assert not policy.optimizer._optimizer_step_post_hooks
+
+
+def test_a_checkpoint_in_mid_run(tmp_path: Path) -> None:
+    """What sits on the model would have to be pickled with it."""
+    audit = audited(ppo(), 128, CheckpointCallback(save_freq=16, save_path=str(tmp_path)))
+    assert audit.report.verdict == "PASS"
+    assert PPO.load(sorted(tmp_path.iterdir())[0]).n_epochs == 2
+
+
+# Faults.
+
+
+class AfterRollout(BaseCallback):
+    """Does something when the second rollout ends."""
+
+    def __init__(self, does: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._does = does
+        self._rollouts = 0
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._rollouts += 1
+        if self._rollouts == 2:
+            self._does(self.model)
+
+
+def test_passes_changed_in_mid_run() -> None:
+    def fewer(model: PPO) -> None:
+        model.n_epochs = 1
+
+    report = audited(ppo(), 192, AfterRollout(fewer)).report
+    assert report.verdict == "FAIL"
+    first = next(finding for finding in report.findings if finding.code == "RLS201")
+    assert (first.where.rollout, first.observed) == (2, "a rollout")
+    assert "RLS206" in codes(report)
+
+
+def test_old_log_probs_that_belong_to_other_samples() -> None:
+    def shuffle(model: PPO) -> None:
+        model.rollout_buffer.log_probs = model.rollout_buffer.log_probs[::-1].copy()
+
+    report = audited(ppo(n_epochs=1), 192, AfterRollout(shuffle)).report
+    assert {"RLS301", "RLS305"} <= codes(report)
+    assert next(f for f in report.findings if f.code == "RLS305").where.rollout == 1
+
+
+def test_a_step_outside_of_train() -> None:
+    report = audited(ppo(), 192, AfterRollout(lambda model: model.policy.optimizer.step())).report
+    first = next(finding for finding in report.findings if finding.code == "RLS203")
+    assert (first.where.rollout, first.where.update) == (1, 8)
+    assert report.counts.updates == 3 * 8 + 1
+
+
+def test_steps_that_are_swallowed() -> None:
+    def swallow(model: PPO) -> None:
+        model.policy.optimizer.step = lambda closure=None: None
+
+    report = audited(ppo(), 192, AfterRollout(swallow)).report
+    assert "RLS204" in codes(report)
+    assert report.counts.updates == 8
+
+
+def test_a_learning_rate_of_zero() -> None:
+    report = audited(ppo(learning_rate=lambda left: 0.0 if left < 0.6 else 1e-3), 192).report
+    found = next(finding for finding in report.findings if finding.code == "RLS603")
+    assert found.observed.startswith("exactly 0 in the last 16 of 24 updates")
+
+
+def test_a_linear_schedule_is_at_zero_for_the_last_rollout() -> None:
+    report = audited(ppo(learning_rate=lambda left: 1e-3 * left), 192).report
+    assert report.verdict == "PASS"
+    assert codes(report) == set(), "what Stable-Baselines3's linear schedules do is no fault of the run"
+    found = next(finding for finding in report.findings if finding.code == "RLS603")
+    assert found.observed == "exactly 0 in the 8 updates on the last rollout"
+
+
+# Errors and refusals.
+
+
+class Failing(BaseCallback):
+    def _on_step(self) -> bool:
+        if self.num_timesteps > 100:
+            raise FloatingPointError("by the test")
+        return True
+
+
+def test_an_exception_ends_the_record() -> None:
+    model = ppo()
+    with pytest.raises(FloatingPointError), StepAuditSB3Callback(listeners=()) as audit:
+        model.learn(256, callback=[audit, Failing()])
+    ended = next(event for event in events_of(audit) if isinstance(event, RunEnded))
+    assert (ended.status, ended.error) == ("raised", "FloatingPointError: by the test")
+    assert not audit.report.complete
+    assert "zero_grad" not in vars(model.policy.optimizer)
+
+
+class Stopping(BaseCallback):
+    def _on_step(self) -> bool:
+        return self.num_timesteps < 100
+
+
+def test_an_early_end_that_was_wished() -> None:
+    report = audited(ppo(), 640, Stopping()).report
+    assert (report.verdict, report.counts.rollouts) == ("PASS", 1)
+
+
+def test_on_fail_stop_ends_at_the_next_rollout() -> None:
+    model = ppo()
+    audit = audited(model, 6400, AfterRollout(lambda model: model.policy.optimizer.step()), on_fail="stop")
+    assert audit.report.verdict == "FAIL"
+    assert audit.report.counts.rollouts == 2
+    assert "RLS206" not in codes(audit.report)
+
+
+def test_on_fail_raise() -> None:
+    with pytest.raises(StepAuditError, match="RLS203"):
+        audited(ppo(), 6400, AfterRollout(lambda model: model.policy.optimizer.step()), on_fail="raise")
+
+
+def test_on_fail_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match="on_fail"):
+        StepAuditSB3Callback(on_fail="explode")  # type: ignore[arg-type]
+
+
+def test_another_algorithm_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    model = DQN("MlpPolicy", make_vec_env("CartPole-v1", 1), buffer_size=100, device="cpu")
+    audit = audited(model, 20)
+    assert audit.report.verdict == "NOT_EVALUATED"
+    assert "DQN is not supported" in audit.report.not_evaluated["order"]
+    assert "DQN is not supported" in capsys.readouterr().err
+
+
+def test_the_record_is_written(tmp_path: Path) -> None:
+    audit = audited(ppo(), 128, log_dir=tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
+    assert audit.report.counts.updates == 16
+
+
+SCRIPT = """
+from stable_baselines3 import PPO
+seen = []
+model = PPO("MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16, n_epochs=2, device="cpu")
+model.learn(64, callback=lambda given, globals_: seen.append(1) is None)
+assert len(seen) == 64
+raise SystemExit(3)
+"""
+
+
+def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
+    done = run_script(tmp_path, SCRIPT)
+    assert done.returncode == 3, done.stderr
+    report = report_of(tmp_path / "log")
+    assert (report.verdict, report.counts.rollouts, report.counts.updates, report.complete) == ("PASS", 2, 8, True)
+
+
+def test_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[3] / "examples" / "sb3_cartpole.py"
+    monkeypatch.setattr(sys, "argv", [str(path), "--n-steps", "100", "--timesteps", "800"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    assert "PASS" in capsys.readouterr().err
+
+
+def test_an_error_of_the_audit_costs_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ppo()
+    monkeypatch.setattr(model.rollout_buffer, "swap_and_flatten", failing_once(model.rollout_buffer.swap_and_flatten))
+    report = audited(model, 128).report
+    assert report.verdict == "NOT_EVALUATED"
+    assert "hook failed: ArithmeticError" in report.not_evaluated["order"]
+    assert report.counts.updates == 2 * 8
+
+
+def failing_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Fails for its first caller, which is the audit: the framework flattens its buffer after the rollout."""
+    calls: list[int] = []
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ArithmeticError("of the audit")
+        return function(*args, **kwargs)
+
+    return called

@@ -1,0 +1,63 @@
+"""Makes what the audit's hooks call raise in a real run. Every process of the launch imports this module (`RLSTEP_TEST_MODULE`)."""
+
+from __future__ import annotations
+
+import os
+
+from tests.systems.broken import VARIABLE, break_function
+
+MODULE = __name__
+
+RECORD = "rlstep_hooks.observe.trainer_record"
+TRAINER = "rlstep_hooks.systems.openrlhf.observe.trainer"
+CONTROLLER = "rlstep_hooks.systems.openrlhf.observe.controller"
+CONTROLLER_RECORD = "rlstep_hooks.session.controller_record"
+GENERATOR = "rlstep_hooks.systems.openrlhf.observe.generator"
+
+FIRST = (
+    ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
+    (GENERATOR, "Sampling.rollout"),
+    (TRAINER, "_with_gradient"),
+    (RECORD, "TrainerRecord.updated"),
+    (RECORD, "TrainerRecord.end"),
+    (RECORD, "TrainerRecord.see_log_probs"),
+    (RECORD, "TrainerRecord.close_microbatch"),
+    (RECORD, "TrainerRecord.send_numbers"),
+    (TRAINER, "OpenRlhfTrainer._facts"),
+    (TRAINER, "OpenRlhfTrainer._steps_elsewhere"),
+    (TRAINER, "checksum_of"),
+    (TRAINER, "_Buffered.add"),
+    (TRAINER, "_Buffered.take"),
+    ("rlstep_hooks.systems.openrlhf.observe.fingerprint", "Fingerprint.add"),
+    ("rlstep_hooks.systems.openrlhf.observe.fingerprint", "Fingerprint.take"),
+    (CONTROLLER_RECORD, "ControllerRecord.all_returned"),
+    (CONTROLLER_RECORD, "ControllerRecord.take_error"),
+    (CONTROLLER_RECORD, "ControllerRecord.end"),
+    (CONTROLLER, "OpenRlhfController._generated"),
+    (GENERATOR, "Sampling.before"),
+    ("rlstep_hooks.judge.controlled.run", "ControlledRun.observe"),
+)
+"""The first that each part of a hook calls: all of them raise at every call of a run."""
+
+FURTHER = (
+    ("rlstep_hooks.show.scalars", "scalars"),
+    (RECORD, "TrainerRecord.probe"),
+    (RECORD, "TrainerRecord.begin"),
+    (RECORD, "TrainerRecord.refreshed"),
+    (RECORD, "TrainerRecord.open_microbatch"),
+    (RECORD, "TrainerRecord.before_step"),
+    (RECORD, "TrainerRecord.after_step"),
+    (RECORD, "TrainerRecord.pushed"),
+    (RECORD, "TrainerRecord.measured"),
+    (RECORD, "TrainerRecord.write_numbers"),
+    (TRAINER, "recognise"),
+    (CONTROLLER, "OpenRlhfController._emit_rollout"),
+    (GENERATOR, "Sampling.held"),
+    (GENERATOR, "GeneratorTail.next_rollout"),
+)
+"""What is called after one of those, in a run that comes so far."""
+
+
+if VARIABLE in os.environ:
+    for module, name in FIRST + FURTHER:
+        break_function(module, name)

@@ -1,0 +1,176 @@
+"""Clean runs of OpenRLHF, one for each way in which it trains: everything as planned, and nothing found.
+
+A launch costs most of its time before it trains, so each run stands for several settings at once. Where a test says what the plan
+must be, the numbers are those that DeepSpeed's own counters showed in runs without this package.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.record.events import Generated, Measured, RolloutValues, Update, WeightSync
+from tests.detection.outcomes import Clean, note
+from tests.systems.openrlhf.audited import NAMES, alarms, audited, shown, tail, tracked
+from tests.systems.openrlhf.launch import Assets, reinforce
+
+if TYPE_CHECKING:
+    from tests.systems.audited import Audited
+
+ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
+"""The engine returns log-probs of what it samples."""
+
+
+def check(run: Audited, **counts: int) -> None:
+    """A clean run: what was counted, and nothing found but what the plan itself shows (RLS601, a horizon of other updates)."""
+    found = [finding for finding in alarms(run.report) if finding.code != "RLS601"]
+    note(Clean(framework="OpenRLHF", alarms=tuple(finding.code for finding in found)))
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert [str(finding) for finding in found] == []
+    assert run.live is not None
+    assert run.live.verdict == run.report.verdict == "PASS", "judged while it ran as it is from its records"
+    assert {name: getattr(run.report.counts, name) for name in counts} == counts
+    outcomes = {outcome.code: outcome for outcome in run.report.rules}
+    assert outcomes["RLS402"].checks == run.report.counts.rollouts, "the engine's weights are known at each rollout"
+
+
+def updates_of(run: Audited) -> list[int]:
+    """Updates of the policy on each rollout, by its own record: a push of weights ends a rollout."""
+    numbers, made = [], 0
+    for event in run.record("rank0"):
+        made += isinstance(event, Update)
+        if isinstance(event, WeightSync):
+            numbers.append(made)
+            made = 0
+    return numbers
+
+
+def gaps_of(run: Audited) -> list[RolloutValues]:
+    """Distance of the engine's log-probs from the trainer's, rollout by rollout."""
+    measured = [event for event in run.record("rank0") if isinstance(event, Measured)]
+    return [values for event in measured for values in event.rollouts]
+
+
+@pytest.fixture(scope="module")
+def two_passes(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    folder = tmp_path_factory.mktemp("two_passes")
+    # 20 rows: the third rollout of each of two episodes has 4 prompts.
+    flags = reinforce(assets, folder, rows=20) | {"train.max_epochs": 2, "train.num_episodes": 2} | ENGINE_LOG_PROBS
+    return audited(flags | tracked(folder), folder, extensions=extensions)
+
+
+def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Audited) -> None:
+    check(two_passes, rollouts=6, samples=80, updates=20, microbatches=40, weight_syncs=6, data_epochs_ended=1)
+    assert updates_of(two_passes) == [4, 4, 2, 4, 4, 2]
+    assert [values.lag for values in two_passes.report.lags] == [0, 1, 2, 3]
+    at_lag_zero = two_passes.report.lags[0]
+    assert at_lag_zero.max_abs_log_ratio < 5e-3
+
+
+def test_every_process_says_that_it_is_attached(two_passes: Audited) -> None:
+    processes = two_passes.processes()
+    assert {"controller", "rank0", "engine0"} <= set(processes)
+    workers = [process for process in processes if process.startswith("process")]
+    assert len(workers) >= 4, "controller, policy, reference and the engine's front are workers of Ray"
+    assert not list(Path(two_passes.folder).glob("*.driver*")), "the driver is left alone"
+
+
+def test_the_engine_takes_each_push_that_the_trainer_makes(two_passes: Audited) -> None:
+    sent = [event.label for event in two_passes.record("rank0") if isinstance(event, WeightSync)]
+    taken = [event.label for event in two_passes.record("engine0") if isinstance(event, WeightSync)]
+    assert sent == taken
+    assert len(set(sent)) == 6, "each push has other weights"
+    held = [event.labels[0][0] for event in two_passes.record("controller") if isinstance(event, Generated)]
+    assert held == [0, *sent[:-1]], "each rollout is sampled with the weights of the push before it"
+
+
+def test_the_tracker_shows_the_judgement(two_passes: Audited) -> None:
+    numbers, others = shown(two_passes.outcome)
+    report = two_passes.report
+    assert numbers.keys() == NAMES
+    assert all([step for step, _ in values] == [1, 2, 3, 4, 5, 6] for values in numbers.values()), "after each rollout"
+    assert [value for _, value in numbers["rollouts"]] == [1, 2, 3, 4, 5, 6]
+    assert [value for _, value in numbers["updates"]] == [4, 8, 10, 14, 18, 20]
+    assert {value for _, value in numbers["verdict"]} == {1}
+    assert {value for _, value in numbers["weight_version_age"]} == {0}
+    assert numbers["findings"][-1][1] == len(alarms(report))
+    assert numbers["lag_max"][-1][1] == 3
+    assert numbers["log_ratio_max_lag_0"][-1][1] == pytest.approx(report.lags[0].max_abs_log_ratio)
+    assert "train/policy_loss" in others, "what OpenRLHF logs is there as before"
+
+
+def test_the_engine_samples_with_the_trainers_weights(two_passes: Audited) -> None:
+    gaps = [values.sampler_gap_max or 0.0 for values in gaps_of(two_passes)]
+    assert len(gaps) == 6
+    assert max(gaps) < 0.05, "rounding in bfloat16"
+
+
+def test_critic_freezing_and_carried_gradients_by_rlstep_run(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
+    flags |= {
+        "algo.advantage.estimator": "gae",
+        "critic.num_gpus_per_node": 1,
+        "critic.freezing_steps": 1,
+        "train.batch_size": 12,
+    }
+    rlstep = [str(Path(sys.executable).parent / "rlstep"), "run", "--dir", str(tmp_path / "log"), "--"]
+    run = audited(flags, tmp_path, extensions=extensions, prefix=rlstep)
+    # The critic trains 4 micro-batches on each of 8 rollouts, 3 to an update: 10 and 2 that are left. The policy waits for two
+    # rollouts, then trains the samples of three at once: 12 micro-batches, then 4 on each of 5.
+    check(run, rollouts=8, critic_updates=10, updates=10, weight_syncs=8)
+    assert updates_of(run) == [0, 0, 4, 1, 1, 2, 1, 1]
+    assert "PASS" in run.outcome.output, "the report after the command"
+    schedule = run.report.schedule
+    assert schedule is not None
+    assert (schedule.frozen_rollouts, schedule.frozen_samples_kept, schedule.remainder) == (2, True, "carry")
+
+
+def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
+    flags |= {"train.async_enable": True, "algo.advantage.estimator": "group_norm", "train.num_episodes": 2}
+    # Trainer and generator through the recording actor; other tests have asynchronous runs with files.
+    run = audited(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
+    assert set(run.processes()) == {"controller", "rank0", "generator0", "engine0"}
+    check(run, rollouts=16, updates=32, weight_syncs=16, data_epochs_ended=1)
+    pushed = [0, *(event.label for event in run.record("rank0") if isinstance(event, WeightSync))]
+    held = [event.labels[0][0] for event in run.record("controller") if isinstance(event, Generated)]
+    ages = [rollout - max(i for i, label in enumerate(pushed) if label == held[rollout]) for rollout in range(16)]
+    assert ages[0] == 0
+    assert set(ages[1:]) <= {0, 1}
+    # Old log-probs are computed by the current policy, so the ratio says nothing; the engine's own log-probs do.
+    gaps = [values.sampler_gap_mean or 0.0 for values in gaps_of(run)]
+    fresh = [gap for gap, age in zip(gaps, ages, strict=True) if age == 0]
+    stale = [gap for gap, age in zip(gaps, ages, strict=True) if age == 1]
+    assert not stale or sum(stale) / len(stale) > 3 * max(fresh), "stale weights show as a larger gap"
+
+
+def test_dynamic_filtering_ends_when_the_rows_do(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
+    flags |= {
+        "algo.advantage.estimator": "group_norm",
+        "algo.dynamic_filtering_enable": True,
+        "algo.dynamic_filtering_range": (0.38, 1.0),
+    }
+    run = audited(flags, tmp_path, extensions=extensions)
+    check(run)
+    sizes = [event.samples for event in run.record("controller") if isinstance(event, Generated)]
+    assert len(sizes) < 8, "filtered prompts are replaced from the same rows"
+    assert sizes[:-1] == [16] * (len(sizes) - 1)
+    assert run.report.counts.updates == sum(size // 4 for size in sizes) // 2
+    assert run.report.not_evaluated["rollouts"]
+
+
+def test_two_ranks_and_two_engines(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=24) | ENGINE_LOG_PROBS
+    flags |= {"actor.num_gpus_per_node": 2, "ds.zero_stage": 3, "vllm.num_engines": 2}
+    # Trainers through the recording actor; engines know nothing of Ray and write files of their own.
+    run = audited(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
+    check(run, rollouts=3, updates=6, microbatches=6, weight_syncs=3)
+    assert set(run.processes()) == {"controller", "rank0", "rank1", "engine0", "engine1"}
+    assert run.report.processes == 3
+    outcomes = {outcome.code: outcome for outcome in run.report.rules}
+    assert outcomes["RLS902"].verdict == "PASS"
+    assert outcomes["RLS902"].checks > 0

@@ -1,0 +1,150 @@
+"""Every fault of the corpus, in a real run of OpenRLHF: found by the rule that names it, at the rollout where it begins.
+
+A launch costs most of its time before it trains, so several faults share one, each at a rollout of its own, with clean ones between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rlstep_hooks.record.events import RunEnded
+from tests.detection.outcomes import Detected, note
+from tests.systems.openrlhf.audited import alarms, audited, shown, tail, tracked
+from tests.systems.openrlhf.faults import FAULTS, asking
+from tests.systems.openrlhf.launch import Assets, reinforce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.systems.audited import Audited
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A run with faults, two passes over each rollout."""
+
+    faults: Mapping[str, int]
+    """Fault -> rollout, counted from 0."""
+    rollouts: int
+    settings: Mapping[str, Any]
+    rows: int | None = None
+    """As many as all rollouts take if left out."""
+    on_fail: str = "warn"
+
+
+LAUNCHES = {
+    "policy": Launch(
+        faults={
+            "engine_keeps_old_weights": 1,
+            "micro_batch_dropped": 3,
+            "push_left_out": 5,
+            "old_log_probs_of_another_version": 7,
+            "optimizer_step_skipped": 9,
+            "old_log_probs_of_other_samples": 11,
+            "rollout_trained_twice": 13,
+            "last_rollout_of_a_pass_discarded": 15,
+            "last_rollout_discarded": 31,
+        },
+        rollouts=32,
+        settings={"train.num_episodes": 2},
+        # They do not fill the last rollout of a pass, which then comes together with the word that they are used up.
+        rows=15 * 8 + 4,
+    ),
+    "stop": Launch(
+        faults={"critic_micro_batches_dropped": 1},
+        rollouts=6,
+        settings={"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 1},
+        on_fail="stop",
+    ),
+    "raise": Launch(faults={"buffer_not_cleared": 1}, rollouts=6, settings={}, on_fail="raise"),
+}
+CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
+
+
+@pytest.fixture(scope="module")
+def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]:
+    """The runs with faults; each is made once."""
+    done: dict[str, Audited] = {}
+
+    def run(name: str) -> Audited:
+        if name not in done:
+            made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
+            rows = made.rows or 8 * made.rollouts
+            flags = reinforce(assets, folder, rows=rows) | {"train.max_epochs": 2} | dict(made.settings)
+            flags |= tracked(folder)
+            environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
+            done[name] = audited(flags, folder, extensions=extensions, environment=environment)
+        return done[name]
+
+    return run
+
+
+@pytest.mark.parametrize(("launch", "name"), CASES)
+def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
+    run, fault = run_of(launch), FAULTS[name]
+    at = LAUNCHES[launch].faults[name] + fault.shows_after
+    found = [finding.where.rollout for finding in alarms(run.report) if finding.code == fault.code]
+    delay = run.delay(fault.code, at)
+    outcome = Detected(
+        framework="OpenRLHF",
+        fault=name,
+        report=fault.report,
+        code=fault.code,
+        found=at in found,
+        delay=delay,
+        early=0,
+    )
+    note(outcome)
+    assert at in found, [str(finding) for finding in alarms(run.report)]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
+    run, made = run_of(launch), LAUNCHES[launch]
+    assert run.report.verdict == "FAIL"
+    faulty = {at + offset for name, at in made.faults.items() for offset in (0, FAULTS[name].shows_after)}
+    elsewhere = [str(f) for f in alarms(run.report) if f.where.rollout is not None and f.where.rollout not in faulty]
+    assert not elsewhere
+
+
+def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
+    numbers, _ = shown(run_of("policy").outcome)
+    faults = LAUNCHES["policy"].faults
+    ages = [value for _, value in numbers["weight_version_age"]]
+    assert [rollout for rollout, age in enumerate(ages) if age] == [
+        faults[name] + 1 for name in ("engine_keeps_old_weights", "push_left_out")
+    ]
+    verdicts = [value for _, value in numbers["verdict"]]
+    first = faults["engine_keeps_old_weights"] + 1
+    assert verdicts == [1] * first + [0] * (30 - first), "nothing is logged of the two that are discarded"
+
+
+def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("policy")
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.report.counts.rollouts == 32
+
+
+def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("stop")
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.report.counts.rollouts == 2, "the one with the fault is the last"
+    (ended,) = [event for event in run.record("controller") if isinstance(event, RunEnded)]
+    assert (ended.status, ended.stopped) == ("completed", True)
+    assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
+
+
+def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("raise")
+    assert run.outcome.status == 1
+    assert "StepAuditError" in run.outcome.output
+    assert run.report.counts.rollouts == 3, "the fault shows in the rollout after it"
+
+
+def test_every_fault_is_made_and_described() -> None:
+    assert {name for _, name in CASES} == set(FAULTS)
+    assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())

@@ -1,0 +1,127 @@
+"""CleanRL: golden case, the extra mini-batch, defaults of scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.refusal import PlanError
+from tests.golden.reading import planned, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_default() -> None:
+    """Golden: cleanrl/ppo.py."""
+    reading = read("python cleanrl/ppo.py")
+    schedule = reading.schedule
+    assert (schedule.samples_per_rollout, schedule.samples_per_update) == (512, 128)
+    assert schedule.updates_per_rollout == 16
+    assert (schedule.rollouts, schedule.updates) == (976, 15616)
+    assert schedule.remainder == "error"
+    assert any("last 288 of 500000" in note.text for note in reading.notes)
+    assert reading.facts["lr_constant"] is False
+
+
+@pytest.mark.parametrize(
+    ("script", "samples", "updates", "rollouts"),
+    [
+        ("ppo_atari", 1024, 16, 9765),
+        ("ppo_continuous_action", 2048, 320, 488),
+        ("ppo_procgen", 16384, 24, 1525),
+        ("ppo_rnd_envpool", 16384, 16, 122070),
+        ("ppo_pettingzoo_ma_atari", 2048, 16, 9765),
+    ],
+)
+def test_defaults_of_scripts(script: str, samples: int, updates: int, rollouts: int) -> None:
+    schedule = read(f"python cleanrl/{script}.py --seed 1").schedule
+    assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.rollouts) == (
+        samples,
+        updates,
+        rollouts,
+    )
+
+
+def test_floor_division_makes_an_extra_minibatch() -> None:
+    reading = read("python cleanrl/ppo.py --num-envs 4 --num-steps 128 --num-minibatches 6")
+    assert reading.schedule.minibatches == (85, 85, 85, 85, 85, 85, 2)
+    assert reading.schedule.updates_per_rollout == 28
+    assert reading.schedule.remainder == "keep"
+    assert any("7 updates a pass, not num_minibatches = 6" in note.text for note in reading.notes)
+    even = read("python cleanrl/ppo.py --num-envs 4 --num-steps 128 --num-minibatches 8")
+    assert even.schedule.minibatches == (64,) * 8
+    assert not any(note.kind == "grows" for note in even.notes)
+
+
+def test_many_more_minibatches_than_asked_for() -> None:
+    plan = planned("python cleanrl/ppo.py --num-envs 1 --num-steps 30 --num-minibatches 16 --no-norm-adv")
+    assert plan.schedule is not None
+    assert plan.schedule.minibatches == (1,) * 30
+    assert "RLS113" in [finding.code for finding in plan.findings]
+
+
+def test_a_single_sample_breaks_the_policy() -> None:
+    with pytest.raises(PlanError, match="becomes nan") as caught:
+        read("python cleanrl/ppo.py --num-envs 4 --num-steps 128 --num-minibatches 7")  # 512 = 7 x 73 + 1
+    assert caught.value.fix == "num_minibatches = 4 or 8"
+    assert read("python cleanrl/ppo.py --num-minibatches 7 --no-norm-adv").schedule.minibatches[-1] == 1
+    assert read("python cleanrl/ppo.py --num-minibatches 7 --norm-adv False").schedule.minibatches[-1] == 1
+
+
+def test_more_minibatches_than_samples() -> None:
+    with pytest.raises(PlanError, match="must not be zero"):
+        read("python cleanrl/ppo.py --num-envs 1 --num-steps 4 --num-minibatches 8")
+
+
+def test_rollouts_on_both_sides() -> None:
+    launch = "python cleanrl/ppo.py --total-timesteps "
+    assert [read(launch + str(steps)).schedule.rollouts for steps in (1023, 1024, 1025)] == [1, 2, 2]
+    short = read(launch + "500")
+    assert (short.schedule.rollouts, short.schedule.updates) == (0, 0)
+    assert any("nothing is trained" in note.text for note in short.notes)
+
+
+def test_target_kl() -> None:
+    reading = read("python cleanrl/ppo.py --target-kl 0.01")
+    assert reading.schedule.updates_bound == "upper"
+    assert read("python cleanrl/ppo.py").schedule.updates_bound == "exact"
+    assert read("python cleanrl/ppo.py --target-kl None").schedule.updates_bound == "exact"
+
+
+def test_lstm_takes_whole_environments() -> None:
+    assert read("python cleanrl/ppo_atari_lstm.py").schedule.minibatches == (256,) * 4
+    with pytest.raises(PlanError, match=r"num_envs % args\.num_minibatches"):
+        read("python cleanrl/ppo_atari_lstm.py --num-minibatches 3")
+
+
+def test_several_gpus_share_the_environments() -> None:
+    schedule = read(
+        "torchrun --standalone --nnodes=1 --nproc_per_node=2 cleanrl/ppo_atari_multigpu.py --local-num-envs 4"
+    ).schedule
+    assert (schedule.world_size, schedule.samples_per_rollout, schedule.samples_per_update) == (2, 1024, 256)
+    assert schedule.rollouts == 9765
+
+
+def test_a_local_copy_has_its_own_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "ppo_mine.py"
+    file.write_text(
+        "@dataclass\nclass Args:\n    total_timesteps: int = int(1e5)\n    num_envs: int = 2\n    num_steps: int = 100\n"
+        "    num_minibatches: int = 5\n    update_epochs: int = 3\n    anneal_lr: bool = False\n"
+    )
+    schedule = read(file).schedule
+    assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.rollouts) == (200, 15, 500)
+    assert read(f"python {file} --num-envs 4").schedule.samples_per_rollout == 400
+
+
+def test_ppo_py_is_known_by_its_flags_only() -> None:
+    assert read("python ppo.py --num-minibatches 8").schedule.updates_per_rollout == 32
+    with pytest.raises(LaunchError, match="none of these is a trainer"):
+        read("python ppo.py")
+
+
+def test_unknown_script() -> None:
+    with pytest.raises(LaunchError, match="none of CleanRL's PPO scripts"):
+        read("python cleanrl/ppo_new.py")

@@ -1,0 +1,219 @@
+"""verl's launches: golden cases, releases, remainders, refusals, DAPO's recipe, and what it writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError, SettingError
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.index import reader_of
+from tests.golden.reading import planned, read
+
+GRPO = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024 actor_rollout_ref.rollout.n=8 "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16 "
+    "trainer.n_gpus_per_node=8 "
+)
+DAPO = (
+    "ray job submit --no-wait -- python3 -m recipe.dapo.main_dapo data.train_batch_size=512 data.gen_batch_size=1536 "
+    "actor_rollout_ref.rollout.n=16 actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.use_dynamic_bsz=True "
+    "algorithm.adv_estimator=grpo algorithm.filter_groups.enable=True trainer.nnodes=16 trainer.n_gpus_per_node=8 "
+    "trainer.total_epochs=1 data.train_files=dapo-math-17k.parquet "
+)
+RELEASES = ("0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_grpo_of_every_release(version: str) -> None:
+    schedule = read(GRPO + "trainer.total_training_steps=100", rows=8532, version=version).schedule
+    assert schedule.version == version
+    assert schedule.samples_per_rollout == 8192
+    assert schedule.samples_per_update == 2048
+    assert schedule.updates_per_rollout == 4
+    assert (schedule.rollouts, schedule.updates, schedule.lr_ticks) == (100, 400, 100)
+    assert schedule.rollouts_per_epoch == 8
+    assert schedule.rows_dropped_per_epoch == 8532 - 8192
+    assert schedule.lags == (0, 1, 2, 3)
+    assert schedule.ratio_one_updates == (1,)
+    assert schedule.critic is None
+    assert schedule.loader_epochs == 12.5
+
+
+def test_defaults_are_those_of_its_yaml() -> None:
+    command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.use_dynamic_bsz=True"
+    schedule = read(command, rows=7473).schedule
+    assert schedule.algorithm == "PPO"
+    assert schedule.samples_per_rollout == 1024
+    assert schedule.updates_per_rollout == 4
+    assert schedule.rollouts == 7 * 30
+    assert schedule.critic is not None
+    assert schedule.world_size == 8
+
+
+def test_critic_with_sizes_of_its_own() -> None:
+    more = (
+        "algorithm.adv_estimator=gae critic.ppo_mini_batch_size=128 critic.ppo_epochs=2 critic.ppo_micro_batch_size_per_gpu=8 "
+        "trainer.critic_warmup=3 trainer.total_epochs=2"
+    )
+    schedule = read(GRPO + more, rows=8532).schedule
+    assert schedule.frozen_rollouts == 2
+    assert schedule.updates == (16 - 2) * 4
+    assert schedule.critic is not None
+    assert schedule.critic.updates_per_rollout == 16
+    assert schedule.critic.updates == 16 * 16
+
+
+def test_padding_of_the_v1_trainer() -> None:
+    reading = read(GRPO + "data.train_batch_size=1000", rows=8532)
+    assert reading.schedule.samples_added_per_rollout == 192
+    assert reading.schedule.updates_per_rollout == 4
+    assert any(note.kind == "pads" and "192 samples" in note.text for note in reading.notes)
+
+
+def test_a_smaller_last_mini_batch_of_legacy_workers() -> None:
+    reading = read(GRPO + "data.train_batch_size=1000", rows=8532, version="0.7.1")
+    assert reading.schedule.minibatches == (2048, 2048, 2048, 1856)
+    assert any(note.kind == "grows" and "1856 instead of 2048" in note.text for note in reading.notes)
+
+
+def test_a_mini_batch_that_rounds_down() -> None:
+    more = (
+        "actor_rollout_ref.actor.ppo_mini_batch_size=3 actor_rollout_ref.rollout.n=5 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+    )
+    reading = read(GRPO + more, rows=8532, version="0.7.1")
+    assert reading.schedule.samples_per_update == 8
+    assert reading.schedule.updates_per_rollout == 640
+    assert any("rounded down to 8" in note.text for note in reading.notes)
+    assert "RLS113" in [finding.code for finding in planned(GRPO + more, rows=8532, version="0.7.1").findings]
+
+
+def test_generation_batches_of_the_ray_trainer() -> None:
+    schedule = read(GRPO + "trainer.use_v1=False data.gen_batch_size=512", rows=8532).schedule
+    assert schedule.prompts_per_rollout == 512
+    assert schedule.updates_per_rollout == 2
+
+
+def test_main_ppo_sync_of_08() -> None:
+    command = GRPO.replace("main_ppo ", "main_ppo_sync ") + "data.train_batch_size=1000"
+    assert read(command, rows=8532, version="0.8.0").schedule.remainder == "pad"
+    assert read(GRPO, rows=8532, version="0.8.0").schedule.remainder == "error"
+
+
+def test_world_size_given_by_the_user() -> None:
+    schedule = read(
+        GRPO + "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", rows=8532, world_size=16
+    ).schedule
+    assert schedule.world_size == 16
+    assert schedule.microbatches_per_update == 8
+    assert read(GRPO + "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", rows=8532).schedule.world_size == 4
+
+
+@pytest.mark.parametrize("more", ["--config-name=ppo_megatron_trainer.yaml", "model_engine=megatron"])
+def test_megatron_by_name(more: str) -> None:
+    sizes = "".join(
+        f" actor_rollout_ref.actor.megatron.{name}_model_parallel_size=2" for name in ("tensor", "pipeline")
+    )
+    assert read(GRPO + more + sizes, rows=8532).schedule.world_size == 2
+
+
+def test_dapo() -> None:
+    reading = read(DAPO, rows=1_791_700)
+    schedule = reading.schedule
+    assert schedule.samples_per_rollout == 8192
+    assert schedule.samples_per_update == 512
+    assert schedule.updates_per_rollout == 16
+    assert schedule.rows_bound == "data_dependent"
+    assert schedule.rollouts is None
+    assert schedule.lr_horizon == 1166
+    assert "at most 1166 rollouts" in schedule.not_evaluated["rollouts"]
+    unfiltered = read(DAPO + "algorithm.filter_groups.enable=False", rows=1_791_700).schedule
+    assert unfiltered.prompts_per_rollout == 1536
+    assert unfiltered.rollouts == 1166
+
+
+def test_rows_of_the_data_limit() -> None:
+    assert read(GRPO + "data.train_max_samples=2048 trainer.total_epochs=1", rows=8532).schedule.rollouts == 2
+
+
+def test_total_training_steps_only_shorten() -> None:
+    reading = read(GRPO + "trainer.total_epochs=1 trainer.total_training_steps=100", rows=8532)
+    assert reading.schedule.rollouts == 8
+    assert any(note.kind == "ignores" and "8 of total_training_steps = 100" in note.text for note in reading.notes)
+
+
+def test_references_between_settings() -> None:
+    schedule = read(GRPO + "'actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}'", rows=8532).schedule
+    assert schedule.updates_per_rollout == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "fix"),
+    [
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=2048", "must be >= actor.ppo_mini_batch_size (2048)", "1024"),
+        ("data.train_batch_size=1001 actor_rollout_ref.rollout.n=3", "divisible by minimal possible batch size (8)", "of 8"),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=48", "data size must be divisible by", "divide"),
+        ("data.gen_batch_size=300", "must be a positive multiple of gen_batch_size (300)", "gen_batch_size"),
+        ("~actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "Please set at least one of", "ppo_micro_batch_size_per_gpu"),
+    ],
+)  # fmt: skip
+def test_refusals(more: str, message: str, fix: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        read(GRPO + more, rows=8532)
+    assert message in caught.value.message
+    assert fix in caught.value.fix
+
+
+def test_what_is_not_read() -> None:
+    with pytest.raises(LaunchError, match="a trainer of its own"):
+        read("python3 -m recipe.prime.main_prime data.train_batch_size=4")
+    with pytest.raises(LaunchError, match=r"verl 0\.5\.0 is not supported"):
+        read(GRPO, version="0.5.0")
+    with pytest.raises(SettingError, match="at least 1"):
+        read(GRPO + "data.train_batch_size=0")
+
+
+def test_facts_for_the_rules() -> None:
+    more = (
+        "actor_rollout_ref.actor.optim.lr_scheduler_type=cosine actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1 "
+        "trainer.save_freq=20 trainer.total_epochs=10"
+    )
+    facts = read(GRPO + more, rows=8532).facts
+    assert facts["lr_constant"] is False
+    assert facts["lr_warmup"] == 8
+    assert facts["save_every"] == 20
+    assert "eval_every" not in facts
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "trainer.total_training_steps=20",
+        "trainer.total_epochs=2 actor_rollout_ref.actor.ppo_epochs=3",
+        "trainer.total_epochs=2 algorithm.adv_estimator=gae critic.ppo_mini_batch_size=128 critic.ppo_micro_batch_size_per_gpu=8 "
+        "trainer.critic_warmup=3",
+        "trainer.total_epochs=2 algorithm.rollout_correction.bypass_mode=True actor_rollout_ref.actor.use_kl_loss=True",
+    ],
+)
+def test_writes_what_it_reads(more: str) -> None:
+    schedule = read(GRPO + more, rows=8532).schedule
+    written = reader_of("verl").write(schedule)
+    assert written.lost == ()
+    again = read(" ".join(written.arguments), rows=8532).schedule
+    for name in (
+        "world_size", "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs", "samples_per_update",
+        "updates_per_rollout", "rollouts", "updates", "lags", "frozen_rollouts", "old_logprob_source", "reference_source",
+    ):  # fmt: skip
+        assert getattr(again, name) == getattr(schedule, name), name
+    assert (again.critic is None) == (schedule.critic is None)
+    if again.critic is not None and schedule.critic is not None:
+        assert again.critic.updates == schedule.critic.updates
+
+
+def test_what_cannot_be_written() -> None:
+    openrlhf = (
+        "python -m openrlhf.cli.train_ppo_ray --rollout.batch_size 8 --rollout.n_samples_per_prompt 2 --train.batch_size 12 "
+        "--actor.num_gpus_per_node 1 --train.micro_batch_size 4 --vllm.num_engines 1 --algo.advantage.estimator reinforce"
+    )
+    with pytest.raises(LaunchError, match="updates_per_rollout = 4/3 cannot be kept"):
+        reader_of("verl").write(read(openrlhf, rows=32).schedule)

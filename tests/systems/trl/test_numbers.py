@@ -1,0 +1,213 @@
+"""Numbers of micro-batches, worked up together: the same as one by one, also where somebody writes to what a loss had used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlstep_hooks.observe.weight_probe import WeightProbe
+from rlstep_hooks.record.events import Measured, MicroBatchValues
+from rlstep_hooks.record.ledger import MemoryLedger
+from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.systems.trl.observe.loss import LossSettings, LossTerms
+from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
+from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
+
+SETTINGS = LossSettings(
+    loss_type="bnpo",
+    epsilon_low=0.2,
+    epsilon_high=0.2,
+    max_completion_length=3,
+    processes=1,
+    steps_per_generation=1,
+    includes_accumulation=False,
+)
+
+
+def slice_of_a_rollout(meter: MicroBatchMeter, old: torch.Tensor | None = None) -> dict[str, Any]:
+    """Two samples of three tokens, the last one padding."""
+    inputs: dict[str, Any] = {
+        "completion_ids": torch.tensor([[5, 6, 7], [8, 9, 0]]),
+        "completion_mask": torch.tensor([[1, 1, 1], [1, 1, 0]]),
+        "advantages": torch.tensor([1.0, -0.5]),
+    }
+    meter.mark(inputs, torch.arange(2), old)
+    return inputs
+
+
+def values(meter: MicroBatchMeter) -> list[MicroBatchValues]:
+    return [one for source, vector in meter.work_up() for one in source.values(vector.tolist())]
+
+
+def terms(value: float) -> LossTerms:
+    return LossTerms(
+        value=torch.tensor(value),
+        reference=None,
+        generation_tokens=None,
+        beta=0.0,
+        weighs_kl=False,
+        window=1,
+        backward_divides_by=1,
+    )
+
+
+def test_numbers_of_a_micro_batch() -> None:
+    meter = MicroBatchMeter(SETTINGS)
+    old = torch.tensor([[-1.0, -1.0, -1.0], [-2.0, -2.0, -2.0]])
+    inputs = slice_of_a_rollout(meter, old)
+    # Ratios e**0.5 (clipped: positive advantage), 1, 1, then e**-0.5 (clipped: negative advantage), 1, and padding.
+    new = old + torch.tensor([[0.5, 0.0, 0.0], [-0.5, 0.0, 9.0]])
+    documented = -(1.2 + 1 + 1 - 0.5 * (0.8 + 1)) / 5
+    meter.hold(3, inputs, new, old, terms(documented / 2))
+    meter.hold(4, inputs, old.clone(), old + 1, None)
+    meter.hold(5, inputs, new, None, None)
+    first, second, third = sorted(values(meter), key=lambda one: one.index)
+    assert (first.index, first.tokens, first.clipped) == (3, 5, pytest.approx(2 / 5))
+    assert (first.max_abs_log_ratio, first.mean_abs_log_ratio) == (0.5, pytest.approx(0.2))
+    assert (first.old_intact, first.tokens_intact) == (True, True)
+    assert first.loss_ratio == pytest.approx(0.5, rel=1e-5)
+    assert (second.old_intact, second.tokens_intact, second.max_abs_log_ratio) == (False, True, 1.0)
+    assert second.loss_ratio is None
+    assert (third.max_abs_log_ratio, third.clipped, third.old_intact) == (0.0, 0.0, None)
+
+
+def test_old_log_probs_of_sequences_are_compared_sample_by_sample() -> None:
+    meter = MicroBatchMeter(None)
+    old = torch.tensor([-3.0, -4.0])
+    inputs = slice_of_a_rollout(meter, old)
+    new = torch.tensor([[-1.0, -1.0, -1.0], [-2.0, -2.0, -9.0]])
+    meter.hold(0, inputs, new, old, None)
+    meter.hold(1, inputs, new, old.flip(0), None)
+    intact, swapped = values(meter)
+    assert (intact.scope, intact.max_abs_log_ratio, intact.old_intact) == ("sequence", 0.0, True)
+    assert (swapped.max_abs_log_ratio, swapped.old_intact) == (1.0, False)
+
+
+def test_writes_to_old_log_probs_after_a_loss_do_not_change_its_numbers() -> None:
+    meter = MicroBatchMeter(SETTINGS)
+    old = torch.full((2, 3), -1.0)
+    inputs = slice_of_a_rollout(meter, old)
+    meter.hold(0, inputs, torch.full((2, 3), -1.0), old, None)
+    old.add_(1)
+    meter.hold(1, inputs, torch.full((2, 3), -1.0), old, None)
+    before, after = values(meter)
+    assert (before.old_intact, before.max_abs_log_ratio) == (True, 0.0)
+    assert (after.old_intact, after.max_abs_log_ratio) == (False, 1.0)
+
+
+def test_nothing_waits_once_somebody_writes_to_what_a_loss_had_used() -> None:
+    meter = MicroBatchMeter(SETTINGS)
+    inputs = slice_of_a_rollout(meter)
+    new = torch.full((2, 3), -1.0)
+    meter.hold(0, inputs, new, None, None)
+    inputs["completion_ids"][0, 0] = 1
+    meter.hold(1, inputs, new, None, None)
+    inputs["completion_ids"][0, 0] = 5
+    meter.hold(2, inputs, new, None, None)
+    assert [(one.index, one.tokens_intact) for one in values(meter)] == [(1, False), (2, True)]
+
+
+def test_numbers_wait_for_the_interval_and_for_the_end_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(ledger := MemoryLedger())
+    now = iter([0.0, 0.4, 0.6])
+    monkeypatch.setattr(recorder, "now", lambda: next(now, 1.0))
+    meter = MicroBatchMeter(None)
+    collector = NumberCollector(recorder, meter, updates_of_nothing(recorder), interval=0.5)
+    inputs, new = slice_of_a_rollout(meter), torch.zeros((2, 3))
+    for index in range(3):
+        collector.collect()  # at 0.0, 0.4 and 0.6 seconds
+        meter.hold(index, inputs, new, None, None)
+    assert not [event for event in ledger.events if isinstance(event, Measured) and len(event.microbatches) != 2]
+    collector.finish()
+    measured = [event for event in ledger.events if isinstance(event, Measured)]
+    assert [[one.index for one in event.microbatches] for event in measured] == [[0, 1], [2]]
+
+
+def updates_of_nothing(recorder: Recorder) -> UpdateObserver:
+    """An observer of a trainer whose optimizer is never stepped."""
+
+    class Part:
+        def __getattr__(self, name: str) -> Any:
+            return 0 if name == "global_step" else None
+
+    class Trainer:
+        state = Part()
+        accelerator = Part()
+
+    return UpdateObserver(Trainer(), recorder)
+
+
+def test_a_probe_compares_many_updates_at_once() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+    probe = WeightProbe([weight])
+    for update, rate in enumerate((0.5, 0.0, 0.5)):
+        weight.grad = torch.tensor([1.0, 0.0, 1.0])
+        probe.before_step()
+        with torch.no_grad():
+            weight.sub_(rate * weight.grad)
+        probe.after_step(update, rate)
+        if update == 1:
+            with torch.no_grad():
+                weight[1] = 7.0
+    worked_up = probe.work_up()
+    assert worked_up is not None
+    updates, numbers = worked_up
+    assert updates == (0, 1, 2)
+    changed, with_gradient, visible, moved, largest = numbers.reshape(5, 3).tolist()
+    assert changed == [2, 0, 2]
+    assert with_gradient == [2, 2, 2]
+    assert visible == [2, 0, 2]
+    assert moved == [0, 0, 1]
+    assert largest == [0.5, 0.0, 0.5]
+    assert probe.work_up() is None
+
+
+def test_weights_that_are_no_numbers_were_moved_by_nobody() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, float("nan")]))
+    probe = WeightProbe([weight])
+    for update in range(2):
+        weight.grad = torch.ones(2)
+        probe.before_step()
+        probe.after_step(update, 0.0)
+    worked_up = probe.work_up()
+    assert worked_up is not None
+    assert worked_up[1].reshape(5, 2)[3].tolist() == [0, 0]
+
+
+def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
+    """Tensors without data (torch's meta device) refuse to be read: what would wait for a GPU raises here."""
+    meter = MicroBatchMeter(SETTINGS)
+    old, new = torch.empty((2, 3), device="meta"), torch.empty((2, 3), device="meta")
+    inputs = {
+        "completion_ids": torch.empty((2, 3), dtype=torch.int64, device="meta"),
+        "completion_mask": torch.empty((2, 3), dtype=torch.int64, device="meta"),
+        "advantages": torch.empty(2, device="meta"),
+    }
+    meter.mark(inputs, torch.arange(2), old)
+    loss = LossTerms(
+        value=torch.empty((), device="meta"),
+        reference=torch.empty((2, 3), device="meta"),
+        generation_tokens=None,
+        beta=0.1,
+        weighs_kl=True,
+        window=1,
+        backward_divides_by=1,
+    )
+    for index in range(2):
+        meter.hold(index, inputs, new, old, loss)
+    ((source, vector),) = meter.work_up()
+    assert (vector.device.type, vector.numel()) == ("meta", 2 * len(source.columns))
+    assert "loss" in source.columns
+
+    weight = torch.nn.Parameter(torch.empty(5, device="meta"))
+    weight.grad = torch.empty(5, device="meta")
+    probe = WeightProbe([weight])
+    for update in range(2):
+        probe.before_step()
+        probe.after_step(update, 0.1)
+    worked_up = probe.work_up()
+    assert worked_up is not None
+    assert (worked_up[1].device.type, worked_up[1].numel()) == ("meta", 10)

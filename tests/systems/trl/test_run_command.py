@@ -1,0 +1,110 @@
+"""`rlstep run` around a script that never heard of this package, with real training."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.record.events import RunStarted
+from rlstep_hooks.record.ledger import records
+from tests.systems.run_command import LIMIT, rlstep, run_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """
+from pathlib import Path
+from rlstep_hooks.testing.tiny_trl import tiny_trainer
+trainer = tiny_trainer(Path("out"), max_steps=4, num_iterations=2)
+{change}
+trainer.train()
+"""
+OWN_SCRIPT = """
+import sys, time
+from trl import GRPOConfig, GRPOTrainer
+from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_reward, tiny_rows, tiny_tokenizer
+
+def reward(completions, **kwargs):
+    time.sleep(float(sys.argv[1]))
+    return tiny_reward(completions)
+
+tokenizer = tiny_tokenizer()
+arguments = GRPOConfig(
+    output_dir="out", per_device_train_batch_size=4, num_generations=4, max_completion_length=8, num_iterations=2,
+    gradient_accumulation_steps=1, max_steps=6, learning_rate=1e-2, report_to=[], use_cpu=True, bf16=False,
+    save_strategy="no", disable_tqdm=False,
+)
+trainer = GRPOTrainer(
+    model=tiny_model(tokenizer), processing_class=tokenizer, args=arguments, train_dataset=tiny_rows(20), reward_funcs=reward,
+)
+trainer.train()
+print("trained", trainer.state.global_step)
+sys.exit(3)
+"""
+"""A script as people write it: its configuration can be read, and it never heard of an audit."""
+
+
+def run(folder: Path, change: str = "", *options: str) -> subprocess.CompletedProcess[str]:
+    return run_script(folder, SCRIPT.format(change=change), options=options)
+
+
+def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rlstep: no plan from the command: none of these is a trainer that is known: train.py\n" in done.stderr
+    assert done.stderr.count("old log-probs ") == 1, "the live plan is printed once, by the parent"
+    assert done.stderr.count("PASS ") - done.stderr.count("PASS so far") == 1, "the report is printed once"
+    report = report_of(tmp_path / "log")
+    assert (report.verdict, report.counts.updates, report.complete) == ("PASS", 4, True)
+
+
+def test_plan_line_report_and_the_commands_own_status(tmp_path: Path) -> None:
+    done = run_script(tmp_path, OWN_SCRIPT, "0.6", options=("--rows", "20"))
+    assert done.returncode == 3, done.stderr
+    plan, verdict = done.stderr.find("· GRPO · from the launch command"), done.stderr.find("\nPASS  ")
+    line = re.search(r"\nrollout \d", done.stderr)
+    assert line is not None
+    assert 0 <= plan < line.start() < verdict, done.stderr
+    assert "3 rollouts · 6 updates" in done.stderr[plan : line.start()]
+    words = re.search(r"\nrollout (\d) of 3 · update (\d) of 6 · lag 1 (· ratio .* )?· PASS so far\n", done.stderr)
+    assert words is not None
+    assert int(words[2]) == 2 * int(words[1])
+    assert "rollout" not in done.stdout.replace("rlstep/rollouts", ""), "standard output is the command's own"
+    assert done.stdout.endswith("trained 6\n")
+
+
+def test_a_killed_run_ends_for_who_runs_it_and_who_follows_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OWN_SCRIPT)
+    running = subprocess.Popen(
+        rlstep("run", "--dir", "log", "--", sys.executable, "train.py", "60"),
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    following = subprocess.Popen(
+        rlstep("report", "log", "--follow"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert following.stderr is not None
+    while "following" not in following.stderr.readline():
+        assert following.poll() is None
+    started = next(next(iter(records(tmp_path / "log").values()))[0].events())
+    assert isinstance(started, RunStarted)
+    os.kill(started.pid, signal.SIGKILL)
+    _, err = running.communicate(timeout=LIMIT)
+    assert running.returncode == 128 + signal.SIGKILL
+    assert "training did not come to its end" in " ".join(err.split())
+    out, err = following.communicate(timeout=LIMIT)
+    assert "without an end in their record" in err
+    assert "training did not come to its end" in " ".join(out.split())
+
+
+def test_strict_turns_a_failure_into_status_1(tmp_path: Path) -> None:
+    fault = "from rlstep_hooks.testing.trl_faults import FAULTS; FAULTS['regenerate_every_step'](trainer)"
+    done = run(tmp_path, fault, "--strict")
+    assert done.returncode == 1, done.stderr
+    assert report_of(tmp_path / "log").verdict == "FAIL"
+    assert done.stderr.count("FAIL: RLS201 ") == 1, "said once"
+    assert done.stderr.index("FAIL: RLS201 ") < done.stderr.index("\nFAIL  ")

@@ -1,0 +1,59 @@
+"""Settings that real runs use, beyond the tiny run's own: reduced precision, small learning rates, adapters. No false finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.testing.tiny_trl import tiny_config, tiny_model, tiny_reward, tiny_rows, tiny_tokenizer
+from tests.systems.trl.helpers import problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+REUSED = {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 8}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"bf16": True},
+        {"bf16": True, "gradient_checkpointing": True, "learning_rate": 1e-6, "lr_scheduler_type": "linear"},
+        {"learning_rate": 1e-6, "lr_scheduler_type": "cosine", "warmup_steps": 3},
+        {"learning_rate": 1e-9, "lr_scheduler_type": "linear"},
+        {"max_grad_norm": 0.1, "weight_decay": 0.1, "optim": "sgd"},
+    ],
+    ids=["bf16", "bf16, small rate", "float32, small rate, warm-up", "rate below visibility", "sgd"],
+)
+def test_usual_settings_are_silent(build: Callable[..., Any], settings: dict[str, Any]) -> None:
+    trainer, audit = build(**REUSED | settings)
+    trainer.train()
+    assert audit.report.verdict == "PASS", problems(audit.report)
+    assert not problems(audit.report)
+
+
+@pytest.mark.parametrize(("algorithm", "beta"), [("GRPO", 0.0), ("GRPO", 0.04), ("RLOO", 0.05)])
+def test_adapters(tmp_path: Path, algorithm: str, beta: float) -> None:
+    """PEFT generates with the model inside its wrapper, and its reference is the policy with adapters switched off."""
+    peft = pytest.importorskip("peft", reason="peft is installed in the session of the newest TRL only")
+    import trl
+
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    tokenizer = tiny_tokenizer()
+    trainer = getattr(trl, f"{algorithm}Trainer")(
+        model=tiny_model(tokenizer),
+        reward_funcs=tiny_reward,
+        args=tiny_config(tmp_path, algorithm=algorithm, beta=beta, **REUSED),
+        train_dataset=tiny_rows(36),
+        processing_class=tokenizer,
+        callbacks=[audit],
+        peft_config=peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]),
+    )
+    trainer.train()
+    assert audit.report.verdict == "PASS", problems(audit.report)
+    assert not problems(audit.report)
+    assert next(rule for rule in audit.report.rules if rule.code == "RLS402").verdict == "PASS"
+    assert next(rule for rule in audit.report.rules if rule.code == "RLS401").verdict == "PASS"

@@ -1,0 +1,42 @@
+"""Makes what the audit's hooks call raise in a real run. verl imports this module in every process."""
+
+from __future__ import annotations
+
+import os
+
+from tests.systems.broken import VARIABLE, break_function
+
+MODULE = __name__
+
+FUNCTIONS = (
+    ("rlstep_hooks.systems.verl.observe.trainer", "keys_of"),
+    ("rlstep_hooks.systems.verl.observe.trainer", "rows_of"),
+    ("rlstep_hooks.systems.verl.observe.trainer", "recognise"),
+    ("rlstep_hooks.systems.verl.observe.trainer", "_sampler_gap"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.begin"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.end"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.measured"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.open_microbatch"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.see_log_probs"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.close_microbatch"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.probe"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.updated"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.pushed"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.write_numbers"),
+    ("rlstep_hooks.observe.weight_probe", "WeightProbe.before_step"),
+    ("rlstep_hooks.observe.weight_probe", "WeightProbe.after_step"),
+    ("rlstep_hooks.observe.weight_probe", "WeightProbe.work_up"),
+    ("rlstep_hooks.observe.deferred", "DeferredValues.add"),
+    ("rlstep_hooks.observe.deferred", "DeferredValues.send"),
+    ("rlstep_hooks.systems.verl.observe.controller", "VerlController._all_returned"),
+    ("rlstep_hooks.systems.verl.observe.controller", "VerlController._generated_v0"),
+    ("rlstep_hooks.systems.verl.observe.controller", "scalars"),
+    ("rlstep_hooks.session.controller_record", "ControllerRecord.take_error"),
+    ("rlstep_hooks.judge.controlled.run", "ControlledRun.observe"),
+    ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
+)
+"""Modules and functions of theirs that hooks call: of trainers, then of the controller."""
+
+if VARIABLE in os.environ:
+    for module, name in FUNCTIONS:
+        break_function(module, name)

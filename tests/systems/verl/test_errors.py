@@ -1,0 +1,167 @@
+"""What cannot be audited is not evaluated, with the reason, and training goes on untouched.
+
+Nothing is launched here: the configuration is verl's own, the trainer an object with what the audit looks at. Megatron, separate
+trainers and engines, and releases to come cannot be trained on a CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.resources import files
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.systems.verl.observe import attach, controller
+from rlstep_hooks.systems.verl.observe.controller import VerlController, place_hooks
+from rlstep_hooks.systems.verl.releases import Release
+from tests.systems.verl.launch import Assets, command, grpo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHAT_FIT_RETURNS = object()
+
+
+def configuration(settings: dict[str, Any]) -> Any:
+    """verl's configuration of a run, as its trainer holds it."""
+    assets = Assets(*[files("verl").joinpath(name) for name in ("model", "train", "validation")])  # type: ignore[list-item]
+    arguments = command(grpo(assets) | settings)[3:]
+    with initialize_config_dir(str(files("verl").joinpath("trainer/config")), version_base=None):
+        return compose("ppo_trainer", overrides=arguments)
+
+
+class StandIn:
+    """What the audit looks at in a trainer, which trains nothing."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.config = configuration(settings)
+        self.train_dataset = range(36)
+        self.global_steps = 0
+        self.total_training_steps = 4
+        self.actor_rollout_wg = SimpleNamespace()
+        self.checkpoint_manager = SimpleNamespace(actor_wg=self.actor_rollout_wg)
+        self.attributes: dict[str, Any] = {}
+
+    def _load_checkpoint(self) -> int:
+        return 7
+
+    def fit(self) -> object:
+        self.attributes = dict(vars(self))
+        return WHAT_FIT_RETURNS
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Puts the controller's hooks on a trainer and lets it train: the report that was printed."""
+    monkeypatch.setattr(controller, "run_name", lambda: "run")
+    monkeypatch.setenv("RLSTEP_DIR", str(tmp_path / "log"))
+    seen: list[VerlController] = []
+    monkeypatch.setattr(controller, "VerlController", lambda trainer: seen.append(VerlController(trainer)) or seen[-1])
+
+    def train(**settings: Any) -> tuple[VerlController, str]:
+        patches, trainer_class = Patches(), type("Trainer", (StandIn,), {})
+        place_hooks(patches, trainer_class)
+        trainer = trainer_class(**settings)
+        before = dict(vars(trainer))
+        assert trainer._load_checkpoint() == 7
+        assert trainer.fit() is WHAT_FIT_RETURNS
+        assert trainer.attributes.keys() == before.keys(), "nothing was wrapped"
+        assert not patches.restore()
+        (made,) = seen
+        return made, "".join(capfd.readouterr())
+
+    return train
+
+
+CASES = {
+    "actor_rollout_ref.actor.strategy=megatron": {"actor_rollout_ref.actor.strategy": "megatron"},
+    "trainer.v1.trainer_mode=separate_async": {
+        "trainer.v1.trainer_mode": "separate_async",
+        "trainer.v1.separate_async.parameter_sync_step": 2,
+    },
+    "rollout.agent.agent_loop_manager_class": {
+        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": "mine.Manager"
+    },
+}
+
+
+@pytest.mark.parametrize("reason", CASES)
+def test_what_is_not_covered_is_not_evaluated(reason: str, trained: Any) -> None:
+    made, printed = trained(**CASES[reason])
+    assert made.report.verdict == "NOT_EVALUATED"
+    assert reason in made.report.not_evaluated["order"]
+    assert made.report.findings == [] or all(finding.severity == "info" for finding in made.report.findings)
+    assert "NOT EVALUATED" in printed
+    assert reason.split("=")[0] in printed.replace("\n", "").replace(" ", "")
+
+
+def test_a_release_to_come_is_not_evaluated(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "installed_release", lambda: Release("0.10.0"))
+    made, printed = trained()
+    assert (made.report.verdict, made.schedule) == ("NOT_EVALUATED", None)
+    assert "verl 0.10.0 is not supported (0.6.1 to 0.9 are)" in made.report.not_evaluated["order"]
+    assert "NOT EVALUATED" in printed
+
+
+def test_an_earlier_release_has_its_plan_and_no_hooks(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "installed_release", lambda: Release("0.8.0"))
+    made, _ = trained()
+    assert made.report.verdict == "NOT_EVALUATED"
+    assert made.schedule.updates == 8
+    assert "gets the plan only" in made.report.not_evaluated["order"]
+
+
+@pytest.mark.parametrize("release", ["0.8.0", "0.10.0"])
+def test_trainers_of_other_releases_are_left_alone(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "installed_release", lambda: Release(release))
+    attach._place_trainer(object())  # has none of the classes that would be hooked
+
+
+def test_a_folder_that_cannot_be_written_is_not_evaluated(
+    trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    monkeypatch.setenv("RLSTEP_DIR", str(file / "log"))
+    made, printed = trained()
+    assert made.report.verdict == "NOT_EVALUATED"
+    assert str(file) in made.report.not_evaluated["order"]
+    assert "NOT EVALUATED" in printed
+    assert file.read_text() == "no folder"
+
+
+def test_a_configuration_that_verl_refuses_later_is_not_evaluated(trained: Any) -> None:
+    made, _ = trained(**{"actor_rollout_ref.actor.ppo_mini_batch_size": 3})
+    assert "data size must be divisible" in made.report.not_evaluated["order"]
+
+
+def test_an_audit_that_cannot_begin_says_so(
+    trained: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(trainer: Any) -> Any:
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(controller, "VerlController", broken)
+    patches, trainer_class = Patches(), type("Trainer", (StandIn,), {})
+    place_hooks(patches, trainer_class)
+    trainer = trainer_class()
+    assert trainer._load_checkpoint() == 7
+    assert trainer.fit() is WHAT_FIT_RETURNS
+    assert "rlstep: not evaluated: the audit could not begin: RuntimeError: broken on purpose" in capfd.readouterr().out
+
+
+def test_a_module_that_is_not_as_it_was_read_is_imported_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "module_without_trainer.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    attach._when_imported("module_without_trainer", attach._place_controller("PPOTrainer"))
+    import module_without_trainer
+
+    assert isinstance(sys.modules["module_without_trainer"], ModuleType)
+    assert module_without_trainer.value == 1
+    assert "module_without_trainer could not be hooked" in capfd.readouterr().out

@@ -1,0 +1,176 @@
+"""Every fault of the corpus, in a real run of verl: found by the rule that names it, at the rollout where it begins.
+
+A launch costs most of its time before it trains, so several faults share one, each at a rollout of its own, with clean ones between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rlstep_hooks.record.events import RunEnded
+from tests.detection.outcomes import Detected, note
+from tests.systems.verl.audited import alarms, audited, shown, tail
+from tests.systems.verl.faults import FAULTS, MODULE, Fault, asking
+from tests.systems.verl.launch import Assets, critic, grpo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.systems.audited import Audited
+
+TWO_PASSES = {"actor_rollout_ref.actor.ppo_epochs": 2}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A run with faults."""
+
+    faults: Mapping[str, int]
+    """Fault -> rollout, counted from 0."""
+    settings: Mapping[str, Any]
+    rows: int = 36
+    ranks: int = 1
+    critic: bool = False
+    on_fail: str = "warn"
+
+
+LAUNCHES = {
+    "policy": Launch(
+        faults={
+            "mini_batch_dropped": 1,
+            "old_log_probs_recomputed": 2,
+            "push_left_out": 3,
+            "optimizer_step_skipped": 5,
+            "mini_batch_trained_once_more": 6,
+            "weights_lost": 7,
+            "old_log_probs_of_other_samples": 9,
+            "gradient_not_finite": 10,
+        },
+        settings=TWO_PASSES,
+        rows=96,
+    ),
+    "critic": Launch(
+        faults={
+            "mini_batch_in_place_of_another": 1,
+            "critic_mini_batch_dropped": 2,
+            "engine_keeps_old_weights": 3,
+            "passes_ignored": 5,
+            "scheduler_ticks_with_every_update": 6,
+            "critic_step_skipped": 7,
+        },
+        settings=TWO_PASSES | {"trainer.use_v1": False},
+        rows=64,
+        critic=True,
+    ),
+    "raise": Launch(faults={"optimizer_step_skipped_on_one_rank": 1}, settings={}, ranks=2, on_fail="raise"),
+    "stop": Launch(
+        faults={"worker_never_attached": 0, "optimizer_step_skipped": 1}, settings={}, ranks=2, on_fail="stop"
+    ),
+}
+CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]:
+    """The runs with faults; each is made once."""
+    done: dict[str, Audited] = {}
+
+    def run(name: str) -> Audited:
+        if name not in done:
+            made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
+            assets = Assets.write(folder, train_rows=made.rows)
+            overrides = grpo(assets, ranks=made.ranks) | (critic(assets) if made.critic else {}) | made.settings
+            environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
+            done[name] = audited(overrides, folder / "run", modules=[MODULE], environment=environment)
+        return done[name]
+
+    return run
+
+
+def named(run: Audited, fault: Fault) -> list[int | None]:
+    """Rollouts of the findings that name a fault."""
+    return [f.where.rollout for f in alarms(run.report) if f.code == fault.code and fault.variant in f.observed]
+
+
+@pytest.mark.parametrize(("launch", "name"), CASES)
+def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
+    run, fault = run_of(launch), FAULTS[name]
+    at = LAUNCHES[launch].faults[name] + fault.shows_after
+    place = None if fault.whole_run else at
+    found = place in named(run, fault)
+    outcome = Detected(
+        framework="verl",
+        fault=name,
+        report=fault.report,
+        code=fault.code,
+        found=found,
+        delay=run.delay(fault.code, place),
+        early=0,
+    )
+    note(outcome)
+    assert found, [str(finding) for finding in alarms(run.report)]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
+    run, made = run_of(launch), LAUNCHES[launch]
+    assert run.report.verdict == "FAIL"
+    faulty = {at + offset for name, at in made.faults.items() for offset in (0, FAULTS[name].shows_after)}
+    elsewhere = [str(f) for f in alarms(run.report) if f.where.rollout is not None and f.where.rollout not in faulty]
+    assert not elsewhere
+
+
+@pytest.mark.parametrize("launch", ["policy", "critic"])
+def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], Audited]) -> None:
+    tracked = shown(run_of(launch).outcome)
+    assert [value for _, value in tracked["verdict"]] == [1] + [0] * (LAUNCHES[launch].rows // 8 - 1)
+    found = [value for _, value in tracked["findings"]]
+    assert found == sorted(found)
+    assert found[0] == 0 < found[1] < found[-1]
+
+
+def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
+    ages = [value for _, value in shown(run_of("critic").outcome)["weight_version_age"]]
+    stale = LAUNCHES["critic"].faults["engine_keeps_old_weights"] + FAULTS["engine_keeps_old_weights"].shows_after
+    assert [rollout for rollout, age in enumerate(ages) if age] == [stale]
+    assert ages[stale] == 4, "the updates of one rollout"
+
+
+@pytest.mark.parametrize("launch", ["policy", "critic"])
+def test_faults_do_not_end_training(launch: str, run_of: Callable[[str], Audited]) -> None:
+    run = run_of(launch)
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.report.counts.rollouts == LAUNCHES[launch].rows // 8
+
+
+def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("raise")
+    assert run.outcome.status == 1
+    assert "StepAuditError" in run.outcome.output
+    assert "RLS210" in run.outcome.output
+    assert run.report.counts.rollouts == 2, "the one with the fault is the last"
+    assert {finding.where.rank for finding in alarms(run.report) if finding.code == "RLS210"} == {1}
+    assert "RLS902" in {finding.code for finding in alarms(run.report)}, "the two trainers went apart"
+
+
+def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("stop")
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.report.counts.rollouts == 2
+    (ended,) = [event for event in run.record("controller") if isinstance(event, RunEnded)]
+    assert (ended.status, ended.stopped) == ("completed", True)
+    assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
+
+
+def test_a_missing_worker_is_told_with_what_to_do(run_of: Callable[[str], Audited]) -> None:
+    (finding,) = [finding for finding in alarms(run_of("stop").report) if finding.code == "RLS901"]
+    assert "trainer 1" in finding.observed
+    assert "ray_kwargs.ray_init.runtime_env.env_vars.RLSTEP_DIR" in finding.fix
+
+
+def test_every_fault_is_made_and_described() -> None:
+    assert {name for _, name in CASES} == set(FAULTS)
+    assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())

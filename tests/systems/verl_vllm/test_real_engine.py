@@ -1,0 +1,38 @@
+"""verl with the real vLLM engine on the CPU: weights are really sent, and the engine's log-probs agree with the trainer's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.record.events import Measured
+from tests.systems.verl.audited import Expected, audited
+from tests.systems.verl.launch import Assets, grpo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VLLM = {
+    "actor_rollout_ref.rollout.name": "vllm",
+    # A CPU engine cannot give its memory back while training goes on.
+    "actor_rollout_ref.rollout.free_cache_engine": False,
+    "+actor_rollout_ref.rollout.enable_sleep_mode": False,
+    "actor_rollout_ref.rollout.enforce_eager": True,
+    "actor_rollout_ref.rollout.max_model_len": 128,
+    "actor_rollout_ref.rollout.max_num_seqs": 32,
+    "actor_rollout_ref.rollout.max_num_batched_tokens": 512,
+}
+
+
+def test_clean_run(tmp_path: Path) -> None:
+    overrides = grpo(Assets.write(tmp_path)) | VLLM | {"trainer.total_training_steps": 3}
+    run = audited(overrides, tmp_path / "run", environment={"VLLM_CPU_KVCACHE_SPACE": "1"}, limit=580)
+    Expected(rollouts=3, updates=6).check(run)
+    gaps = [
+        values.sampler_gap_max
+        for event in run.record("rank0")
+        if isinstance(event, Measured)
+        for values in event.rollouts
+        if values.sampler_gap_max is not None
+    ]
+    assert len(gaps) == 3
+    assert max(gaps) < 1e-4, "rounding, also with the weights of later versions"
