@@ -11,7 +11,7 @@ import msgspec
 from rlstep_hooks.record.events import SampleRows
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -41,6 +41,19 @@ class RefreshedSamples:
         """One more sample: whatever identifies it, and the checksum of its old log-probs."""
         self._rows.setdefault(key, []).append(Row(self.size, log_probs))
         self.size += 1
+
+    def dealt(self, samples: Iterable[tuple[Hashable, int | None]]) -> RefreshedSamples:
+        """The samples that this trainer trains on, where they are dealt to the trainers anew after their refresh.
+
+        Args:
+            samples: Of each what identifies it, and the checksum of its old log-probs as it was handed over. Where it was refreshed
+                here, the checksum of that moment counts.
+        """
+        dealt = RefreshedSamples(self.number, self.version)
+        for key, log_probs in samples:
+            row = self.find(key, log_probs)
+            dealt.add(key, log_probs if row is None else row.log_probs)
+        return dealt
 
     def find(self, key: Hashable, log_probs: int | None) -> Row | None:
         """The sample's row. Where only old log-probs tell samples apart (equal completions of a prompt), these do; what nothing

@@ -21,6 +21,7 @@ from rlstep_hooks.record.events import (
     Phase,
     PhaseEnded,
     PhaseName,
+    Received,
     Refresh,
     RolloutValues,
     Update,
@@ -111,6 +112,11 @@ class TrainerRecord:
             )
         )
         self.refreshes = [samples, *self.refreshes][: self._remembered]
+
+    def received(self, samples: RefreshedSamples) -> None:
+        """The samples of the latest refresh were dealt anew: these are trained here."""
+        self.writer.emit(Received(at=self.writer.now(), samples=samples.size))
+        self.refreshes[0] = samples
 
     def measured(self, values: RolloutValues) -> None:
         """Numbers of a rollout, by the number of its refresh."""

@@ -156,6 +156,12 @@ class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
     """Whether it happened inside a training loss."""
 
 
+class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
+    """Samples of the latest rollout were handed to this trainer to train on, whichever trainer computed their old log-probs."""
+
+    samples: int
+
+
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Samples by identity: rows of one rollout of this process."""
 
@@ -352,6 +358,7 @@ AnyEvent = (
     | Generated
     | Rollout
     | Refresh
+    | Received
     | MicroBatch
     | Update
     | WeightSync

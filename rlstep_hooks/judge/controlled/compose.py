@@ -21,6 +21,7 @@ from rlstep_hooks.record.events import (
     MicroBatch,
     Phase,
     PhaseEnded,
+    Received,
     Refresh,
     Rollout,
     RolloutValues,
@@ -153,6 +154,8 @@ class TrainerStream:
         self._unrecorded: list[PhaseName] = []
         """Calls to processes that leave no record."""
         self._after_held: list[AnyEvent] = []
+        self._received: int | None = None
+        """Samples of the rollout that is held back which this trainer was handed; None where those that it refreshed are meant."""
         self._base = 0
         """Updates before this run, which a trainer does not know."""
         self._version = 0
@@ -188,7 +191,8 @@ class TrainerStream:
                 self._reference = self._reference or None
             return [*self._begin(), *self._release(), *self._rest(event), event]
         if isinstance(event, Generated) and event.purpose == "training":
-            complete = [*self._begin(), *self._release(), *map(self._placed, self._phases.between())]
+            between = self._keep_received(self._phases.between())
+            complete = [*self._begin(), *self._release(), *map(self._placed, between)]
             self._held = event
             return complete
         if isinstance(event, Generated):
@@ -213,7 +217,7 @@ class TrainerStream:
 
     def _rest(self, ended: RunEnded) -> list[AnyEvent]:
         """What no call claimed: numbers that came after the last one, and what a trainer did that its controller did not ask for."""
-        rest = self._phases.rest()
+        rest = self._keep_received(self._phases.rest())
         if ended.status == "raised":  # within a call that did not return
             rest = [event for event in rest if isinstance(event, Measured | Unobserved)]
         return list(map(self._placed, rest))
@@ -224,6 +228,7 @@ class TrainerStream:
         if events is None:
             begun += self._missing(call)
             events = []
+        events = self._keep_received(events)
         if call.purpose == "evaluation":
             # A push for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
             for event in events:
@@ -235,6 +240,13 @@ class TrainerStream:
             return [*begun, *self._release(), *map(self._placed, events)]
         self._after_held += events
         return begun
+
+    def _keep_received(self, events: list[AnyEvent]) -> list[AnyEvent]:
+        """Take out what says how many samples the trainer was handed, which belongs to the rollout."""
+        for event in events:
+            if isinstance(event, Received):
+                self._received = (self._received or 0) + event.samples
+        return [event for event in events if not isinstance(event, Received)]
 
     def _missing(self, call: Phase) -> list[AnyEvent]:
         """What a judge hears of a call without a record: from the first one on, the trainer's order of events is not known."""
@@ -254,7 +266,7 @@ class TrainerStream:
             return []
         after, self._after_held = self._after_held, []
         rollout = self._rollout_event(held, after)
-        self._reference = None
+        self._reference = self._received = None
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
@@ -269,7 +281,9 @@ class TrainerStream:
             at=event.at,
             index=event.index,
             samples=event.samples,
-            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None),
+            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)
+            if self._received is None
+            else self._received,
             policy_version=self._version,
             sampler_version=oldest,
             purpose=event.purpose,

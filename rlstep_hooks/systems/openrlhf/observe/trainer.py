@@ -118,8 +118,10 @@ class OpenRlhfTrainer:
         self._stepped = False
         self._probed: Any = None
         self._probing = False
-        self._collated: dict[int, list[tuple[int, int | None]]] = {}
+        self._collated: dict[int, list[tuple[int, int]]] = {}
         """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
+        self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
+        """Whether samples are dealt to the ranks anew before they are trained."""
         self._buffered = _Buffered()
         self._pushes = Contained(self._record.writer, ("sampler",))
         self._gathered: WeightSums | None = None
@@ -207,7 +209,13 @@ class OpenRlhfTrainer:
     def _after_append(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._record.samples:
-            self._buffered.add(kwargs.get("experience", args[0] if args else None))
+            experience = kwargs.get("experience", args[0] if args else None)
+            self._buffered.add(experience)
+            if self._deals and self._record.refreshes:
+                # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
+                items = buffer.items[-len(experience.sequences) :]
+                dealt = self._record.refreshes[0].dealt(map(_identity, items))
+                self._record.received(dealt)
         return result
 
     # Micro-batches
@@ -229,9 +237,7 @@ class OpenRlhfTrainer:
             with self._record.samples:
                 batch = kwargs.get("batch", args[0] if args else None)
                 items = batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch
-                self._collated[id(experience)] = [
-                    (checksum_of(item.sequences), checksum_of(item.action_log_probs)) for item in items
-                ]
+                self._collated[id(experience)] = [_identity(item) for item in items]
         return experience
 
     def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -374,6 +380,11 @@ class _Buffered:
             sampler_gap_mean=sum(total for total, _, _ in gaps) / tokens if tokens else None,
             sampler_gap_max=max((largest for _, largest, _ in gaps), default=None),
         )
+
+
+def _identity(item: Any) -> tuple[int, int]:
+    """What identifies one sample of the buffer, and its old log-probs."""
+    return checksum_of(item.sequences), checksum_of(item.action_log_probs)
 
 
 def buffer_is_dynamic(buffer: Any) -> bool:
