@@ -121,10 +121,13 @@ def install_openrlhf(session: nox.Session) -> dict[str, str]:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    session.install("ruff==0.17.5", "mypy==2.4.1", TESTS[0], "-e", ".")  # pytest: its types, for the plugin
+    session.install(
+        "ruff==0.17.5", "mypy==2.4.1", "import-linter==2.16", TESTS[0], "-e", "."
+    )  # pytest: its types, for the plugin
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
+    session.run("lint-imports", "--no-cache")
 
 
 @nox.session

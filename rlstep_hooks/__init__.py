@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.version import __version__
+
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report, StepAuditError
     from rlstep_hooks.planning.finding import Finding
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
     from rlstep_hooks.testing.assertions import assert_schedule
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "Finding": "rlstep_hooks.planning.finding",
@@ -45,6 +46,7 @@ __all__ = [
     "StepAuditError",
     "StepAuditPPO",
     "StepAuditSB3Callback",
+    "__version__",
     "assert_schedule",
     "audit",
     "plan",

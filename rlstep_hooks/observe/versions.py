@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+from rlstep_hooks.version import __version__
+
 
 def versions_of(*packages: str) -> dict[str, str]:
     """Releases of Python, this package and the named ones; those that are not installed are left out."""
-    from rlstep_hooks import __version__
-
     found = {"python": platform.python_version(), "rlstep-hooks": __version__}
     for package in packages:
         try:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    from rlstep_hooks.planning.launched import Plan
     from rlstep_hooks.planning.reading import Formula
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.launches import Plan
 
 QUANTITIES = (
     "algorithm", "world_size", "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs",

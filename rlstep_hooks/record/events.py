@@ -289,6 +289,7 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     index: int
     max_abs_advantage: float | None = None
+    """Over real tokens."""
     sampler_gap_mean: float | None = None
     """Mean |trainer log-prob - engine log-prob| of the sampled tokens, where the engine returns them."""
     sampler_gap_max: float | None = None

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.rules.plan_checks import REPORTS
 from rlstep_hooks.planning.steps import all_readings
-from rlstep_hooks.show.words import approximate, number
+from rlstep_hooks.planning.words import approximate, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rlstep_hooks.planning.launched import Plan
     from rlstep_hooks.planning.reading import Formula
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.launches import Plan
 
 Row = tuple[str, str, str]
 

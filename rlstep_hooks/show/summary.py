@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.show.words import number
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report

@@ -12,10 +12,9 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError, Place, Token
 from rlstep_hooks.planning.counting import TooManyError
-from rlstep_hooks.planning.finding import Finding
-from rlstep_hooks.planning.reading import Formula, Note, Reading
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.reader import Request
 
@@ -26,37 +25,6 @@ if TYPE_CHECKING:
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user adds to a launch."""
-
-    framework: str | None = None
-    version: str | None = None
-    rows: int | None = None
-    world_size: int | None = None
-    variables: dict[str, str] = {}
-    """`--set NAME=VALUE`: variables of a script, or settings of the launch."""
-    line: int | None = None
-    """Line of the command in a script with several."""
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launch means."""
-
-    framework: str
-    """Name of the reader."""
-    title: str
-    version: str
-    source: str
-    """Where the launch was read: "the launch command" or a file."""
-    schedule: Schedule | None
-    """None where the framework itself would refuse the launch."""
-    formulas: tuple[Formula, ...] = ()
-    notes: tuple[Note, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    unused: tuple[Setting, ...] = ()
-    """Settings that were given and that the schedule does not depend on."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):

@@ -339,6 +339,12 @@ def buffer_refreshed_after_each_update(trainer: Any) -> None:
     on(trainer, "on_step_end", refresh)
 
 
+@fault(report="verifiers PR#320", code="RLS310", where=Where(update=1, microbatch=2))
+def old_log_probs_follow_the_policy(trainer: Any) -> None:
+    """The same mistake, seen on whole rollouts and whatever the weights did."""
+    buffer_refreshed_after_each_update(trainer)
+
+
 @fault(
     report="rllm#111",
     code="RLS302",
@@ -520,6 +526,44 @@ def optimizer_of_copied_weights(trainer: Any) -> None:
     """The optimizer was built from parameters that the model no longer holds."""
     copies = [p.detach().clone().requires_grad_() for p in trainer.model.parameters()]
     trainer.optimizer = torch.optim.AdamW(copies, lr=trainer.args.learning_rate)
+
+
+@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0))
+def optimizer_with_tensors_of_another_model(trainer: Any) -> None:
+    """The same mistake, named by its cause."""
+    optimizer_of_copied_weights(trainer)
+
+
+@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0))
+def layer_left_out_of_the_optimizer(trainer: Any) -> None:
+    """Parameters are picked by name, and a layer that costs gradients is in no group."""
+    picked = [value for name, value in trainer.model.named_parameters() if "layers.1" not in name]
+    trainer.optimizer = torch.optim.AdamW(picked, lr=trainer.args.learning_rate)
+
+
+def zero_gradients(trainer: Any) -> None:
+    """Zero all gradients right before each step, as a "clean start" in the wrong place does."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        model.zero_grad()
+
+    on(trainer, "on_pre_optimizer_step", zero)
+
+
+@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0))
+def gradients_zeroed_before_the_step(trainer: Any) -> None:
+    """Nothing is ever learned, and every count is right."""
+    zero_gradients(trainer)
+
+
+@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0), settings={**REUSED, "weight_decay": 0.1})
+def only_weight_decay_moves_the_weights(trainer: Any) -> None:
+    """The same, where the optimizer's decay still changes the weights."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        model.zero_grad(set_to_none=False)
+
+    on(trainer, "on_pre_optimizer_step", zero)
 
 
 @fault(report="SkyRL#1680", code="RLS404", where=Where(update=5))

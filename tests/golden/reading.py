@@ -10,8 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Formula, Reading
-from rlstep_hooks.systems.launches import Options, Plan, plan_launch, reading_of
+from rlstep_hooks.systems.launches import plan_launch, reading_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

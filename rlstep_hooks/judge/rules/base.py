@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ RECENT_UPDATES = 4096
 
 WAITING = 65_536
 """Events that may wait for their numbers; more than any rollout has."""
+
+Value = TypeVar("Value")
 
 Place = tuple[int, int, int]
 """Where an event stood, in a form that costs little to keep: training rollouts begun by then, the number of the update under way,
@@ -155,6 +157,32 @@ class Progress:
 def _forget_older_half(waiting: dict[Any, Any]) -> None:
     for index in list(islice(waiting, len(waiting) // 2)):
         del waiting[index]
+
+
+def remember(table: dict[int, Value], number: int, value: Value) -> None:
+    """Keep something of an update or a rollout, and forget the oldest where a table would grow too long."""
+    table[number] = value
+    if len(table) > RECENT_UPDATES:
+        del table[next(iter(table))]
+
+
+class RolloutsWithSignal:
+    """The latest training rollouts whose advantages are known to differ from 0, by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, None] = {}
+        self.any = False
+        """Whether there ever was one."""
+
+    def add(self, values: RolloutValues, event: Rollout, place: Place) -> None:
+        """Look at the numbers of a rollout."""
+        if event.purpose == "training" and values.max_abs_advantage:
+            self.any = True
+            remember(self.numbers, place[0] - 1, None)
+
+    def forget_to(self, number: int) -> None:
+        """Forget this rollout and those before it."""
+        self.numbers = {later: None for later in self.numbers if later > number}
 
 
 class _Reported(msgspec.Struct):

@@ -341,7 +341,10 @@ class NoSignal(Rule):
             expected="advantages other than 0 in some rollout",
             observed=f"all advantages 0 in all {self.checks} rollouts",
             where=Where(),
-            why="completions of the same prompt always got the same reward, so no policy gradient flowed",
+            why=(
+                "completions of the same prompt always got the same reward (or the tokens of all others are masked out), so no "
+                "policy gradient flowed"
+            ),
             fix="print the rewards of a few completions; look for a constant reward or an answer parser that never matches",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
@@ -58,6 +58,150 @@ class WeightsUnchanged(Rule):
             where=self.progress.where_at(place, event),
             why="the optimizer stepped without effect on the model that is trained",
             fix="compare the optimizer's parameters with the model's, check requires_grad and the dtype of the weights",
+        )
+
+
+DEAD_ROLLOUTS = 3
+"""Rollouts with signal whose updates all left the probed weights without a gradient, before it is reported in mid-run. One is not
+enough: the first update of a LoRA adapter has no gradient in half of its tensors."""
+
+
+class NothingLearned(Rule):
+    """Updates are made, and none of them trains the weights.
+
+    What it checks:
+        Where a rollout has advantages other than 0 and the learning rate is above 0, some probed weight has a gradient at one of
+        its updates. It fails after three such rollouts in a row without any, and at the end of a run if no update at all changed
+        a probed weight, whatever the reason.
+
+    Why it matters:
+        The loop, the logs and the learning rate go on, and the weights that are saved are the weights that were loaded (or have
+        only decayed). Causes seen: gradients that are set to zero before the step, a loss that is detached from the model, an
+        optimizer that holds copies of the parameters, updates that are all lost in the rounding of the weights.
+
+    What to do:
+        Print `p.grad` of a trainable parameter right before the optimizer's step. If it is there, compare the optimizer's
+        parameters with the model's, and the size of an update with the precision of the weights.
+    """
+
+    code = "RLS406"
+    title = "Nothing was learned"
+    topics = ("weights",)
+    nothing_seen = "fewer than two probed updates had a learning rate above 0 and a rollout whose advantages are known to differ from 0"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._signal = RolloutsWithSignal()
+        """Those since the latest gradient."""
+        self._dead: dict[int, tuple[Update, Place]] = {}
+        """The first update without a gradient of each rollout since the latest gradient."""
+        self._latest_alive = -1
+        self._updates = 0
+        self._changed = False
+        self._first: tuple[Update, Place] | None = None
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Remember whether there is something to learn from a rollout."""
+        self._signal.add(values, event, place)
+        return None
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look for a gradient, and for a change."""
+        if event.role != "policy" or not event.applied or not event.learning_rate or not values.probed:
+            return None
+        rollout = place[0] - 1
+        self._updates += 1
+        self._first = self._first or (event, place)
+        self._changed = self._changed or values.changed > 0 or values.moved_before > 0
+        if values.with_gradient or values.moved_before:  # what moved between updates was trained in another way
+            self.checks += bool(self._signal.numbers)
+            self._latest_alive = rollout
+            self._dead.clear()
+            self._signal.forget_to(rollout)
+            return None
+        if rollout > self._latest_alive:
+            self._dead.setdefault(rollout, (event, place))
+        whole = [number for number in self._signal.numbers if number in self._dead and number < rollout]
+        return self._report_no_gradient(whole) if len(whole) >= DEAD_ROLLOUTS else None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        dead = [number for number in self._signal.numbers if number in self._dead]
+        if len(dead) > 1:
+            return self._report_no_gradient(dead)
+        if self._changed or self._updates < 2 or not self._signal.any or self._first is None:
+            return None
+        self.checks += 1
+        return self.fail(
+            expected=f"some probed weight changes in {self._updates} updates with a learning rate above 0",
+            observed="none changed in the whole run",
+            where=self.progress.where_at(self._first[1], self._first[0]),
+            why="the weights at the end are those at the beginning, though the advantages gave something to learn",
+            fix="compare the optimizer's parameters with the model's, and the size of an update with the precision of the weights",
+            variant="change",
+        )
+
+    def _report_no_gradient(self, rollouts: list[int]) -> Finding | None:
+        self.checks += 1
+        event, place = self._dead[rollouts[0]]
+        self._dead.clear()
+        self._signal.forget_to(rollouts[-1])
+        return self.fail(
+            expected="a gradient in some probed weight at an update on a rollout whose advantages differ from 0",
+            observed=f"none at any update on {len(rollouts)} such rollouts in a row",
+            where=self.progress.where_at(place, event),
+            why="the optimizer steps on gradients that are 0 or missing, so these updates teach the policy nothing",
+            fix="look for code that zeroes gradients before the step, detaches the loss, or computes it with another model",
+            variant="gradient",
+        )
+
+
+class OptimizerHoldsOthers(Rule):
+    """The optimizer does not hold the parameters of the model that is trained.
+
+    What it checks:
+        The tensors in the optimizer's groups against the model's trainable parameters, by identity, when training begins. It fails
+        when the optimizer holds none of them and the probed weights do not change either (an optimizer with copies of its own that
+        it writes back is fine), and warns when some trainable parameters are in no group.
+
+    Why it matters:
+        An optimizer that was built before the model was moved, wrapped or copied goes on training the old tensors. Loss, gradient
+        norm and learning rate look right, and the model stays as it was. Parameters that nobody put into the optimizer stay as
+        they are too, though they cost gradients.
+
+    What to do:
+        Build the optimizer from the model that is trained, after it is wrapped; set `requires_grad=False` on what shall be frozen.
+    """
+
+    code = "RLS407"
+    title = "Optimizer holds other parameters"
+    topics = ("weights",)
+    nothing_seen = "the optimizer's parameters could not be compared with the model's"
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look at the optimizer's parameters, with the evidence of the first update that must show."""
+        tensors = self.progress.started.facts.get("optimizer_tensors")
+        if self.checks or tensors is None or event.role != "policy" or not event.applied or not event.learning_rate:
+            return None
+        self.checks += 1
+        trainable, held, others = tensors["trainable"], tensors["held"], tensors["others"]
+        if held == trainable or (not held and values.changed):
+            return None
+        return self.fail(
+            expected=f"the model's {trainable} trainable tensors in the optimizer",
+            observed=f"{held} of them, and {others} other tensors",
+            where=self.progress.where_at(place, event),
+            why=(
+                "these tensors get gradients, and no update ever changes them"
+                if held
+                else "the optimizer trains tensors that are not the model's, and no probed weight of the model changed"
+            ),
+            fix=(
+                "put them into the optimizer, or set requires_grad=False on what shall be frozen"
+                if held
+                else "build the optimizer from the parameters of the model that is trained, after it is moved and wrapped"
+            ),
+            severity="warning" if held else "error",
         )
 
 

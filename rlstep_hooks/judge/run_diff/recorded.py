@@ -10,9 +10,9 @@ import msgspec
 
 from rlstep_hooks.judge.replay import NoRecordError, report_of, trainer_events
 from rlstep_hooks.judge.report import Report
+from rlstep_hooks.planning.launched import Plan
 from rlstep_hooks.record.events import RunStarted
 from rlstep_hooks.record.ledger import Record, record_files, records
-from rlstep_hooks.systems.launches import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from rlstep_hooks.show.summary import CountRow, count_rows
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Counts
     from rlstep_hooks.judge.run_diff.recorded import RecordedRun
+    from rlstep_hooks.planning.launched import Options, Plan
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.launches import Options, Plan
 
 
 class PlanDifference(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from rlstep_hooks.judge.run_diff.actions import Action, ActionStream, Blindness,
 from rlstep_hooks.judge.run_diff.recorded import recorded_plan
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.show.words import number
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,9 +16,9 @@ from rlstep_hooks.judge.timeline import (
     ExpectedSync,
     ExpectedUpdate,
 )
+from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout, Update, WeightSync, name_of
 from rlstep_hooks.show.page.model import Moment
-from rlstep_hooks.show.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

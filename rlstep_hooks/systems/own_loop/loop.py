@@ -15,6 +15,7 @@ from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import open_ledger, rank_process
 from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -337,8 +338,6 @@ audit = LoopAudit
 
 def _versions() -> dict[str, str]:
     """Releases of the packages that every such loop has."""
-    from rlstep_hooks import __version__
-
     found = {"python": sys.version.partition(" ")[0], "rlstep-hooks": __version__}
     torch = sys.modules.get("torch")
     return found if torch is None else found | {"torch": str(torch.__version__)}
