@@ -70,6 +70,16 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether reference log-probs came with it; None where the run did not come so far."""
     groups_intact: bool | None = None
     """Whether every prompt's samples stand together and are complete; None where groups span processes."""
+    rewards_intact: bool | None = None
+    """Whether each sample has the reward that it was given when it was generated; None where that cannot be seen."""
+    repeats: int | None = None
+    """Index of an earlier rollout with the very same samples, which sampling cannot have given twice."""
+    signal: bool | None = None
+    """Whether rewards differ where advantages compare them; None where that cannot be seen."""
+    reference_intact: bool | None = None
+    """Whether the reference's weights are those that it began with; None where they cannot be seen."""
+    sampling: tuple[dict[str, float], ...] = ()
+    """Settings with which the engine sampled it, each combination once; empty where they cannot be seen."""
     own_samples: int | None = None
     """Samples that this process follows by identity, where a controller generates for all; None where `samples` says it."""
     digest: int = 0
@@ -139,7 +149,19 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Padding samples."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> samples that carry it. A label is what the framework gives the engine with each push."""
+    sampling: tuple[dict[str, float], ...] = ()
+    """Settings with which the engines sampled, each combination once; empty where they cannot be seen."""
     purpose: Purpose = "training"
+
+
+class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
+    """What a controller saw of the latest rollout's samples once their advantages were computed; each as in `Rollout`."""
+
+    groups_intact: bool | None = None
+    rewards_intact: bool | None = None
+    repeats: int | None = None
+    signal: bool | None = None
+    reference_intact: bool | None = None
 
 
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
@@ -357,6 +379,7 @@ AnyEvent = (
     | Phase
     | PhaseEnded
     | Generated
+    | Inspected
     | Rollout
     | Refresh
     | Received

@@ -17,6 +17,7 @@ from rlstep_hooks.record.events import (
     Attached,
     FactsRead,
     Generated,
+    Inspected,
     Measured,
     MicroBatch,
     Phase,
@@ -153,6 +154,8 @@ class TrainerStream:
         """Whether the rollout that is held back has its reference; None as long as nothing has followed it."""
         self._unrecorded: list[PhaseName] = []
         """Calls to processes that leave no record."""
+        self._inspected = Inspected()
+        """What was seen of the samples of the rollout that is held back."""
         self._after_held: list[AnyEvent] = []
         self._received: int | None = None
         """Samples of the rollout that is held back which this trainer was handed; None where those that it refreshed are meant."""
@@ -160,6 +163,7 @@ class TrainerStream:
         """Updates before this run, which a trainer does not know."""
         self._version = 0
         self._labels: OrderedDict[int, int] = OrderedDict()
+        self._labels_are_weights = False
         self._labelled = True
         """Whether the latest push has a label here: trainers that send no tensors do not know what went out."""
         self._rollout = -1
@@ -177,12 +181,16 @@ class TrainerStream:
             self._started = event
             self._version = self._base = event.start_updates
             self._unrecorded = event.facts.get("unrecorded", [])
+            self._labels_are_weights = bool(event.facts.get("labels_are_weights"))
             label = event.facts.get("first_label")
             if label is not None:  # the engine loads the weights that training starts from, without a push
                 _remember(self._labels, label, self._base)
             return []
         if isinstance(event, Phase):
             return self._call(event)
+        if isinstance(event, Inspected):
+            self._inspected = event
+            return []
         if isinstance(event, Unobserved):
             self.lost = self.lost or event.what == "order"
             return [*self._begin(), event]
@@ -267,13 +275,17 @@ class TrainerStream:
         after, self._after_held = self._after_held, []
         rollout = self._rollout_event(held, after)
         self._reference = self._received = None
+        self._inspected = Inspected()
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
-        versions = [self._labels.get(label, UNSENT) for label, _ in event.labels]
+        # A label that is a checksum of the weights themselves says that they are none of those that were pushed.
+        unsent = UNSENT if self._labels_are_weights and self._labelled and not self.missed else None
+        versions = [self._labels.get(label, unsent) for label, _ in event.labels]
+        known = [version for version in versions if version is not None]
         # Where calls or pushes may be missing, versions are counted from another place on each side.
-        whole = self._labelled and not self.lost and not self.missed
-        oldest = min(versions) if versions and whole else None
+        whole = bool(known) and len(known) == len(versions) and not self.lost
+        oldest = min(known) if whole else None
         if event.purpose == "training":
             self._rollout = event.index
             _remember(self._sampled, event.index, None if oldest is None or oldest < 0 else oldest)
@@ -288,6 +300,12 @@ class TrainerStream:
             sampler_version=oldest,
             purpose=event.purpose,
             reference=self._reference,
+            groups_intact=self._inspected.groups_intact,
+            rewards_intact=self._inspected.rewards_intact,
+            repeats=self._inspected.repeats,
+            signal=self._inspected.signal,
+            reference_intact=self._inspected.reference_intact,
+            sampling=event.sampling,
         )
 
     def _placed(self, event: AnyEvent) -> AnyEvent:

@@ -198,6 +198,8 @@ class Rule:
     code: ClassVar[str]
     title: ClassVar[str]
     severity: ClassVar[Severity] = "error"
+    of_plan: ClassVar[bool] = False
+    """Whether plan and settings alone show what it finds, so that no training is ended for it."""
     topics: ClassVar[tuple[str, ...]] = ()
     """What must be observable for this rule (`rlstep_hooks.record.events.TOPICS`)."""
     compares: ClassVar[tuple[type, ...]] = ()
@@ -241,7 +243,6 @@ class Rule:
             where=where or self.progress.where(),
             why=why,
             fix=fix,
-            planned=not self.progress.events,
         )
         self._reported[variant] = _Reported(finding, self.progress.events)
         return finding

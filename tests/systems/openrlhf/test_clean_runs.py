@@ -15,13 +15,10 @@ import pytest
 from rlstep_hooks.record.events import Generated, Measured, RolloutValues, Update, WeightSync
 from tests.detection.outcomes import Clean, note
 from tests.systems.openrlhf.audited import NAMES, alarms, audited, shown, tail, tracked
-from tests.systems.openrlhf.launch import Assets, reinforce
+from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, reinforce
 
 if TYPE_CHECKING:
     from tests.systems.audited import Audited
-
-ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
-"""The engine returns log-probs of what it samples."""
 
 
 def check(run: Audited, **counts: int) -> None:

@@ -26,7 +26,9 @@ from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, Sampling
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
+from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 
@@ -101,6 +103,9 @@ class OpenRlhfController:
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))
+        self._seen = Contained(self._recorder, ("samples",))
+        self._samples = SampleWatch(trainer.args)
+        self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._updates_before = 0
         self._begin(run, int(states["global_step"]))
@@ -139,6 +144,9 @@ class OpenRlhfController:
             "attach_hint": ATTACH_HINT,
             # The reference's own processes leave no record; that its log-probs came is seen here.
             "unrecorded": ["reference"],
+            "labels_are_weights": True,
+            # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
+            "configured_sampling": sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1),
         }
         if not rollouts:
             facts["first_label"] = FIRST_WEIGHTS
@@ -177,7 +185,9 @@ class OpenRlhfController:
                 wrap(processes, "async_run_method_batch", self._around_call(group))
         # Each returns when the processes that it called have done their part (:213, experience_maker.py:85, :264, :300).
         wrap(trainer, "train_step", self._around_rollout)
-        wrap(trainer.experience_maker, "make_experience_batch", self._around_returning)
+        wrap(trainer.experience_maker, "make_experience_batch", self._around_experiences)
+        # experience_maker.py:238: gets the samples as the models have seen them, and makes advantages of their rewards.
+        wrap(trainer.experience_maker, "compute_advantages_and_returns", self._before_advantages)
         wrap(trainer, "ppo_train", self._around_returning)
         wrap(trainer, "broadcast_to_vllm", self._around_returning)
         for logger in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
@@ -192,6 +202,8 @@ class OpenRlhfController:
         if self._generator is None:
             self._sampling = Sampling(trainer.samples_generator)
             wrap(trainer.samples_generator, "generate_samples", self._around_generate)
+            # samples_generator.py:255: one response of an engine, with its reward.
+            wrap(trainer.samples_generator, "_process_response_into_experience", self._after_response)
             wrap(trainer.samples_generator, "generate_eval_samples", self._around_evaluation)
         else:
             # ppo_trainer_async.py:199: gives "done" when nothing follows.
@@ -219,6 +231,25 @@ class OpenRlhfController:
         result = self._run(wrapped, args, kwargs)
         with self._contained:
             self._all_returned()
+        return result
+
+    def _around_experiences(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        result = self._around_returning(wrapped, maker, args, kwargs)
+        with self._seen:
+            inspected = self._samples.inspected(result, self._rollouts - 1)
+            intact = self._references.intact()
+            self._recorder.emit(msgspec.structs.replace(inspected, at=self._recorder.now(), reference_intact=intact))
+        return result
+
+    def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        with self._seen:
+            self._samples.before_advantages(kwargs["experiences"] if "experiences" in kwargs else args[0])
+        return wrapped(*args, **kwargs)
+
+    def _after_response(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._samples.generated(result)
         return result
 
     def _all_returned(self) -> None:
@@ -307,7 +338,8 @@ class OpenRlhfController:
                 self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
         group = int(self._trainer.args.rollout.n_samples_per_prompt)
         labels = found.labels if found is not None and found.samples == samples else NOT_KNOWN
-        return Generated(index=0, samples=samples, prompts=samples // group, labels=labels)
+        sampling = found.sampling if found is not None else ()
+        return Generated(index=0, samples=samples, prompts=samples // group, labels=labels, sampling=sampling)
 
     def _emit_rollout(self, event: Generated) -> None:
         self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))

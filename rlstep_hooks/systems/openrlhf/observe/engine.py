@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.record.events import WeightSync
+from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import Sums, WeightSums, label_of, sums_of, total
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, sampling_of
 
 UNKNOWN_VERSION = -1
 """An engine knows which weights it took, and not how many updates made them."""
@@ -25,7 +25,19 @@ def place_hooks(module: Any) -> None:
     put_around(worker, "update_weight", _around_tensor)
 
 
+def place_sampling_hooks(module: Any) -> None:
+    """Put the hook of requests into `vllm.v1.worker.gpu_input_batch`."""
+    # gpu_input_batch.py:345 (vLLM 0.32): a request enters the batch that the sampler works on, with the settings that count for it.
+    put_around(module.InputBatch, "add_request", _after_request)
+
+
 _engine: EngineRecord | None = None
+
+
+def _after_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
+    if _engine is not None:
+        _engine.sampled(kwargs["request"] if "request" in kwargs else args[0])
+    return wrapped(*args, **kwargs)
 
 
 def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
@@ -76,6 +88,8 @@ class EngineRecord:
         self._model = model
         self._load = model.load_weights
         model.load_weights = self._load_weights
+        self._settings: dict[str, float] = {}
+        """With what it sampled last."""
         self._writer.emit(introduce(process))
         with self._contained:
             self._held = HeldWeights(self._weights())
@@ -102,6 +116,17 @@ class EngineRecord:
                 return
             label = self._held.after_push(label_of(total(handed)), self._weights(), loaded)
             self._writer.emit(WeightSync(at=self._writer.now(), policy_version=UNKNOWN_VERSION, label=label))
+
+    def sampled(self, request: Any) -> None:
+        """A request is sampled from now on."""
+        with self._contained:
+            asked = request.sampling_params
+            if asked is None:
+                return
+            settings = sampling_of(asked.temperature, asked.top_p, top_k=asked.top_k)
+            if settings != self._settings:
+                self._settings = settings
+                self._writer.emit(FactsRead(at=self._writer.now(), facts={"sampling": settings}))
 
     def _weights(self) -> dict[str, Sums]:
         named = dict(self._model.named_parameters())

@@ -74,7 +74,11 @@ class Sampling:
         share = tuple((label, max(made * count // self._group, 1)) for label, count in held)
         self._sampled.generated(made, share)
         return Generated(
-            index=index, samples=samples, prompts=samples // self._group, labels=self._sampled.take(samples)
+            index=index,
+            samples=samples,
+            prompts=samples // self._group,
+            labels=self._sampled.take(samples),
+            sampling=self._weights.settings(),
         )
 
 

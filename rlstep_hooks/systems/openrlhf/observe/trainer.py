@@ -20,6 +20,7 @@ from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
+from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,6 +79,8 @@ def _follow(trainer: Any, role: Role, engine: Callable[[], Any]) -> None:
 def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     method = kwargs.get("method_name", args[0] if args else None)
+    if trainer is None and method == "forward" and type(actor).__name__ == "ReferenceModelActor":
+        _look_at_reference(actor)
     if trainer is None or method != "forward":
         return wrapped(*args, **kwargs)
     trainer.begin("refresh" if trainer.role == "policy" else "values")
@@ -90,6 +93,19 @@ def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
         trainer.refreshed(data, slice(start, end), result, version)
     trainer.end("refresh" if trainer.role == "policy" else "values")
     return result
+
+
+_reference: ReferenceRecord | None = None
+
+
+def _look_at_reference(actor: Any) -> None:
+    """The reference is about to compute its log-probs (launcher.py:118): this process records nothing else."""
+    global _reference
+    try:
+        _reference = _reference or ReferenceRecord(actor)
+        _reference.look()
+    except Exception as error:  # noqa: BLE001 - a reference that cannot be observed goes on
+        print(f"rlstep: not evaluated: the reference cannot be followed: {error!r}", flush=True)
 
 
 class OpenRlhfTrainer:
@@ -122,6 +138,9 @@ class OpenRlhfTrainer:
         """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are dealt to the ranks anew before they are trained."""
+        self._losses = Contained(self._record.writer, ("loss",))
+        self._scales_seen = str(args.ds.param_dtype) != "fp16"
+        """Whether nothing but accumulation scales a loss; in float16 a scaler does too."""
         self._buffered = _Buffered()
         self._pushes = Contained(self._record.writer, ("sampler",))
         self._gathered: WeightSums | None = None
@@ -155,11 +174,15 @@ class OpenRlhfTrainer:
         optimizer.register_step_pre_hook(self._before_optimizer)
         optimizer.register_step_post_hook(self._after_optimizer)
         if self.role == "critic":
+            # loss.py:275: gets the values' targets.
+            trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
             return
         wrap(trainer.replay_buffer, "append", self._after_append)
         wrap(trainer, "broadcast_to_vllm", self._around_push)
         # loss.py:174: gets both log-probs of a micro-batch, on the device.
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
+        # The same: gives the loss of a micro-batch, whose gradient tells by what it is multiplied on its way to the backward.
+        trainer.actor_loss_fn.register_forward_hook(self._after_loss, with_kwargs=True)
         group = getattr(trainer, "_model_update_group", None)
         if hasattr(group, "broadcast"):
             # ppo_actor.py:434: each tensor of a push, on rank 0. Where GPUs are shared with the engines there is none.
@@ -258,6 +281,27 @@ class OpenRlhfTrainer:
             names = ("log_probs", "old_log_probs", "advantages", "action_mask")
             given = dict(zip(names, args, strict=False)) | kwargs
             self._record.see_log_probs(given["log_probs"], given["old_log_probs"], given["action_mask"])
+            self._record.see_constants(old_logprobs=given["old_log_probs"], advantages=given["advantages"])
+
+    def _before_value_loss(self, module: Any, args: Any, kwargs: Any) -> None:
+        with self._losses:
+            given = dict(zip(("values", "old_values", "returns"), args, strict=False)) | kwargs
+            self._record.see_constants(targets=given["returns"])
+
+    def _after_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
+        (loss_utils.py:47-72): the gradient that arrives at the loss is that quotient."""
+        with self._losses:
+            index, loss = self._record.open_index, result[0]
+            if index is None or not self._scales_seen or not loss.requires_grad:
+                return
+            microbatches = self._engine.gradient_accumulation_steps()
+
+            def arrived(gradient: Any) -> None:
+                with self._losses:
+                    self._record.see_loss_scale(index, gradient * microbatches)
+
+            loss.register_hook(arrived)
 
     def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         with self._record.order:
