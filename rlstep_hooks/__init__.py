@@ -11,8 +11,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.version import __version__
-
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report, StepAuditError
     from rlstep_hooks.planning.finding import Finding
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
     from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
     from rlstep_hooks.testing.assertions import assert_schedule
+    from rlstep_hooks.version import __version__
 
 
 _HOMES = {
@@ -33,6 +32,7 @@ _HOMES = {
     "StepAuditError": "rlstep_hooks.judge.report",
     "StepAuditPPO": "rlstep_hooks.systems.trl_ppo_step.observe.audit",
     "StepAuditSB3Callback": "rlstep_hooks.systems.sb3.observe.callback",
+    "__version__": "rlstep_hooks.version",
     "assert_schedule": "rlstep_hooks.testing.assertions",
     "audit": "rlstep_hooks.systems.own_loop.loop",
     "plan": "rlstep_hooks.systems.live_plan",

@@ -1,4 +1,4 @@
-"""What a trainer process of a controlled run writes, whatever the framework: micro-batches, updates, pushes, and their numbers.
+"""What a trainer process of a controlled run writes, whatever the framework: micro-batches, updates, syncs, and their numbers.
 
 A framework's observer says what happened; this counts it, keeps what the device computes until it is ready, and writes events in
 their order. Nothing is judged here.
@@ -73,6 +73,9 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
+        """Whether old log-probs came unaltered, by micro-batch."""
+        self._tokens: dict[int, bool] = {}
+        """Whether tokens did."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
@@ -140,11 +143,14 @@ class TrainerRecord:
             samples=samples,
             policy_version=self.version,
             trained=found.trained,
+            unknown=found.unknown,
             old_version=found.old_version,
             old_source=old_source,
         )
         if found.old_intact is not None:
             self._intact[index] = found.old_intact
+        if found.tokens_intact is not None:
+            self._tokens[index] = found.tokens_intact
 
     def see_log_probs(self, log_probs: Any, old_log_probs: Any, mask: Any) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
@@ -222,9 +228,9 @@ class TrainerRecord:
         )
         self._updates[role] += 1
 
-    # Numbers, and pushes of weights
+    # Numbers, and weight syncs
 
-    def pushed(self, label: int | None) -> None:
+    def synced(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
         self.writer.emit(WeightSync(at=self.writer.now(), policy_version=self.version, label=label))
 
@@ -252,6 +258,7 @@ class TrainerRecord:
                 mean_abs_log_ratio=total / tokens if tokens else None,
                 old_intact=self._intact.pop(index, None),
                 loss_ratio=finite(scales[index]) if index in scales else None,
+                tokens_intact=self._tokens.pop(index, None),
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()
         )

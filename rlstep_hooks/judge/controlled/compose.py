@@ -165,7 +165,7 @@ class TrainerStream:
         self._labels: OrderedDict[int, int] = OrderedDict()
         self._labels_are_weights = False
         self._labelled = True
-        """Whether the latest push has a label here: trainers that send no tensors do not know what went out."""
+        """Whether the latest sync has a label here: trainers that send no tensors do not know what went out."""
         self._rollout = -1
         self._sampled: OrderedDict[int, int | None] = OrderedDict()
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
@@ -183,7 +183,7 @@ class TrainerStream:
             self._unrecorded = event.facts.get("unrecorded", [])
             self._labels_are_weights = bool(event.facts.get("labels_are_weights"))
             label = event.facts.get("first_label")
-            if label is not None:  # the engine loads the weights that training starts from, without a push
+            if label is not None:  # the engine loads the weights that training starts from, without a sync
                 _remember(self._labels, label, self._base)
             return []
         if isinstance(event, Phase):
@@ -238,7 +238,7 @@ class TrainerStream:
             events = []
         events = self._keep_received(events)
         if call.purpose == "evaluation":
-            # A push for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
+            # A sync for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
             for event in events:
                 self._placed(event)
             return begun
@@ -279,11 +279,11 @@ class TrainerStream:
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
-        # A label that is a checksum of the weights themselves says that they are none of those that were pushed.
+        # A label that is a checksum of the weights themselves says that they are none of those that were sent.
         unsent = UNSENT if self._labels_are_weights and self._labelled and not self.missed else None
         versions = [self._labels.get(label, unsent) for label, _ in event.labels]
         known = [version for version in versions if version is not None]
-        # Where calls or pushes may be missing, versions are counted from another place on each side.
+        # Where calls or syncs may be missing, versions are counted from another place on each side.
         whole = bool(known) and len(known) == len(versions) and not self.lost
         oldest = min(known) if whole else None
         if event.purpose == "training":
@@ -293,6 +293,7 @@ class TrainerStream:
             at=event.at,
             index=event.index,
             samples=event.samples,
+            due=event.due,
             own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)
             if self._received is None
             else self._received,

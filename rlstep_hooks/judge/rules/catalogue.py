@@ -61,6 +61,7 @@ RULES: tuple[type[Rule], ...] = (
     data.RowsDropped,
     data.RolloutRepeated,
     data.RewardsMoved,
+    data.UnknownSamples,
     learning_rate.ScheduleHorizon,
     learning_rate.SchedulerTicks,
     learning_rate.RateAtZero,

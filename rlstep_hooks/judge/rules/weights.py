@@ -253,9 +253,9 @@ class SamplerVersion(Rule):
             return None
         if event.sampler_version == UNSENT:
             observed = (
-                "an engine whose weights are those of no push: some were not sent, not loaded, or changed afterwards"
+                "an engine whose weights are those of no sync: some were not sent, not loaded, or changed afterwards"
             )
-            fix = "compare the names and numbers of tensors that are pushed with those that the engine loads"
+            fix = "compare the names and numbers of tensors that are synced with those that the engine loads"
         elif event.sampler_version < 0:
             observed = "a sampler that is not the policy being trained"
             fix = "look for code that generates with a copy of the model"
@@ -327,7 +327,7 @@ class SamplerGap(Rule):
                 observed=observed,
                 where=where,
                 why="at the same policy version the engine suddenly computes something else: with other weights, or other settings",
-                fix="look at the push of weights before this rollout: are all tensors sent and loaded?",
+                fix="look at the sync of weights before this rollout: are all tensors sent and loaded?",
                 variant="sudden",
             )
         top_p = facts.get("configured_sampling", {}).get("top_p", 1.0)

@@ -1,7 +1,7 @@
 """The fault corpus of OpenRLHF: mistakes out of real reports, each made in a real run at one rollout.
 
 Every process of a launch imports this module (`RLSTEP_TEST_MODULE`), and the environment says which faults to make and when:
-`RLSTEP_TEST_FAULTS=push_left_out@1,micro_batch_dropped@3` (rollouts count from 0). Several fit into one run: after each the judge
+`RLSTEP_TEST_FAULTS=sync_left_out@1,micro_batch_dropped@3` (rollouts count from 0). Several fit into one run: after each the judge
 goes on at the next rollout. The wrappers stand below the audit's own, because they are registered before Ray calls its setup hook.
 
 Classes that Ray sends by reference are touched in every process. What the actors' classes inherit (the controller's loop) is touched
@@ -159,25 +159,25 @@ def discard(at: int) -> None:
     before_the_loop(put)
 
 
-# Pushes of weights
+# Weight syncs
 
 
 @fault(report="rllm#291", code="RLS405", shows_after=1)
-def push_left_out(at: int) -> None:
+def sync_left_out(at: int) -> None:
     """The broadcast does nothing."""
     at_call(POLICY, "ActorPPOTrainer.broadcast_to_vllm", at, lambda wrapped, trainer, args, kwargs: None)
 
 
 @fault(report="trl#5312", code="RLS402", shows_after=1)
 def engine_keeps_old_weights(at: int) -> None:
-    """Every tensor of a push arrives, and the engine loads none of them."""
-    pushes = itertools.count()
-    now = [next(pushes)]
+    """Every tensor of a sync arrives, and the engine loads none of them."""
+    syncs = itertools.count()
+    now = [next(syncs)]
 
     def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         model, here = worker.model_runner.model, now[0] == at
         if args[3]:
-            now[0] = next(pushes)
+            now[0] = next(syncs)
         if not here:
             return wrapped(*args, **kwargs)
         load, model.load_weights = model.load_weights, lambda weights: None
@@ -189,8 +189,8 @@ def engine_keeps_old_weights(at: int) -> None:
     wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
 
 
-@fault(report="OpenRLHF, a push that leaves out a tensor", code="RLS402", shows_after=1)
-def push_without_a_layer(at: int) -> None:
+@fault(report="OpenRLHF, a sync that leaves out a tensor", code="RLS402", shows_after=1)
+def sync_without_a_layer(at: int) -> None:
     """One matrix is never sent: trainer and engine agree on every tensor that is."""
 
     def broadcast(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -207,14 +207,14 @@ def push_without_a_layer(at: int) -> None:
     at_call(POLICY, "ActorPPOTrainer.broadcast_to_vllm", at, broadcast)
 
 
-@fault(report="OpenRLHF, a push of a copy", code="RLS402", shows_after=1)
-def push_of_old_weights(at: int) -> None:
-    """The weights of the push before are sent once more, from a copy."""
-    pushes = itertools.count()
+@fault(report="OpenRLHF, a sync of a copy", code="RLS402", shows_after=1)
+def sync_of_old_weights(at: int) -> None:
+    """The weights of the sync before are sent once more, from a copy."""
+    syncs = itertools.count()
     copies: dict[str, Any] = {}
 
     def broadcast(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        model, number = trainer.actor.model.module, next(pushes)
+        model, number = trainer.actor.model.module, next(syncs)
         if number == at - 1:
             copies.update((name, weights.detach().clone()) for name, weights in model.named_parameters())
         if number != at:
@@ -231,8 +231,8 @@ def push_of_old_weights(at: int) -> None:
 @fault(report="vllm, a weight loader that drops what it is given", code="RLS402", shows_after=1)
 def tensor_not_loaded(at: int) -> None:
     """The engine's model takes every tensor and says so, and one of its matrices stays as it was."""
-    pushes = itertools.count()
-    now = [next(pushes)]
+    syncs = itertools.count()
+    now = [next(syncs)]
 
     def load_weights(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         kept = {n: p.detach().clone() for n, p in model.named_parameters() if n.endswith("1.mlp.down_proj.weight")}

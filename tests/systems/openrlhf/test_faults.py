@@ -41,7 +41,7 @@ LAUNCHES = {
         faults={
             "engine_keeps_old_weights": 1,
             "micro_batch_dropped": 3,
-            "push_left_out": 5,
+            "sync_left_out": 5,
             "old_log_probs_of_another_version": 7,
             "optimizer_step_skipped": 9,
             "old_log_probs_of_other_samples": 11,
@@ -63,7 +63,7 @@ LAUNCHES = {
         rows=15 * 8 + 4,
     ),
     "groups": Launch(
-        faults={"prompt_groups_mixed": 1, "push_without_a_layer": 3, "push_of_old_weights": 6},
+        faults={"prompt_groups_mixed": 1, "sync_without_a_layer": 3, "sync_of_old_weights": 6},
         rollouts=9,
         settings={"algo.advantage.estimator": "group_norm"} | ENGINE_LOG_PROBS,
     ),
@@ -134,7 +134,7 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
     faults = LAUNCHES["policy"].faults
     ages = [value for _, value in numbers["weight_version_age"]]
     assert [rollout for rollout, age in enumerate(ages) if age] == [
-        faults[name] + 1 for name in ("engine_keeps_old_weights", "push_left_out")
+        faults[name] + 1 for name in ("engine_keeps_old_weights", "sync_left_out")
     ]
     verdicts = [value for _, value in numbers["verdict"]]
     first = faults["engine_keeps_old_weights"] + 1
@@ -170,11 +170,11 @@ def test_every_fault_is_made_and_described() -> None:
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
 
 
-def test_a_push_without_a_layer_is_named_and_shows_in_the_log_probs(run_of: Callable[[str], Audited]) -> None:
+def test_a_sync_without_a_layer_is_named_and_shows_in_the_log_probs(run_of: Callable[[str], Audited]) -> None:
     run = run_of("groups")
-    at = LAUNCHES["groups"].faults["push_without_a_layer"] + 1
+    at = LAUNCHES["groups"].faults["sync_without_a_layer"] + 1
     (unsent,) = [f for f in alarms(run.report) if f.code == "RLS402" and f.where.rollout == at]
-    assert "weights are those of no push" in unsent.observed
+    assert "weights are those of no sync" in unsent.observed
 
 
 def test_a_distance_that_top_p_explains_is_named_after_it(run_of: Callable[[str], Audited]) -> None:

@@ -50,18 +50,18 @@ ALL = set(FIRST)
 def test_what_a_whole_model_holds_is_its_label() -> None:
     held = HeldWeights(FIRST)
     sent = label_of((13, 24))
-    assert held.after_push(sent, NEXT, ALL) == sent
-    later = held.after_push(label_of((99, 99)), NEXT, ALL)
-    assert later == sent, "another push came and nothing was loaded: it holds what it held"
-    half = held.after_push(label_of((50, 60)), NEXT | {"qkv": (48, 58 - 2)}, ALL)
-    assert half not in (sent, label_of((50, 60))), "one tensor was not loaded: the weights of no push"
+    assert held.after_sync(sent, NEXT, ALL) == sent
+    later = held.after_sync(label_of((99, 99)), NEXT, ALL)
+    assert later == sent, "another sync came and nothing was loaded: it holds what it held"
+    half = held.after_sync(label_of((50, 60)), NEXT | {"qkv": (48, 58 - 2)}, ALL)
+    assert half not in (sent, label_of((50, 60))), "one tensor was not loaded: the weights of no sync"
 
 
 def test_a_split_model_has_the_label_that_it_was_handed_as_long_as_it_changes() -> None:
     held = HeldWeights(FIRST)
-    assert held.after_push(label_of((100, 1)), NEXT, ALL) == label_of((100, 1))
-    assert held.after_push(label_of((101, 1)), NEXT, ALL) == label_of((100, 1)), (
-        "nothing changed: it holds the push before"
+    assert held.after_sync(label_of((100, 1)), NEXT, ALL) == label_of((100, 1))
+    assert held.after_sync(label_of((101, 1)), NEXT, ALL) == label_of((100, 1)), (
+        "nothing changed: it holds the sync before"
     )
-    assert held.after_push(label_of((101, 1)), NEXT, ALL) == label_of((100, 1))
-    assert held.after_push(label_of((102, 1)), FIRST, None) == label_of((102, 1))
+    assert held.after_sync(label_of((101, 1)), NEXT, ALL) == label_of((100, 1))
+    assert held.after_sync(label_of((102, 1)), FIRST, None) == label_of((102, 1))

@@ -1,4 +1,4 @@
-"""What a process of a rollout engine sees: the pushes of weights that really arrive. Verified with OpenRLHF 0.11.2 on vLLM 0.32."""
+"""What a process of a rollout engine sees: the weight syncs that really arrive. Verified with OpenRLHF 0.11.2 on vLLM 0.32."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ UNKNOWN_VERSION = -1
 def place_hooks(module: Any) -> None:
     """Put the engine's hooks into `WorkerWrap`, which vLLM adds to the bases of its worker."""
     worker = module.WorkerWrap
-    # vllm_worker_wrap.py:2: joins the group in which the trainer pushes weights, once before training.
+    # vllm_worker_wrap.py:2: joins the group in which the trainer syncs weights, once before training.
     put_around(worker, "init_process_group", _after_group)
-    # vllm_worker_wrap.py:32: one tensor of a push; `empty_cache` marks the last.
+    # vllm_worker_wrap.py:32: one tensor of a sync; `empty_cache` marks the last.
     put_around(worker, "update_weight", _around_tensor)
 
 
@@ -50,7 +50,7 @@ def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         # Rank 0 of the group is the trainer; each engine's processes follow.
         _engine = _engine or EngineRecord(torch.distributed.get_rank() + offset - 1, worker.model_runner.model)
     except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
-        print(f"rlstep: not evaluated: the engine's pushes cannot be followed: {error!r}", flush=True)
+        print(f"rlstep: not evaluated: the engine's syncs cannot be followed: {error!r}", flush=True)
     return result
 
 
@@ -58,18 +58,18 @@ def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     engine = _engine
     if engine is None:
         return wrapped(*args, **kwargs)
-    engine.in_push = True
+    engine.syncing = True
     try:
         result = wrapped(*args, **kwargs)
     finally:
-        engine.in_push = False
+        engine.syncing = False
     if kwargs["empty_cache"] if "empty_cache" in kwargs else len(args) > 3 and args[3]:
         engine.received()
     return result
 
 
 class EngineRecord:
-    """One engine process: the weights that its model holds after each push.
+    """One engine process: the weights that its model holds after each sync.
 
     Args:
         number: Counts the processes of all engines from 0.
@@ -82,8 +82,8 @@ class EngineRecord:
         self._contained = Contained(self._writer, ("sampler",))
         self._handed = WeightSums()
         self._loaded: set[str] | None = set()
-        """Parameters that the push under way was loaded into; None where the model does not say."""
-        self.in_push = False
+        """Parameters that the sync under way was loaded into; None where the model does not say."""
+        self.syncing = False
         """Whether what is loaded now comes from the trainer."""
         self._model = model
         self._load = model.load_weights
@@ -95,7 +95,7 @@ class EngineRecord:
             self._held = HeldWeights(self._weights())
 
     def _load_weights(self, weights: Any) -> Any:
-        if not self.in_push:
+        if not self.syncing:
             return self._load(weights)
         weights = list(weights)
         with self._contained:
@@ -108,13 +108,13 @@ class EngineRecord:
         return loaded
 
     def received(self) -> None:
-        """The last tensor of a push was loaded."""
+        """The last tensor of a sync was loaded."""
         with self._contained:
             handed, loaded = self._handed.take(), self._loaded
             self._loaded = set()
             if not handed:  # tensors came and none was loaded
                 return
-            label = self._held.after_push(label_of(total(handed)), self._weights(), loaded)
+            label = self._held.after_sync(label_of(total(handed)), self._weights(), loaded)
             self._writer.emit(WeightSync(at=self._writer.now(), policy_version=UNKNOWN_VERSION, label=label))
 
     def sampled(self, request: Any) -> None:
@@ -134,13 +134,13 @@ class EngineRecord:
 
 
 class HeldWeights:
-    """Which weights a model holds, push by push.
+    """Which weights a model holds, sync by sync.
 
     Where the whole model is in one process its sums are those of the tensors that it was handed, and say what it holds. Where it is
     split, or keeps its weights in another type, they say only that it changed, and the label is that of what it was handed.
 
     Args:
-        sums: Those of each parameter, before the first push.
+        sums: Those of each parameter, before the first sync.
     """
 
     def __init__(self, sums: dict[str, Sums]) -> None:
@@ -151,8 +151,8 @@ class HeldWeights:
         self._whole = False
         """Whether the sums were once those of the tensors handed over."""
 
-    def after_push(self, handed: int, sums: dict[str, Sums], loaded: set[str] | None) -> int:
-        """The label of what the model holds after a push.
+    def after_sync(self, handed: int, sums: dict[str, Sums], loaded: set[str] | None) -> int:
+        """The label of what the model holds after a sync.
 
         Args:
             handed: The label of the tensors that it was handed.

@@ -1,8 +1,8 @@
 """A number for the weights of a model, the same in the trainer that sent them and in the engine that holds them.
 
-OpenRLHF gives a push no name. vLLM fuses, pads and reorders what it is sent, so the number is made of sums over the bits of all
+OpenRLHF gives a sync no name. vLLM fuses, pads and reorders what it is sent, so the number is made of sums over the bits of all
 weights: they are the same however the weights are laid out, and a zero adds nothing. Weights that were handed to an engine and not
-loaded, and a push that leaves one tensor out, so give another number.
+loaded, and a sync that leaves one tensor out, so give another number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Sums = tuple[int, int]
 
 
 class WeightSums:
-    """Adds up tensors on their device, and fetches the sums when they are asked for: both sides of a push wait for the device then."""
+    """Adds up tensors on their device, and fetches the sums when they are asked for: both sides of a sync wait for the device then."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []

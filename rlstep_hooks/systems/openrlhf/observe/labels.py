@@ -40,7 +40,7 @@ class EngineWeights:
         self._settings: list[list[dict[str, float]]] = [[] for _ in range(engines)]
         """Of each engine: with what it samples, as it began to, since the latest look at its weights."""
         self.trouble = ""
-        """Why an engine could not follow its pushes; empty where all could."""
+        """Why an engine could not follow its syncs; empty where all could."""
 
     def labels(self, samples: int) -> Labels:
         """Labels that the engines hold now, with a sharing of the samples that are generated; empty where that is not known.

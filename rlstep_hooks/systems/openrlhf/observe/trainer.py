@@ -1,4 +1,4 @@
-"""What a trainer process of an OpenRLHF run sees: old log-probs, micro-batches, updates of policy or critic, pushes of weights.
+"""What a trainer process of an OpenRLHF run sees: old log-probs, micro-batches, updates of policy or critic, weight syncs.
 
 Policy and critic of one rank are two processes; each has one `OpenRlhfTrainer`, made when OpenRLHF builds its own trainer there. It
 writes events as they happen, within the call of the controller that they belong to, and judges nothing. Of the processes that share
@@ -30,7 +30,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 HELD_BY_NONE = -1
-"""Label of weights that were not all seen, because a push left some of them out: no engine holds these."""
+"""Label of weights that were not all seen, because a sync left some of them out: no engine holds these."""
 
 
 def place_call_hooks(module: Any) -> None:
@@ -142,13 +142,13 @@ class OpenRlhfTrainer:
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether nothing but accumulation scales a loss; in float16 a scaler does too."""
         self._buffered = _Buffered()
-        self._pushes = Contained(self._record.writer, ("sampler",))
+        self._syncs = Contained(self._record.writer, ("sampler",))
         self._gathered: WeightSums | None = None
-        """Of the tensors of a push, where the model is whole on no rank (ZeRO-3) and they are gathered one by one."""
+        """Of the tensors of a sync, where the model is whole on no rank (ZeRO-3) and they are gathered one by one."""
         self._sent = 0
-        """Tensors of the push under way."""
+        """Tensors of the sync under way."""
         self._sends = False
-        """Whether each tensor of a push goes out from this process, in sight."""
+        """Whether each tensor of a sync goes out from this process, in sight."""
         self._patches = Patches()
         with self._record.order:
             self._attach()
@@ -178,14 +178,14 @@ class OpenRlhfTrainer:
             trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
             return
         wrap(trainer.replay_buffer, "append", self._after_append)
-        wrap(trainer, "broadcast_to_vllm", self._around_push)
+        wrap(trainer, "broadcast_to_vllm", self._around_sync)
         # loss.py:174: gets both log-probs of a micro-batch, on the device.
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
         # The same: gives the loss of a micro-batch, whose gradient tells by what it is multiplied on its way to the backward.
         trainer.actor_loss_fn.register_forward_hook(self._after_loss, with_kwargs=True)
         group = getattr(trainer, "_model_update_group", None)
         if hasattr(group, "broadcast"):
-            # ppo_actor.py:434: each tensor of a push, on rank 0. Where GPUs are shared with the engines there is none.
+            # ppo_actor.py:434: each tensor of a sync, on rank 0. Where GPUs are shared with the engines there is none.
             self._sends = True
             wrap(group, "broadcast", self._around_broadcast)
             if trainer.args.ds.zero_stage == 3 or trainer.args.ds.tensor_parallel_size > 1:
@@ -355,20 +355,20 @@ class OpenRlhfTrainer:
             with self._record.values:
                 self._record.after_step(self.role, optimizer.param_groups[0]["lr"])
 
-    # Pushes of weights
+    # Weight syncs
 
-    def _around_push(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    def _around_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         self.begin("sync")
         with self._record.values:
             self._record.send_numbers()
         result = wrapped(*args, **kwargs)
         label = None
         sent, self._sent = self._sent, 0
-        with self._pushes:
+        with self._syncs:
             label = self._own_label(sent) if sent else None
         with self._record.order:
             if sent or not self._sends:
-                self._record.pushed(label)
+                self._record.synced(label)
         with self._record.values:
             values = self._buffered.take(self._record.calls("refresh") - 1)
             if values is not None:
@@ -378,17 +378,17 @@ class OpenRlhfTrainer:
         return result
 
     def _own_label(self, sent: int) -> int:
-        """The label of the weights that the policy has now, whatever was pushed in so many tensors."""
+        """The label of the weights that the policy has now, whatever was sent in so many tensors."""
         module, vision = self._engine.module, getattr(self._trainer.actor, "is_vlm", False)
-        # ppo_actor.py:474: what a push consists of.
-        pushed = [p for p in module.parameters() if p.requires_grad or not vision]
+        # ppo_actor.py:474: what a sync consists of.
+        synced = [p for p in module.parameters() if p.requires_grad or not vision]
         if self._gathered is None:
-            return label_of(total(sums_of(pushed)))
+            return label_of(total(sums_of(synced)))
         sums = self._gathered.take()
-        return label_of(total(sums)) if sent == len(pushed) else HELD_BY_NONE
+        return label_of(total(sums)) if sent == len(synced) else HELD_BY_NONE
 
     def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:
-        with self._pushes:
+        with self._syncs:
             self._sent += 1
             if self._gathered is not None:
                 self._gathered.add(kwargs.get("tensor", args[0] if args else None))
