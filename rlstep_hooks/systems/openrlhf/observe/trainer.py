@@ -143,8 +143,9 @@ class OpenRlhfTrainer:
         """Whether nothing but accumulation scales a loss; in float16 a scaler does too."""
         self._buffered = _Buffered()
         self._syncs = Contained(self._record.writer, ("sampler",))
-        self._gathered: WeightSums | None = None
-        """Of the tensors of a sync, where the model is whole on no rank (ZeRO-3) and they are gathered one by one."""
+        whole = args.ds.zero_stage < 3 and args.ds.tensor_parallel_size == 1
+        self._gathered = None if whole else WeightSums()
+        """Of the tensors of a sync, where the model is whole on no rank (ZeRO-3, tensor parallelism); they are gathered one by one."""
         self._sent = 0
         """Tensors of the sync under way."""
         self._sends = False
@@ -188,15 +189,15 @@ class OpenRlhfTrainer:
             # ppo_actor.py:434: each tensor of a sync, on rank 0. Where GPUs are shared with the engines there is none.
             self._sends = True
             wrap(group, "broadcast", self._around_broadcast)
-            if trainer.args.ds.zero_stage == 3 or trainer.args.ds.tensor_parallel_size > 1:
-                self._gathered = WeightSums()
 
     def _facts(self, args: Any) -> dict[str, Any]:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
         if self.role == "critic":
             return {}
         dtype = str(args.ds.param_dtype)
-        return {
+        # Where every rank has the whole model, the label of the weights that training begins with.
+        whole = {"weights": label_of(total(sums_of(self._synced())))} if self._gathered is None else {}
+        return whole | {
             "compute_dtype": DTYPES.get(dtype, dtype),
             "dropout_modules": active,
             "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
@@ -379,13 +380,16 @@ class OpenRlhfTrainer:
 
     def _own_label(self, sent: int) -> int:
         """The label of the weights that the policy has now, whatever was sent in so many tensors."""
-        module, vision = self._engine.module, getattr(self._trainer.actor, "is_vlm", False)
-        # ppo_actor.py:474: what a sync consists of.
-        synced = [p for p in module.parameters() if p.requires_grad or not vision]
+        synced = self._synced()
         if self._gathered is None:
             return label_of(total(sums_of(synced)))
         sums = self._gathered.take()
         return label_of(total(sums)) if sent == len(synced) else HELD_BY_NONE
+
+    def _synced(self) -> list[Any]:
+        """The parameters that a sync consists of (ppo_actor.py:474)."""
+        vision = getattr(self._trainer.actor, "is_vlm", False)
+        return [p for p in self._engine.module.parameters() if p.requires_grad or not vision]
 
     def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:
         with self._syncs:
