@@ -195,9 +195,13 @@ class OpenRlhfTrainer:
         if self.role == "critic":
             return {}
         dtype = str(args.ds.param_dtype)
-        # Where every rank has the whole model, the label of the weights that training begins with.
-        whole = {"weights": label_of(total(sums_of(self._synced())))} if self._gathered is None else {}
-        return whole | {
+        weights = {}
+        with self._syncs:
+            if (
+                self._gathered is None
+            ):  # every rank has the whole model: the label of the weights that training begins with
+                weights["weights"] = label_of(total(sums_of(self._synced())))
+        return weights | {
             "compute_dtype": DTYPES.get(dtype, dtype),
             "dropout_modules": active,
             "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
