@@ -48,7 +48,7 @@ ALL = set(FIRST)
 
 
 def test_what_a_whole_model_holds_is_its_label() -> None:
-    held = HeldWeights(FIRST)
+    held = HeldWeights()
     sent = label_of((13, 24))
     assert held.after_sync(sent, NEXT, ALL) == sent
     later = held.after_sync(label_of((99, 99)), NEXT, ALL)
@@ -58,7 +58,7 @@ def test_what_a_whole_model_holds_is_its_label() -> None:
 
 
 def test_a_split_model_has_the_label_that_it_was_handed_as_long_as_it_changes() -> None:
-    held = HeldWeights(FIRST)
+    held = HeldWeights()
     assert held.after_sync(label_of((100, 1)), NEXT, ALL) == label_of((100, 1))
     assert held.after_sync(label_of((101, 1)), NEXT, ALL) == label_of((100, 1)), (
         "nothing changed: it holds the sync before"

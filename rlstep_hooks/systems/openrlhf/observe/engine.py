@@ -91,8 +91,8 @@ class EngineRecord:
         self._settings: dict[str, float] = {}
         """With what it sampled last."""
         self._writer.emit(introduce(process))
-        with self._contained:
-            self._held = HeldWeights(self._weights())
+        # Nothing is read before the first sync: an engine in sleep mode has no weights then, and reading them would end its process.
+        self._held = HeldWeights()
 
     def _load_weights(self, weights: Any) -> Any:
         if not self.syncing:
@@ -138,13 +138,11 @@ class HeldWeights:
 
     Where the whole model is in one process its sums are those of the tensors that it was handed, and say what it holds. Where it is
     split, or keeps its weights in another type, they say only that it changed, and the label is that of what it was handed.
-
-    Args:
-        sums: Those of each parameter, before the first sync.
     """
 
-    def __init__(self, sums: dict[str, Sums]) -> None:
-        self._sums = sums
+    def __init__(self) -> None:
+        self._sums: dict[str, Sums] | None = None
+        """Of each parameter, after the latest sync."""
         self._label = FIRST_WEIGHTS
         self._handed: int | None = None
         """The label of the tensors after which it last changed."""
