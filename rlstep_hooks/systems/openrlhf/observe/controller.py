@@ -145,9 +145,10 @@ class OpenRlhfController:
             # The reference's own processes leave no record; that its log-probs came is seen here.
             "unrecorded": ["reference"],
             "labels_are_weights": True,
-            # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
-            "configured_sampling": sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1),
         }
+        if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
+            # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
+            facts["configured_sampling"] = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
         if not rollouts:
             facts["first_label"] = FIRST_WEIGHTS
         if schedule is not None and schedule.lr_horizon:

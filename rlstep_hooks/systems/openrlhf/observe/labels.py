@@ -16,12 +16,19 @@ Labels = tuple[tuple[int, int], ...]
 
 NOT_KNOWN: Labels = ()
 
+LEAST_TEMPERATURE = 1e-2
+"""What vLLM makes of a smaller one that is not 0."""
+
 FIRST_WEIGHTS = 0
 """Label of the weights that engines load by themselves before training."""
 
 
 def sampling_of(temperature: float, top_p: float, *, top_k: int) -> dict[str, float]:
-    """Settings of a sampler as they are compared; a `top_k` below 1 stands for none."""
+    """Settings of a sampler as vLLM takes them (sampling_params.py, 0.32): a `top_k` below 1 stands for none, a temperature of 0 for the
+    likeliest token whatever else is set, and one below 0.01 for 0.01."""
+    if temperature <= 0:
+        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0.0}
+    temperature = max(temperature, LEAST_TEMPERATURE)
     return {"temperature": float(temperature), "top_p": float(top_p), "top_k": float(max(top_k, 0))}
 
 
