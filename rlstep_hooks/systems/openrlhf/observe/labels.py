@@ -24,8 +24,10 @@ FIRST_WEIGHTS = 0
 
 
 def sampling_of(temperature: float, top_p: float, *, top_k: int) -> dict[str, float]:
-    """Settings of a sampler as vLLM takes them (sampling_params.py, 0.32): a `top_k` below 1 stands for none, a temperature of 0 for the
-    likeliest token whatever else is set, and one below 0.01 for 0.01."""
+    """Settings of a sampler as vLLM takes them (sampling_params.py, 0.32).
+
+    A `top_k` below 1 stands for none, a temperature of 0 for the likeliest token whatever else is set, one below 0.01 for 0.01.
+    """
     if temperature <= 0:
         return {"temperature": 0.0, "top_p": 1.0, "top_k": 0.0}
     temperature = max(temperature, LEAST_TEMPERATURE)
