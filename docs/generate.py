@@ -27,6 +27,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from rlstep_hooks.cli import main
+from rlstep_hooks.launch.settings import MISSING
 from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Run the commands of a page and put what they print beneath them."""
-    return re.sub(r"^```run\n(.*?)^```$", lambda block: console(block[1]), markdown, flags=re.MULTILINE | re.DOTALL)
+    """Run the commands of a page and put what they print beneath them; put docstrings where a page asks for one."""
+    markdown = re.sub(r"^```run\n(.*?)^```$", lambda block: console(block[1]), markdown, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^<!-- docstring of ([\w.]+) -->$", lambda named: docstring(named[1]), markdown, flags=re.MULTILINE)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -155,20 +157,15 @@ def system_table(names: Iterable[str]) -> Iterator[str]:
     yield "|---|---|---|"
     for name in names:
         found = system_of(name)
-        shown = [*programs(name), *(f"`{key}`" for entry in entries(name) for key in entry.keys)]
+        shown = [*programs(name), *(f"`{key}`" for entry in index.entries_of(name) for key in entry.keys)]
         yield f"| [{found.title}]({name}.md) | {found.version} | {', '.join(shown[:3])}{', ...' if shown[3:] else ''} |"
-
-
-def entries(name: str) -> list[Any]:
-    """How a system is recognised."""
-    return [entry for entry in index.ENTRIES if entry.name == name]
 
 
 def programs(name: str) -> list[str]:
     """The commands that a system is recognised by, as one writes them."""
     written = {"module": "python -m {}", "script": "python {}", "executable": "{}"}
     found = []
-    for entry in entries(name):
+    for entry in index.entries_of(name):
         for pattern in entry.programs:
             kind, _, program = pattern.partition(":")
             more = f" with `{entry.with_key}`" if entry.with_key else ""
@@ -193,11 +190,11 @@ def system_page(name: str) -> str:
         "\n".join(line for line in launch.read_text().splitlines() if not line.startswith("# plan:")),
         "```\n",
         console(f"rlstep plan {options} {launch.name}".replace("  ", " ")),
-        *formulas(plan),
+        *formulas(found, plan),
         *notes(found, plan),
         *checks(found),
         *settings(found),
-        *deviations(name),
+        *deviations(found),
         *sources(name),
     ]
     return "\n".join(body) + "\n"
@@ -220,9 +217,9 @@ def recognition(name: str) -> Iterator[str]:
         yield f"| releases | {releases[0]} to {releases[1]} (excluded) |"
     if commands := programs(name):
         yield f"| recognised by the command | {'<br>'.join(commands)} |"
-    if keys := sorted({f"`{key}`" for entry in entries(name) for key in entry.keys}):
+    if keys := sorted({f"`{key}`" for entry in index.entries_of(name) for key in entry.keys}):
         yield f"| recognised by a setting | {'<br>'.join(keys)} |"
-    if calls := sorted({f"`{call}`" for entry in entries(name) for call in entry.calls}):
+    if calls := sorted({f"`{call}`" for entry in index.entries_of(name) for call in entry.calls}):
         yield f"| recognised by a call in a Python file | {', '.join(calls)} |"
     watched = (DOCS / "attach" / f"{name}.md").exists()
     yield f"| observed while it trains | {'yes' if watched else 'no, the plan only'} |\n"
@@ -235,83 +232,100 @@ def attaching(name: str) -> Iterator[str]:
         yield path.read_text()
 
 
-def formulas(plan: dict[str, Any]) -> Iterator[str]:
-    """Each formula with its source. A quantity may have others in other releases and modes; these are those of the launch above."""
-    if not plan["formulas"]:
+def formulas(found: Any, plan: dict[str, Any]) -> Iterator[str]:
+    """Each formula with its source: all that a declaration has, else those of the launch above."""
+    declared = [(one.quantity, one.text, one.source, one.where) for one in getattr(found, "formulas", ())]
+    shown = declared or [(one["quantity"], one["text"], one["source"], "") for one in plan["formulas"]]
+    if not shown:
         return
     yield "\n## Formulas\n"
-    yield "Those that the launch above uses; `rlstep plan --explain` shows them with the numbers that went in.\n"
+    yield "`rlstep plan --explain` shows those that a launch uses, with the numbers that went in.\n"
     yield "| quantity | formula | source |"
     yield "|---|---|---|"
-    for one in plan["formulas"]:
-        yield f"| `{one['quantity']}` | {code(one['text'])} | {cell(one['source'])} |"
+    for quantity, text, source, where in shown:
+        yield f"| `{quantity}` | {code(text)}{f'<br>where {code(where)}' if where else ''} | {cell(source)} |"
+    if steps := getattr(found, "let", {}):
+        yield "\nNames in these formulas, and quantities that follow from settings directly:\n"
+        yield "| name | is |"
+        yield "|---|---|"
+        yield from (f"| `{name}` | {code(text)} |" for name, text in steps.items())
 
 
 def notes(found: Any, plan: dict[str, Any]) -> Iterator[str]:
     """What happens without a message: all that a declaration says, else what it said to the launch above."""
-    declared = getattr(found, "notes", None)
-    shown = (
-        [(note.kind, note.text) for note in declared] if declared else [(n["kind"], n["text"]) for n in plan["notes"]]
-    )
+    declared = [(one.kind, one.text, one.when) for one in getattr(found, "notes", ())]
+    shown = declared or [(one["kind"], one["text"], "") for one in plan["notes"]]
     if not shown:
         return
     yield "\n## What happens without a message\n"
-    yield "Numbers in braces are those of the launch.\n" if declared else "In the launch above:\n"
-    for kind, text in shown:
-        yield f"- **{kind}**: {text}"
+    yield "What stands in braces is filled in for a launch.\n" if declared else "In the launch above:\n"
+    for kind, text, where in shown:
+        yield f"- **{kind}**: {cell(text)}{f' (where {code(where)})' if where else ''}"
 
 
 def checks(found: Any) -> Iterator[str]:
-    """What the framework refuses, in its own words."""
-    if not getattr(found, "checks", None):
-        return
-    yield "\n## What it refuses\n"
-    yield "| refused unless | how the run ends | source |"
-    yield "|---|---|---|"
-    for check in found.checks:
-        yield f"| {code(check.holds)} | {cell(check.says)} | {cell(check.source)} |"
+    """What the framework refuses, in its own words, and what is not read."""
+    declared = getattr(found, "checks", ())
+    refused = [one for one in declared if hasattr(one, "fix")]
+    if refused:
+        yield "\n## What it refuses\n"
+        yield "| refused unless | how the run ends | when, and source |"
+        yield "|---|---|---|"
+        for one in refused:
+            where = f"<br>looked at where {code(one.where)}" if one.where else ""
+            yield f"| {code(one.holds)}{where} | {cell(one.says)} | {cell(one.when)}; {cell(one.source)} |"
+    if unread := [one for one in declared if not hasattr(one, "fix")]:
+        yield "\n## Launches of which no plan is made\n"
+        yield from (f"- unless {code(one.holds)}: {cell(one.says)}" for one in unread)
 
 
 def settings(found: Any) -> Iterator[str]:
     """Settings that the plan reads, with the framework's defaults."""
-    defaults = found.defaults(found.version)
-    if not defaults:
+    defaults, declared = found.defaults(found.version), getattr(found, "settings", {})
+    if not (defaults or declared):
         return
-    yield "\n## Settings and their defaults\n"
-    yield "| setting | default |"
-    yield "|---|---|"
-    for name, default in defaults.items():
-        yield f"| `{name}` | {shown_default(default)} |"
+    yield "\n## Settings\n"
+    yield "| setting | default | other names |" if declared else "| setting | default |"
+    yield "|---|---|---|" if declared else "|---|---|"
+    for name in declared or defaults:
+        others = f" {', '.join(f'`{one}`' for one in declared[name].also)} |" if declared else ""
+        yield f"| `{name}` | {shown_default(defaults.get(name))} |{others}"
 
 
 def shown_default(default: object) -> str:
     """A default as a reader of a table sees it."""
-    if repr(default) == "missing" or default == "???":
+    if default is MISSING or default == "???":
         return "must be given"
     return "not set" if default is None or default == "" else f"`{default}`"
 
 
-def deviations(name: str) -> Iterator[str]:
+def deviations(found: Any) -> Iterator[str]:
     """Where the framework does not do what its documents say."""
-    home = f"rlstep_hooks.systems.{name}.deviations"
-    if find_spec(f"rlstep_hooks.systems.{name}").submodule_search_locations is None or find_spec(home) is None:  # type: ignore[union-attr]
+    known = known_deviations(found)
+    if not known:
         return
     yield "\n## Known deviations\n"
     yield "Frameworks do not always do what their documents say. Where a run differs in just such a way, the finding names the"
     yield "deviation, and its fix is the work-around.\n"
-    for one in import_module(home).DEVIATIONS:
+    for one in known:
         releases = f"from {one.since}, fixed in {one.fixed_in}" if one.fixed_in else f"from {one.since}"
-        yield f"### {one.title[0].upper()}{one.title[1:]} {{ #{one.name} }}\n"
+        first, _, rest = one.title.partition(" ")
+        yield f"### {first if '_' in first else first[:1].upper() + first[1:]} {cell(rest)} {{ #{one.name} }}\n"
         yield f"Releases: {releases}. Rules: {', '.join(f'[{rule}](../rules/{rule}.md)' for rule in sorted(one.codes))}.\n"
-        for label in ("document", "code", "workaround", "evidence"):
-            words = {
-                "document": "What is said",
-                "code": "What happens",
-                "workaround": "Work-around",
-                "evidence": "Evidence",
-            }
-            yield f"- **{words[label]}**: {cell(getattr(one, label))}"
-        yield ""
+        yield f"- **What is said**: {cell(one.document)}"
+        yield f"- **What happens**: {cell(one.code)}"
+        yield f"- **Work-around**: {cell(one.workaround)}"
+        yield f"- **Evidence**: {cell(one.evidence)}\n"
+
+
+def known_deviations(found: Any) -> tuple[Any, ...]:
+    """The deviations of a system, as data; those that are declared, else those in its folder."""
+    place = getattr(found, "deviations", "")
+    home = f"rlstep_hooks.systems.{found.name}"
+    if not place and hasattr(import_module(home), "__path__") and find_spec(f"{home}.deviations"):
+        place = f"{home}.deviations:DEVIATIONS"
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name) if place else ()
 
 
 def summary(name: str) -> str:
@@ -330,7 +344,7 @@ def sources(name: str) -> Iterator[str]:
 def home_of(name: str) -> Any:
     """The module that says what a system's launch means."""
     home = f"rlstep_hooks.systems.{name}"
-    inner = find_spec(home).submodule_search_locations is not None and find_spec(f"{home}.launch") is not None  # type: ignore[union-attr]
+    inner = hasattr(import_module(home), "__path__") and find_spec(f"{home}.launch") is not None
     return import_module(f"{home}.launch" if inner else home)
 
 
@@ -415,6 +429,11 @@ def linked(text: str) -> str:
 
 
 # Text
+
+
+def docstring(module: str) -> str:
+    """What a module says of itself, without its first line: its indented blocks are code."""
+    return inspect.cleandoc(import_module(module).__doc__ or "").partition("\n")[2]
 
 
 def repository_page(name: str) -> str:

@@ -66,11 +66,12 @@ quantities of `let`, `formulas` and `always`, and these:
     world_size      `--world-size`, else the quantity `processes` where it is declared, else as the launcher starts processes, else 1
     program         the program's name, for example "train_async.py"
     program_kind    "module", "script", "executable" or "config"
+    version         the release as text
     release         the release as numbers: `release >= (0, 17)`
     launch          the whole `Request`, for functions of Python
 
-- Order does not matter, but for checks: a quantity is worked out when something needs it, and a setting is read then. Settings that
-  are `REQUIRED` are read first.
+- Order does not matter, but for checks: a quantity is worked out when something needs it. Settings that are `REQUIRED` or given are
+  read first, so a value that a setting cannot have is said before anything is refused.
 - `let` holds steps without a source of their own. In what is shown, one that is no field of the Schedule stands in its place (`size`
   above is shown as "update.prompts" or "rollout.prompts", whichever was taken). A rule of the framework is no step: it is a `Formula`
   with its source.
@@ -105,13 +106,14 @@ in expressions names a function instead: `System(..., plan="rlstep_hooks.systems
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from rlstep_hooks.launch.settings import MISSING, plain
-from rlstep_hooks.launch.text import LaunchError, SettingError
+from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
@@ -244,7 +246,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     `nominal_updates_per_rollout`."""
     functions: dict[str, Any] = {}
     shown: tuple[str, ...] | None = None
-    """Settings that the Schedule shows; None for all that are declared with a default."""
+    """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""
     writes: Any = None
     """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
     plan: str = ""
@@ -415,6 +417,7 @@ class Quantities:
         others: dict[str, Callable[[], Any]] = {
             "program": lambda: program.name,
             "program_kind": lambda: program.kind,
+            "version": lambda: self.request.version,
             "release": lambda: release_of(self.request.version),
             "launch": lambda: self.request,
         }
@@ -452,13 +455,19 @@ class Quantities:
         shown = self.system.shown
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
-        return {name: plain(settings.value(*self._names(name))) for name in shown}
+        return {
+            name: plain(settings.value(*self._names(name)) if name in self.system.settings else self.value(name))
+            for name in shown
+        }
 
 
 def _read(system: System, launch: Quantities) -> Reading:
     for name, typed in system.settings.items():
         if typed.default is REQUIRED:
             launch.value(name)
+        elif launch.given(name):
+            with suppress(UnknownValueError):  # whether the plan needs it is seen later
+                launch.value(name)
     for check in system.checks:
         _apply(check, launch)
     formulas = tuple(_explained(system, launch))

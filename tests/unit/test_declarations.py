@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MODULES = [import_module(f"{home.__name__}.{found.name}") for found in iter_modules(home.__path__)]
 SYSTEMS: list[System] = [module.SYSTEM for module in MODULES if hasattr(module, "SYSTEM")]
-GIVEN = {"rows", "world_size", "program", "program_kind", "release", "launch"}
+GIVEN = {"rows", "world_size", "program", "program_kind", "version", "release", "launch"}
 
 
 def test_the_index_is_what_the_declarations_say() -> None:
