@@ -431,6 +431,24 @@ def critic_micro_batches_dropped(at: int) -> None:
     wrap(CRITIC, "CriticPPOTrainer.training_step", training_step)
 
 
+# Resuming
+
+
+@fault(report="trl PR#3148", code="RLS702")
+def checkpoint_not_loaded(at: int) -> None:
+    """A run resumes under the old step counter, with the weights that it would have begun with."""
+
+    def load(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        engine = args[0]
+        weights = [parameter.data for parameter in engine.module.parameters()]
+        first = [tensor.clone() for tensor in weights]
+        result = wrapped(*args, **kwargs)
+        _copy(first, weights)
+        return result
+
+    wrap(STRATEGY, "DeepspeedStrategy.load_ckpt", load)
+
+
 # Old log-probs
 
 

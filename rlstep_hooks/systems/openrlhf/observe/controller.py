@@ -277,7 +277,8 @@ class OpenRlhfController:
                 self._waiting = self._sampling.rollout(len(samples), waited, held, self._rollouts)
             if exhausted:
                 self._episode += 1
-                self._episode_ended = True
+                # A run that resumes at the end of a pass finds no rows first: that pass ended in the run before.
+                self._episode_ended = bool(samples or self._rollouts)
                 if not samples:
                     self._end_if_over()
         return result

@@ -109,7 +109,7 @@ class GeneratorRecord:
             if samples:
                 self._writer.emit(self._sampling.rollout(len(samples), waited, held, self._rollouts))
                 self._rollouts += 1
-            if exhausted:
+            if exhausted and (samples or self._rollouts):  # else the pass ended before a run that resumes
                 self._passes += 1
                 self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
         return result

@@ -7,6 +7,7 @@ the same samples (ring attention, tensor parallelism) the first records.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceRecord
 
@@ -122,6 +124,7 @@ class OpenRlhfTrainer:
         rank = mesh["dp"].get_local_rank()
         process = rank_process(rank) if role == "policy" else f"critic{rank}"
         self.role = role
+        self._process = process
         self._record = TrainerRecord(
             open_trainer_ledger(folder(), run_name(), process),
             introduce(process, mesh["dp"].size()),
@@ -171,6 +174,8 @@ class OpenRlhfTrainer:
         # deepspeed.py:177, 183: each called once for each micro-batch; DeepSpeed steps at every so-many-th.
         wrap(trainer.strategy, "backward", self._around_backward)
         wrap(trainer.strategy, "optimizer_step", self._around_step)
+        # deepspeed.py:685: writes the checkpoint of this process's model.
+        wrap(trainer.strategy, "save_ckpt", self._around_save)
         optimizer = self._engine.basic_optimizer
         optimizer.register_step_pre_hook(self._before_optimizer)
         optimizer.register_step_post_hook(self._after_optimizer)
@@ -192,8 +197,9 @@ class OpenRlhfTrainer:
 
     def _facts(self, args: Any) -> dict[str, Any]:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
+        restored = self._restored(args)
         if self.role == "critic":
-            return {}
+            return restored
         dtype = str(args.ds.param_dtype)
         weights = {}
         with self._syncs:
@@ -201,11 +207,37 @@ class OpenRlhfTrainer:
                 self._gathered is None
             ):  # every rank has the whole model: the label of the weights that training begins with
                 weights["weights"] = label_of(total(sums_of(self._synced())))
-        return weights | {
-            "compute_dtype": DTYPES.get(dtype, dtype),
-            "dropout_modules": active,
-            "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
-        }
+        return (
+            restored
+            | weights
+            | {
+                "compute_dtype": DTYPES.get(dtype, dtype),
+                "dropout_modules": active,
+                "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
+            }
+        )
+
+    # Checkpoints
+
+    def _restored(self, args: Any) -> dict[str, Any]:
+        """The fact that rule RLS702 reads, where training resumes from a checkpoint that was noted."""
+        with self._syncs:
+            path = resumed_from(args, self.role)
+            noted = None if path is None else saved(folder(), self._process, path)
+            if noted is not None:
+                same = weights_of(self._engine.module) == noted
+                others = dict.fromkeys(("optimizer_step", "saved_optimizer_step", "lr_tick", "saved_lr_tick"))
+                return {f"restored_{self.role}": {"weights": "as saved" if same else "others", **others}}
+        return {}
+
+    def _around_save(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._syncs:
+            given = dict(zip(("model", "save_dir", "tag"), args, strict=False)) | kwargs
+            note_saved(
+                folder(), self._process, os.path.join(given["save_dir"], given["tag"]), weights_of(self._engine.module)
+            )
+        return result
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
