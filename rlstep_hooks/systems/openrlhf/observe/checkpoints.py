@@ -42,7 +42,7 @@ def saved(folder: Path, process: str, path: str) -> int | None:
 
 
 def resumed_from(args: Any, role: str) -> str | None:
-    """The checkpoint that a role begins with (ppo_actor.py:574, ppo_critic.py:253); None where it begins anew."""
+    """The checkpoint that a role begins with (ppo_actor.py:574, ppo_critic.py:241); None where it begins anew."""
     folder = os.path.join(args.ckpt.path, f"_{'actor' if role == 'policy' else role}")
     latest = os.path.join(folder, LATEST)
     if not args.ckpt.load_enable or not os.path.exists(latest):

@@ -41,8 +41,9 @@ class SampleWatch:
         self._group = int(args.rollout.n_samples_per_prompt)
         self._clip = args.reward.clip_range
         self._truncated = args.rollout.top_p < 1 or args.rollout.temperature <= 0
-        self._generated: Counter[tuple[int, float]] = Counter()
-        """Samples with their rewards, as they came from the engines; empty where another process generates."""
+        self._generated: Counter[tuple[int, str]] = Counter()
+        """Samples with their rewards, as they came from the engines; empty where another process generates. As text, one that is not a
+        number equals itself."""
         self._earlier: OrderedDict[int, int] = OrderedDict()
         self._rewards_intact: bool | None = None
         self._groups_intact: bool | None = None
@@ -51,7 +52,7 @@ class SampleWatch:
     def generated(self, experience: Any) -> None:
         """A sample came from an engine, with its reward where that is not a reward model's."""
         if experience.rewards is not None:
-            self._generated[checksum_of(experience.sequences[0]), float(experience.rewards[0])] += 1
+            self._generated[checksum_of(experience.sequences[0]), repr(float(experience.rewards[0]))] += 1
 
     def before_advantages(self, experiences: list[Any]) -> None:
         """Advantages are about to be computed from these."""
@@ -66,7 +67,7 @@ class SampleWatch:
         if self._generated:
             # Others than those that were generated just now are another rule's business.
             known = {key for key, _ in self._generated}
-            now = Counter((key, reward) for key, reward, _ in seen if key in known)
+            now = Counter((key, repr(reward)) for key, reward, _ in seen if key in known)
             self._rewards_intact = now <= self._generated if now else None
 
     def inspected(self, experiences: list[Any], rollout: int) -> Inspected:
