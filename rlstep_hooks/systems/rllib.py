@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning.minibatches import updates_wrapping
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, text
 
@@ -34,10 +35,13 @@ def _constant_rate(launch: Request) -> bool:
     return given is None or not isinstance(given.value, list)
 
 
-def _fragment(launch: Request) -> int | None:
+def _fragment(written: str) -> int | None:
     """The length of a fragment; None for "auto"."""
-    names = ("rollout_fragment_length", *(f"{call}.rollout_fragment_length" for call in _CALLS))
-    return None if launch.settings.text(*names) in (None, "auto") else launch.settings.count(*names)
+    if written == "auto":
+        return None
+    if not written.isdigit() or int(written) == 0:
+        raise SettingError(f"rollout_fragment_length = {written!r} is neither 'auto' nor a whole number of at least 1")
+    return int(written)
 
 
 SYSTEM = System(
@@ -86,7 +90,7 @@ SYSTEM = System(
         "wanted": "per_learner * learners",
         "environments": "max(num_env_runners, 1) * num_envs_per_env_runner",
         "short": "wanted % environments",
-        "fragment": "fragment_of(launch)",
+        "fragment": "fragment_of(rollout_fragment_length)",
         "prompts_per_rollout": "environments",
         "samples_per_prompt": "ceil(samples_per_rollout / environments)",
         "minibatches": "()",
