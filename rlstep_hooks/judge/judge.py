@@ -256,6 +256,9 @@ class Judge:
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         explained = self._explained(rule, finding, difference)
+        if rule.of_plan:
+            bare, explained = explained, msgspec.structs.replace(explained, planned=True)
+            rule.replace(bare, explained)
         self.failed = self.failed or explained.severity == "error"
         self._problems += explained.severity != "info"
         return explained

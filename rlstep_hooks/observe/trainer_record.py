@@ -6,21 +6,23 @@ and writes events in their order. Nothing is judged here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import torch
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
+    Constant,
     Measured,
     MicroBatch,
     MicroBatchValues,
     Phase,
     PhaseEnded,
     PhaseName,
+    Received,
     Refresh,
     RolloutValues,
     Update,
@@ -67,6 +69,7 @@ class TrainerRecord:
         self._probes: dict[Role, WeightProbe] = {}
         self._open: MicroBatch | None = None
         self._log_ratios: DeferredValues[int] = DeferredValues()
+        self._loss_scales: DeferredValues[int] = DeferredValues()
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
@@ -115,6 +118,11 @@ class TrainerRecord:
         )
         self.refreshes = [samples, *self.refreshes][: self._remembered]
 
+    def received(self, samples: RefreshedSamples) -> None:
+        """The samples of the latest refresh were dealt anew: these are trained here."""
+        self.writer.emit(Received(at=self.writer.now(), samples=samples.size))
+        self.refreshes[0] = samples
+
     def measured(self, values: RolloutValues) -> None:
         """Add numbers of a rollout, under the number of its refresh."""
         self._rollout_values.append(values)
@@ -154,6 +162,22 @@ class TrainerRecord:
             distance = torch.where(real, distance, 0.0)
             vector = torch.stack([real.sum().float(), distance.max(), distance.sum()])
         self._log_ratios.add(self._open.index, vector)
+
+    def see_constants(self, **given: Any) -> None:
+        """What the loss is about to take as given: `old_logprobs`, `advantages`, `targets`."""
+        if self._open is not None:
+            names = tuple(name for name in get_args(Constant) if given.get(name) is not None)
+            flowing = tuple(name for name in names if given[name].requires_grad)
+            self._open = msgspec.structs.replace(self._open, constants=names, with_gradient=flowing)
+
+    def see_loss_scale(self, index: int, scale: Any) -> None:
+        """By which factor the loss of a micro-batch reached the gradients, over the documented one: a number on the device."""
+        self._loss_scales.add(index, scale.detach().float().reshape(1))
+
+    @property
+    def open_index(self) -> int | None:
+        """The micro-batch whose forward goes on."""
+        return None if self._open is None else self._open.index
 
     def close_microbatch(self) -> None:
         """The forward is done and its loss is known; the backward follows."""
@@ -217,11 +241,14 @@ class TrainerRecord:
             if worked is not None:
                 updates, values = worked
                 self._changes.add(UpdateSource(updates, probe.size, role), values)
+        # Before the log ratios: the number of a micro-batch comes with its log ratio.
+        self._loss_scales.send()
         self._log_ratios.send()
         self._changes.send()
 
     def write_numbers(self) -> None:
         """Write the numbers that have arrived."""
+        scales = {index: scale for index, (scale,) in self._loss_scales.ready()}
         microbatches = tuple(
             MicroBatchValues(
                 index=index,
@@ -230,6 +257,7 @@ class TrainerRecord:
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
                 old_intact=self._intact.pop(index, None),
+                loss_ratio=finite(scales[index]) if index in scales else None,
                 tokens_intact=self._tokens.pop(index, None),
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()

@@ -48,6 +48,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     occurrences: int = 1
     deviation: str = ""
     """Name of the framework's known deviation that explains it."""
+    planned: bool = False
+    """Whether the plan and the settings alone show it, before training."""
 
     def __str__(self) -> str:
         lines = [
