@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
     from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
     from rlstep_hooks.testing.assertions import assert_schedule
+    from rlstep_hooks.version import __version__
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "Finding": "rlstep_hooks.planning.finding",
@@ -32,6 +32,7 @@ _HOMES = {
     "StepAuditError": "rlstep_hooks.judge.report",
     "StepAuditPPO": "rlstep_hooks.systems.trl_ppo_step.observe.audit",
     "StepAuditSB3Callback": "rlstep_hooks.systems.sb3.observe.callback",
+    "__version__": "rlstep_hooks.version",
     "assert_schedule": "rlstep_hooks.testing.assertions",
     "audit": "rlstep_hooks.systems.own_loop.loop",
     "plan": "rlstep_hooks.systems.live_plan",
@@ -45,6 +46,7 @@ __all__ = [
     "StepAuditError",
     "StepAuditPPO",
     "StepAuditSB3Callback",
+    "__version__",
     "assert_schedule",
     "audit",
     "plan",

@@ -13,7 +13,7 @@ from rlstep_hooks.planning.schedule import Schedule
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlstep_hooks.systems.launches import Options
+    from rlstep_hooks.planning.launched import Options
 
 LIMIT = 0.15
 """Seconds that a command waits for its plan. What takes longer (rows of a large file) is printed when it is there."""

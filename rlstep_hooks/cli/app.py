@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlstep_hooks.systems.launches import Options
+    from rlstep_hooks.planning.launched import Options
 
 _DESCRIPTION = (
     "A flight recorder and a referee for RL post-training. Exit status: 0 pass, 1 findings, 2 the tool could not do it."

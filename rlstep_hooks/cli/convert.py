@@ -11,7 +11,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.launches import Options
+    from rlstep_hooks.planning.launched import Options
 
 
 def show(words: list[str], to: str, options: Options) -> int:

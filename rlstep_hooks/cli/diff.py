@@ -17,7 +17,7 @@ from rlstep_hooks.record.ledger import is_url
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rlstep_hooks.systems.launches import Options, Plan
+    from rlstep_hooks.planning.launched import Options, Plan
 
 _STATUS = {"same": 0, "differ": 1, "unknown": 2}
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.systems.launches import Options, Plan, plan_launch
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

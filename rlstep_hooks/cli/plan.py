@@ -9,8 +9,8 @@ from rlstep_hooks.cli.launches import side
 from rlstep_hooks.planning.steps import all_readings, logged_steps
 
 if TYPE_CHECKING:
+    from rlstep_hooks.planning.launched import Options, Plan
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.launches import Options, Plan
 
 
 def show(

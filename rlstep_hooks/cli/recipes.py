@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from rlstep_hooks.show.words import number
+from rlstep_hooks.planning.words import number
 from rlstep_hooks.systems.recipes import available, plan_recipe
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.systems.launches import Options
+    from rlstep_hooks.planning.launched import Options
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that the command gets when this process gets them."""

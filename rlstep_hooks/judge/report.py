@@ -1,8 +1,8 @@
-"""Report: what the judge says of a run, and its JSON form."""
+"""The judge's report on a run, and its JSON form."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -14,28 +14,39 @@ Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
 """How training ended: not yet; as it should; early, because something asked for it; by the user; with an exception; or without a
 word in its record, because the process was killed or still runs."""
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def ends_training(findings: Iterable[Finding]) -> Finding | None:
+    """The first finding for which "stop" and "raise" end training: an error about what happened.
+
+    What plan and settings alone show ends no run: whoever planned it was told so before it began, and the training is healthy.
+    """
+    return next((found for found in findings if found.severity == "error" and not found.planned), None)
+
 
 class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one rule in one run."""
+    """The outcome of one rule in one run."""
 
     code: str
     title: str
     verdict: Verdict
     checks: int = 0
-    """How often the rule compared something."""
-    out_of: int = 0
-    """How often it should have, where it could not look at all of it; 0 where it could."""
+    """Number of comparisons that the rule made."""
+    missed: int = 0
+    """Number of comparisons that the rule could not make in this run, beside those it made."""
     note: str = ""
     """What its checks rest on, where that is less than its title says."""
     reason: str = ""
-    """Why it was not evaluated."""
+    """Why the rule was not evaluated."""
     idle: bool = False
-    """Whether that is only because the run never did what the rule looks at."""
+    """Whether the rule was not evaluated only because the run never did what it checks."""
 
     @property
     def coverage(self) -> str:
         """How much it could look at, where that is not all: "24 of 32"."""
-        return f"{self.checks} of {self.out_of}" if self.out_of else ""
+        return f"{self.checks} of {self.checks + self.missed}" if self.missed else ""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +90,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rules: list[RuleOutcome] = []
     lags: list[LagValues] = []
     not_evaluated: dict[str, str] = {}
-    """Everything that was not judged: a rule code, a quantity or a topic, with the reason."""
+    """Everything that was not judged (a rule code, a quantity or a topic), with the reason."""
     complete: bool = False
     """Whether training came to its end; False for a killed or still running one."""
     ending: Ending = ""
@@ -104,7 +115,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return to_json(fields | {"links": links_of(self)}, indent=indent).decode()
 
     def fails(self, *, strict: bool) -> bool:
-        """Whether the run counts as failed: an error, or with `strict` also a warning."""
+        """Whether the run fails: on an error, and with `strict` also on a warning."""
         return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
 
     def exit_status(self, *, strict: bool) -> int:
@@ -115,20 +126,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A report in short: what can be said at any moment and costs nothing to say."""
+    """A short report that can be made cheaply at any moment."""
 
     verdict: Verdict
     problems: int = 0
-    """Errors and warnings, each counted once however often it came."""
+    """Number of different errors and warnings."""
     counts: Counts = Counts()
     lags: list[LagValues] = []
     age: int | None = None
-    """Updates between the weights that sampled the latest rollout (its oldest sample) and the policy that trains on it; None
-    where it cannot be seen."""
+    """Updates between the weights that sampled the latest rollout (its oldest sample) and the policy that trains on it; None if not
+    observed."""
 
     @classmethod
     def of(cls, report: Report, *, age: int | None) -> Summary:
-        """That part of a report."""
+        """The short form of a report."""
         problems = sum(finding.severity != "info" for finding in report.findings)
         return cls(verdict=report.verdict, problems=problems, counts=report.counts, lags=report.lags, age=age)
 

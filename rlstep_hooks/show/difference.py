@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlstep_hooks.show.words import approximate, number
+from rlstep_hooks.planning.words import approximate, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

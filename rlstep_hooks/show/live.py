@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from rlstep_hooks.show.words import number
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from fractions import Fraction

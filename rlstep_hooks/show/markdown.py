@@ -7,17 +7,17 @@ import re
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.links import links_of
+from rlstep_hooks.planning.words import number, printable
 from rlstep_hooks.show.plan import headline, plan_rows, steps_rows
 from rlstep_hooks.show.summary import count_rows, in_part, not_evaluated, sentence, verdict_words
-from rlstep_hooks.show.words import number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.launched import Plan
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.launches import Plan
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~])")
 _LINE_START = re.compile(r"^([-+=]|\d+[.)](?=\s|$))")

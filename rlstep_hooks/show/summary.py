@@ -10,7 +10,7 @@ from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.timeline import position_of, rollouts_before
 from rlstep_hooks.judge.timeline.totals import planned_totals
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.show.words import number
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from rlstep_hooks.testing.names import unknown_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from rlstep_hooks.systems.launches import Options, Plan
+    from rlstep_hooks.planning.launched import Options, Plan
 
 WIDTH = 100
 """Columns of the table in an AssertionError."""
@@ -171,7 +171,8 @@ def _planned(
     line: int | None,
     variables: Mapping[str, str] | None,
 ) -> Plan:
-    from rlstep_hooks.systems.launches import Options, plan_launch
+    from rlstep_hooks.planning.launched import Options
+    from rlstep_hooks.systems.launches import plan_launch
 
     options = Options(
         framework=framework,
@@ -203,8 +204,8 @@ def _words(config: Any) -> list[str] | None:
 def _plan_of_live(config: Any, options: Options) -> Plan:
     """A live configuration with the findings that a launch would have."""
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
+    from rlstep_hooks.planning.launched import Plan
     from rlstep_hooks.planning.reading import Reading
-    from rlstep_hooks.systems.launches import Plan
 
     source = "the live configuration"
     try:

@@ -339,6 +339,12 @@ def buffer_refreshed_after_each_update(trainer: Any) -> None:
     on(trainer, "on_step_end", refresh)
 
 
+@fault(report="verifiers PR#320", code="RLS310", where=Where(update=1, microbatch=2))
+def old_log_probs_follow_the_policy(trainer: Any) -> None:
+    """The same mistake, seen on whole rollouts and whatever the weights did."""
+    buffer_refreshed_after_each_update(trainer)
+
+
 @fault(
     report="rllm#111",
     code="RLS302",
@@ -522,6 +528,44 @@ def optimizer_of_copied_weights(trainer: Any) -> None:
     trainer.optimizer = torch.optim.AdamW(copies, lr=trainer.args.learning_rate)
 
 
+@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0))
+def optimizer_with_tensors_of_another_model(trainer: Any) -> None:
+    """The same mistake, named by its cause."""
+    optimizer_of_copied_weights(trainer)
+
+
+@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0))
+def layer_left_out_of_the_optimizer(trainer: Any) -> None:
+    """Parameters are picked by name, and a layer that costs gradients is in no group."""
+    picked = [value for name, value in trainer.model.named_parameters() if "layers.1" not in name]
+    trainer.optimizer = torch.optim.AdamW(picked, lr=trainer.args.learning_rate)
+
+
+def zero_gradients(trainer: Any) -> None:
+    """Zero all gradients right before each step, as a "clean start" in the wrong place does."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        model.zero_grad()
+
+    on(trainer, "on_pre_optimizer_step", zero)
+
+
+@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0))
+def gradients_zeroed_before_the_step(trainer: Any) -> None:
+    """Nothing is ever learned, and every count is right."""
+    zero_gradients(trainer)
+
+
+@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0), settings={**REUSED, "weight_decay": 0.1})
+def only_weight_decay_moves_the_weights(trainer: Any) -> None:
+    """The same, where the optimizer's decay still changes the weights."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        model.zero_grad(set_to_none=False)
+
+    on(trainer, "on_pre_optimizer_step", zero)
+
+
 @fault(report="SkyRL#1680", code="RLS404", where=Where(update=5))
 def weights_overwritten_between_updates(trainer: Any) -> None:
     """A weight sync writes an average back into the policy itself after the fifth update."""
@@ -556,7 +600,7 @@ def generate_with_copy(trainer: Any) -> None:
     settings=ONCE,
 )
 def generation_by_a_stale_copy(trainer: Any) -> None:
-    """A serving copy generates, and nobody pushes weights into it."""
+    """A serving copy generates, and nobody syncs weights into it."""
     generate_with_copy(trainer)
 
 
@@ -612,18 +656,18 @@ def with_engine(trainer: Any) -> None:
 
 
 @fault(report="rllm#291", code="RLS402", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0")
-def weights_not_pushed(trainer: Any) -> None:
-    """The push of weights to the engine is taken for done after the fourth update, and is left out."""
+def weights_not_synced(trainer: Any) -> None:
+    """The weight sync is taken for done after the fourth update, and is left out."""
 
-    def pushed() -> None:
+    def synced() -> None:
         trainer._last_loaded_step = trainer.state.global_step
 
-    after_update(trainer, 4, pushed)
+    after_update(trainer, 4, synced)
 
 
 @fault(report="trl#5312", code="RLS403", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0")
-def pushed_weights_dropped_by_the_engine(trainer: Any) -> None:
-    """The engine accepts the push and wakes up with its old weights."""
+def synced_weights_dropped_by_the_engine(trainer: Any) -> None:
+    """The engine accepts the sync and wakes up with its old weights."""
     after_update(trainer, 4, lambda: replace_method(trainer.vllm_generation, "load", lambda original, weights: None))
 
 

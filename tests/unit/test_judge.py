@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from rlstep_hooks.judge.rules import base
 from rlstep_hooks.record.events import (
     AnyEvent,
     Evaluated,
+    FactsRead,
     Measured,
     MicroBatch,
     Refresh,
@@ -215,6 +216,80 @@ def test_a_run_without_any_signal_warns_once_and_passes() -> None:
     assert codes(report) == ["RLS505"]
     assert report.verdict == "PASS"
     assert report.fails(strict=True)
+
+
+def vital(run: list[AnyEvent], *, update: dict[str, Any] | None = None, ratio: float | None = None) -> list[AnyEvent]:
+    """A run with other numbers of all updates, and another log ratio in all micro-batches."""
+    events = []
+    for event in run:
+        if isinstance(event, Measured):
+            updates = [msgspec.structs.replace(v, **update or {}) for v in event.updates]
+            own = {} if ratio is None else {"max_abs_log_ratio": ratio, "mean_abs_log_ratio": ratio}
+            microbatches = [msgspec.structs.replace(v, **own) for v in event.microbatches]
+            event = msgspec.structs.replace(event, updates=tuple(updates), microbatches=tuple(microbatches))
+        events.append(event)
+    return events
+
+
+NO_GRADIENT = {"with_gradient": 0, "visible": 0}
+UNCHANGED = {"changed": 0, "max_change": 0.0, "visible": 0}
+
+
+def test_updates_without_any_gradient_are_found_after_three_rollouts() -> None:
+    run = scripted_run(make_plan(iterations=2, max_steps=20))
+    report = judge(vital(run, update=NO_GRADIENT))
+    assert (report.verdict, codes(report)) == ("FAIL", ["RLS406"])
+    cut = next(i for i, e in enumerate(run) if isinstance(e, Update) and e.index == 6) + 2
+    assert codes(judge(vital(run[:cut], update=NO_GRADIENT))) == ["RLS406"]
+    assert codes(judge(vital(run[: cut - 2], update=NO_GRADIENT))) == []
+    # The first update of an adapter may have none; and where there is nothing to learn, none comes.
+    first = next(i for i, e in enumerate(run) if isinstance(e, Update)) + 2
+    assert codes(judge([*vital(run[:first], update=NO_GRADIENT), *run[first:]])) == []
+    silent = [
+        msgspec.structs.replace(
+            e, rollouts=tuple(msgspec.structs.replace(v, max_abs_advantage=0.0) for v in e.rollouts)
+        )
+        if isinstance(e, Measured)
+        else e
+        for e in vital(run, update=NO_GRADIENT)
+    ]
+    assert codes(judge(silent)) == ["RLS505"]
+    assert outcome(judge(silent), "RLS406") == "NOT_EVALUATED"
+
+
+def test_weights_that_never_change_are_a_finding_whatever_the_reason() -> None:
+    report = judge(vital(scripted_run(REUSE), update=UNCHANGED))
+    assert (report.verdict, codes(report)) == ("FAIL", ["RLS406"])
+
+
+@pytest.mark.parametrize(("rate", "rollouts"), [(0.01, 1), (1e-9, 3), (0.0, None)])
+def test_a_ratio_that_never_leaves_one_is_an_error(rate: float, rollouts: int | None) -> None:
+    run = [
+        msgspec.structs.replace(e, learning_rate=rate) if isinstance(e, Update) else e
+        for e in scripted_run(make_plan(iterations=2, max_steps=8))
+    ]
+    report = judge(vital(run, update=UNCHANGED | NO_GRADIENT, ratio=0.0))
+    found = [f for f in report.findings if f.code == "RLS310"]
+    assert [f.where.rollout for f in found] == ([] if rollouts is None else [rollouts - 1])
+    assert all(f.severity == "error" for f in found)
+
+
+@pytest.mark.parametrize(
+    ("held", "others", "update", "severity"),
+    [
+        (9, 0, {}, None),
+        (9, 3, {}, None),
+        (0, 9, {}, None),
+        (0, 9, UNCHANGED, "error"),
+        (6, 0, {}, "warning"),
+    ],
+)
+def test_an_optimizer_of_other_parameters(held: int, others: int, update: dict[str, Any], severity: str | None) -> None:
+    first, *rest = scripted_run(REUSE)
+    facts = FactsRead(facts={"optimizer_tensors": {"trainable": 9, "held": held, "others": others}})
+    report = judge([first, facts, *vital(rest, update=update)])
+    assert [f.severity for f in report.findings if f.code == "RLS407"] == ([severity] if severity else [])
+    assert outcome(report, "RLS407") == ("FAIL" if severity else "PASS")
 
 
 def test_a_sample_trained_twice_in_place_of_another_is_found_by_identity() -> None:

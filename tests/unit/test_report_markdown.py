@@ -13,9 +13,9 @@ from markdown_it import MarkdownIt
 
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.events import Update
 from rlstep_hooks.show.markdown import escaped, escaped_html, report_markdown
-from rlstep_hooks.show.words import printable
 from tests.unit.scripted import make_plan, scripted_run
 from tests.unit.test_judge import judge
 

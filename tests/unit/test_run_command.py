@@ -16,8 +16,8 @@ import pytest
 
 from rlstep_hooks.cli import ahead, run
 from rlstep_hooks.cli.ahead import Ahead, PlanAhead, read_ahead
+from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.injection import PARENT, SITE, environment
-from rlstep_hooks.systems.launches import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

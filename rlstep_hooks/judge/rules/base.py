@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ RECENT_UPDATES = 4096
 
 WAITING = 65_536
 """Events that may wait for their numbers; more than any rollout has."""
+
+Value = TypeVar("Value")
 
 Place = tuple[int, int, int]
 """Where an event stood, in a form that costs little to keep: training rollouts begun by then, the number of the update under way,
@@ -161,6 +163,32 @@ def _forget_older_half(waiting: dict[Any, Any]) -> None:
         del waiting[index]
 
 
+def remember(table: dict[int, Value], number: int, value: Value) -> None:
+    """Keep something of an update or a rollout, and forget the oldest where a table would grow too long."""
+    table[number] = value
+    if len(table) > RECENT_UPDATES:
+        del table[next(iter(table))]
+
+
+class RolloutsWithSignal:
+    """The latest training rollouts whose advantages are known to differ from 0, by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, None] = {}
+        self.any = False
+        """Whether there ever was one."""
+
+    def add(self, values: RolloutValues, event: Rollout, place: Place) -> None:
+        """Look at the numbers of a rollout."""
+        if event.purpose == "training" and values.max_abs_advantage:
+            self.any = True
+            remember(self.numbers, place[0] - 1, None)
+
+    def forget_to(self, number: int) -> None:
+        """Forget this rollout and those before it."""
+        self.numbers = {later: None for later in self.numbers if later > number}
+
+
 KINDS = 16
 """Findings of one variant that are told apart, at most; further ones count as repetitions of the last."""
 
@@ -196,6 +224,8 @@ class Rule:
     code: ClassVar[str]
     title: ClassVar[str]
     severity: ClassVar[Severity] = "error"
+    of_plan: ClassVar[bool] = False
+    """Whether plan and settings alone show what it finds, so that no training is ended for it."""
     topics: ClassVar[tuple[str, ...]] = ()
     """What must be observable for this rule (`rlstep_hooks.record.events.TOPICS`)."""
     compares: ClassVar[tuple[type, ...]] = ()
@@ -211,8 +241,8 @@ class Rule:
         self.progress = progress
         self.schedule = progress.schedule
         self.checks = 0
-        self.unseen = 0
-        """Events that this rule is about and could not look at."""
+        self.missed = 0
+        """What it should have compared and could not look at."""
         self.disabled = ""
         self._reported: dict[tuple[str, str, str, str], _Reported] = {}
 
@@ -293,7 +323,7 @@ class Rule:
             title=self.title,
             verdict=verdict,
             checks=checks,
-            out_of=checks + self.unseen if checks and self.unseen else 0,
+            missed=self.missed if checks else 0,
             note=self.note() if checks else "",
             reason=self.disabled or self.reason() if unknown else "",
             idle=unknown and not self.disabled and self.absent(),
@@ -305,7 +335,7 @@ class Rule:
 
     def absent(self) -> bool:
         """Whether the run never did what the rule looks at, as far as the rule knows."""
-        return self.optional or not self.unseen
+        return self.optional or not self.missed
 
     def reason(self) -> str:
         """Why nothing was compared."""

@@ -18,8 +18,8 @@ class PromptGroups(Rule):
     """The samples of a rollout do not come in whole groups of one prompt.
 
     What it checks:
-        The rows handed to generation: each prompt stands `samples_per_prompt` times in a row. Only where whole groups stay on
-        one process.
+        The rows handed to generation, or the prompts of the samples when their advantages are computed: each prompt stands
+        `samples_per_prompt` times in a row. Only where whole groups stay on one process and are compared with each other.
 
     Why it matters:
         Advantages are normalised over blocks of that size. If a block mixes prompts, rewards of different prompts are
@@ -36,18 +36,17 @@ class PromptGroups(Rule):
 
     def reason(self) -> str:
         """Why nothing was compared."""
-        if self.unseen and self.schedule.world_size > 1:
-            return (
-                "the samples of a prompt may lie on several processes, or which prompt they belong to was not observed"
-            )
-        return "which prompt the samples belong to was not observed" if self.unseen else self.nothing_seen
+        if not self.missed:
+            return self.nothing_seen
+        seen = "prompts were not seen, or advantages do not compare the samples of a prompt"
+        return f"groups of samples may span processes, or {seen}" if self.schedule.world_size > 1 else seen
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the groups of a training rollout."""
         if event.purpose != "training":
             return None
         if event.groups_intact is None:
-            self.unseen += 1
+            self.missed += 1
             return None
         self.checks += 1
         if event.groups_intact:
@@ -182,7 +181,7 @@ class SamplesConserved(Rule):
         unknown, self._unknown = self._unknown, 0
         for rollout, samples in self._rollouts.items():
             if not samples.trained:
-                self.unseen += unknown > 0
+                self.missed += unknown > 0
                 continue
             passes, size = self._passes(samples), samples.size
             if samples.all_trained(passes):
@@ -191,7 +190,7 @@ class SamplesConserved(Rule):
             times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < size]
             lacking = size * passes - sum(times) - passes * self._left_out(rollout, size)
             if 0 < lacking <= unknown:  # they may be among those that were not recognised
-                self.unseen += 1
+                self.missed += 1
                 continue
             self.checks += 1
             if lacking > 0:
@@ -248,6 +247,42 @@ class SamplesConserved(Rule):
         return None
 
 
+class UnknownSamples(Rule):
+    """A trained sample is none of those that old log-probs were computed for.
+
+    What it checks:
+        Where the framework names its samples: each sample of a micro-batch has a name that one of the latest rollouts has on this
+        process. Exact.
+
+    Why it matters:
+        What is trained then has no rollout: rewards, advantages and old log-probs beside it belong to others, and every rule that
+        follows samples from their rollout to the loss looks at nothing.
+
+    What to do:
+        Look for code between rollout and loss that adds, renames or moves samples.
+    """
+
+    code = "RLS507"
+    title = "Trained samples belong to no rollout"
+    topics = ("samples",)
+    nothing_seen = "the framework gives its samples no names"
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look at the samples that could not be recognised."""
+        if event.trained is None and not event.unknown:
+            return None
+        self.checks += 1
+        if not event.unknown:
+            return None
+        return self.fail(
+            expected=f"{event.samples} samples of the latest rollouts",
+            observed=f"{event.unknown} under names that no rollout has",
+            where=self.progress.where(microbatch=event.index),
+            why="something put other samples in the place of those that were generated",
+            fix="look for code between rollout and loss that adds, renames or moves samples",
+        )
+
+
 class EvaluationInTraining(Rule):
     """A sample generated for evaluation was trained.
 
@@ -280,7 +315,7 @@ class EvaluationInTraining(Rule):
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Look for samples of an evaluation rollout."""
         if event.trained is None:
-            self.unseen += 1
+            self.missed += 1
             return None
         self.checks += 1
         if not self._last_evaluation_rollouts:
@@ -346,7 +381,8 @@ class NoSignal(Rule):
     """Every advantage of the run is zero.
 
     What it checks:
-        The largest |advantage| of each rollout; it warns when a run ends with none above 0.
+        The largest |advantage| of each rollout; it warns when a run ends with none above 0. Where the rewards are seen too, and differ
+        where the advantages compare them, a single rollout whose advantages are all 0 is an error.
 
     Why it matters:
         No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some rollouts
@@ -373,10 +409,20 @@ class NoSignal(Rule):
         if event.purpose != "training":
             return None
         if values.max_abs_advantage is None:
-            self.unseen += 1
+            self.missed += 1
             return None
         self.checks += 1
         self._with_signal += values.max_abs_advantage > 0
+        if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
+            return self.fail(
+                expected="advantages other than 0, as the rewards differ",
+                observed="all advantages 0",
+                where=self.progress.where_at(place, event),
+                why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
+                fix="look for code that writes into advantages, masks or the sample buffer",
+                severity="error",
+                variant="lost",
+            )
         return None
 
     def ended(self, event: RunEnded) -> Finding | None:
@@ -386,10 +432,84 @@ class NoSignal(Rule):
         return self.fail(
             expected="advantages other than 0 in some rollout",
             observed=f"all advantages 0 in all {self.checks} rollouts"
-            + (f" that showed theirs, of {self.checks + self.unseen}" if self.unseen else ""),
+            + (f" that showed theirs, of {self.checks + self.missed}" if self.missed else ""),
             where=Where(),
-            why="completions of the same prompt always got the same reward, so no policy gradient flowed",
+            why=(
+                "completions of the same prompt always got the same reward (or the tokens of all others are masked out), so no "
+                "policy gradient flowed"
+            ),
             fix="print the rewards of a few completions; look for a constant reward or an answer parser that never matches",
+        )
+
+
+class RolloutRepeated(Rule):
+    """A rollout has the very samples of an earlier one.
+
+    What it checks:
+        Checksums of the sequences of each rollout, where a controller sees them all. It fails when all are those of an earlier rollout
+        although sampling could not have given them twice: together they are less likely than 1e-21.
+
+    Why it matters:
+        A cache, a generator that was not advanced or an answer that was delivered twice trains old samples as new ones. Old log-probs
+        are computed anew, so the ratio does not show it.
+
+    What to do:
+        Look for code that keeps rollouts, and for seeds that are set again before each generation.
+    """
+
+    code = "RLS510"
+    title = "Rollout repeated"
+    topics = ("samples",)
+    nothing_seen = "no controller compared the samples of rollouts"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if event.purpose != "training" or event.signal is None:
+            return None
+        self.checks += 1
+        if event.repeats is None:
+            return None
+        return self.fail(
+            expected="samples of its own",
+            observed=f"all {event.samples} samples of rollout {event.repeats}",
+            where=self.progress.where(),
+            why="sampling cannot give them twice, so they were kept: old samples are trained as new ones",
+            fix="look for code that keeps rollouts, or sets seeds before each generation",
+        )
+
+
+class RewardsMoved(Rule):
+    """A sample does not have the reward that it was given.
+
+    What it checks:
+        The reward of each sample when it came from generation, against the one from which its advantage is computed; samples are told
+        apart by their tokens. Exact. Only where rewards come with the samples, and not from a reward model.
+
+    Why it matters:
+        Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
+
+    What to do:
+        Look for code that reorders, pads or filters samples and their rewards separately.
+    """
+
+    code = "RLS511"
+    title = "Rewards moved or altered"
+    topics = ("samples",)
+    nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison."""
+        if event.rewards_intact is None:
+            return None
+        self.checks += 1
+        if event.rewards_intact:
+            return None
+        return self.fail(
+            expected="each sample with the reward that it was given",
+            observed="samples with others",
+            where=self.progress.where(),
+            why="the advantages of these samples are those of other samples, or of other rewards",
+            fix="look for code that reorders or changes samples and their rewards separately",
         )
 
 
@@ -408,6 +528,7 @@ class RowsDropped(Rule):
     """
 
     code = "RLS506"
+    of_plan = True
     title = "Rows dropped in each data epoch"
     severity = "warning"
 

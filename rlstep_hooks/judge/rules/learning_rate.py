@@ -29,6 +29,7 @@ class ScheduleHorizon(Rule):
     """
 
     code = "RLS601"
+    of_plan = True
     title = "Learning-rate schedule does not fit the length of training"
     topics = ("learning_rate",)
     nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
@@ -193,6 +194,7 @@ class WarmupLength(Rule):
     """
 
     code = "RLS604"
+    of_plan = True
     title = "Learning-rate warm-up as long as the run"
     severity = "warning"
     topics = ("learning_rate",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.conformance import observed_lag
-from rlstep_hooks.judge.rules.base import RECENT_UPDATES, Rule
+from rlstep_hooks.judge.rules.base import RECENT_UPDATES, RolloutsWithSignal, Rule, remember
 from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.timeline import ExpectedRefresh
 from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from rlstep_hooks.judge.conformance import Difference
-    from rlstep_hooks.judge.rules.base import Place
+    from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import MicroBatchValues, RolloutValues
+    from rlstep_hooks.record.events import MicroBatchValues, RolloutValues, RunEnded, Update
 
 MEAN_TOLERANCE = {"float32": 1e-4, "reduced": 5e-2}
 """Largest mean |log ratio| at lag 0 that rounding explains.
@@ -65,7 +65,7 @@ class RatioAtLagZero(Rule):
             return None
         lag, mean = observed_lag(event), values.mean_abs_log_ratio
         if lag is None or (lag == 0 and mean is None):
-            self.unseen += 1
+            self.missed += 1
             return None
         if lag or mean is None:
             return None
@@ -120,7 +120,7 @@ class RatioStuckAtOne(Rule):
         if event.old_source == "detach" or not values.tokens:
             return None
         if event.sampled_version is None or values.max_abs_log_ratio is None:
-            self.unseen += 1
+            self.missed += 1
             return None
         if event.sampled_version >= event.policy_version:
             return None
@@ -150,6 +150,117 @@ class RatioStuckAtOne(Rule):
             if number in made and (made[number].max_change or 0.0) >= visible:
                 return True
         return False
+
+
+UNMOVED_ROLLOUTS = 3
+"""Rollouts in a row whose ratio stays exactly 1, before it is reported where the learning rate is so small that one could be
+rounding."""
+
+
+class RatioNeverMoves(Rule):
+    """The ratio is exactly 1 on every token of a whole rollout, at every lag.
+
+    What it checks:
+        For each rollout whose advantages are not all 0, with a learning rate above 0: some micro-batch at a lag above 0 has some
+        token whose log ratio is not exactly 0. No reason is asked for: whether weights changed is another rule's question. Where the
+        rate is so small that rounding could hide one rollout's updates, it fails after three rollouts in a row.
+
+    Why it matters:
+        Updates that move the policy move the ratio. One that never moves means that nothing was learned in between, or that the
+        old log-probs are the new ones under another name; either way the later updates on a rollout are not what the configuration
+        says, and the clip never acts.
+
+    What to do:
+        If RLS406, RLS401 or RLS407 failed too, the weights do not change: begin there. Else find where old log-probs are computed
+        again, or where the current ones are passed in their place.
+    """
+
+    code = "RLS310"
+    title = "Ratio never leaves 1"
+    topics = ("log_ratio",)
+    nothing_seen = "no rollout with advantages known to differ from 0 had a micro-batch at a lag above 0 with old log-probs of its own"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._rates: dict[int, float] = {}
+        """By the version that an update made, its learning rate."""
+        self._signal = RolloutsWithSignal()
+        self._open: _AtLag | None = None
+        self._unmoved = 0
+
+    def update(self, event: Update) -> Finding | None:
+        """Remember the rate of an update."""
+        if event.applied and event.learning_rate is not None:
+            remember(self._rates, event.version, event.learning_rate)
+        return None
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Remember whether there is something to learn from a rollout."""
+        self._signal.add(values, event, place)
+        return None
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at a micro-batch that is trained after an update."""
+        lag = observed_lag(event)
+        if (
+            event.old_source not in ("at_rollout", "recompute", "engine")
+            or values.max_abs_log_ratio is None
+            or not values.tokens
+        ):
+            return None
+        if lag is None or lag < 1:
+            return None
+        finding = None
+        if self._open is None or self._open.rollout != place[0] - 1:
+            finding = self._settle()
+            self._open = _AtLag(place[0] - 1, event, place)
+        self._open.microbatches += 1
+        self._open.moved = self._open.moved or values.max_abs_log_ratio != 0.0
+        between = range(
+            max(event.policy_version - lag, event.policy_version - RECENT_UPDATES) + 1, event.policy_version + 1
+        )
+        self._open.rate = max([self._open.rate, *(self._rates.get(version, 0.0) for version in between)])
+        return finding
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Settle the last rollout."""
+        return self._settle()
+
+    def _settle(self) -> Finding | None:
+        seen, self._open = self._open, None
+        if seen is None or seen.rollout not in self._signal.numbers or not seen.rate:
+            return None
+        self._signal.forget_to(seen.rollout)
+        self.checks += 1
+        self._unmoved = 0 if seen.moved else self._unmoved + 1
+        visible = seen.rate >= VISIBLE_CHANGE[self.progress.precision]
+        if seen.moved or not (visible or self._unmoved >= UNMOVED_ROLLOUTS):
+            return None
+        return self.fail(
+            expected="a ratio other than 1 on some token of the rollout, once the policy was updated on it",
+            observed=f"exactly 1 on every token of {seen.microbatches} micro-batches at a lag above 0",
+            where=self.progress.where_at(seen.place, seen.first),
+            why=(
+                f"advantages differ from 0 and the learning rate is {seen.rate:g}: either the updates do not reach the weights, or "
+                "the old log-probs are those of the current weights"
+            ),
+            fix="see whether the weights change (RLS401, RLS406, RLS407); if they do, find what passes new log-probs for old ones",
+        )
+
+
+class _AtLag:
+    """What the micro-batches of one rollout at a lag above 0 showed."""
+
+    __slots__ = ("first", "microbatches", "moved", "place", "rate", "rollout")
+
+    def __init__(self, rollout: int, first: MicroBatch, place: Place) -> None:
+        self.rollout = rollout
+        self.first = first
+        self.place = place
+        self.microbatches = 0
+        self.moved = False
+        self.rate = 0.0
+        """The largest learning rate of the updates in between."""
 
 
 class RefreshNotAsPlanned(Rule):
@@ -248,7 +359,7 @@ class StaleWithoutOldLogProbs(Rule):
         if event.old_source != "detach":
             return None
         if event.sampled_version is None:
-            self.unseen += 1
+            self.missed += 1
             return None
         self.checks += 1
         age = event.policy_version - event.sampled_version
@@ -286,7 +397,7 @@ class OldLogProbsAltered(Rule):
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
         if values.old_intact is None:
-            self.unseen += 1
+            self.missed += event.old_source in ("at_rollout", "recompute")
             return None
         self.checks += 1
         if values.old_intact:
@@ -323,7 +434,7 @@ class TokensAltered(Rule):
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
         if values.tokens_intact is None:
-            self.unseen += 1
+            self.missed += event.old_source in ("at_rollout", "recompute")
             return None
         self.checks += 1
         if values.tokens_intact:
@@ -361,12 +472,12 @@ class LagNotAsPlanned(Rule):
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Count those whose lag is not known: they match any plan."""
-        self.unseen += observed_lag(event) is None
+        self.missed += observed_lag(event) is None
         return None
 
     def checked(self, matched: Counter[type]) -> int:
         """Micro-batches whose lag was compared."""
-        return max(super().checked(matched) - self.unseen, 0)
+        return max(super().checked(matched) - self.missed, 0)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a difference in lag."""

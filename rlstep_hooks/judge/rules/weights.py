@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
-from rlstep_hooks.record.events import EpochEnd, Rollout, RunEnded, WeightSync
+from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
@@ -22,6 +23,17 @@ SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
 Reduced precision on either side: NeMo-RL docs/guides/grpo.md, 1.05 multiplicative. float32 on both: two implementations of one
 model differ by rounding only; a real vLLM engine on a CPU against verl's trainer stays below 1e-6 (tests/systems/verl), and
 the bound leaves three orders of magnitude."""
+
+
+ROUNDING_GAP = {"float32": 1e-5, "reduced": 1e-3}
+"""Distances below these are rounding, whatever they were before."""
+SUDDEN = 10.0
+"""Times the largest distance so far. Real healthy rollouts on a CPU in bf16 stay within a factor of two of each other
+(tests/systems/openrlhf); what grows slowly with training raises what it is compared with."""
+ENOUGH_MEASURED = 2
+"""Rollouts that tell what is usual."""
+TRUNCATION_SHARE = 0.15
+"""Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
 
 
 class WeightsUnchanged(Rule):
@@ -61,6 +73,150 @@ class WeightsUnchanged(Rule):
         )
 
 
+DEAD_ROLLOUTS = 3
+"""Rollouts with signal whose updates all left the probed weights without a gradient, before it is reported in mid-run. One is not
+enough: the first update of a LoRA adapter has no gradient in half of its tensors."""
+
+
+class NothingLearned(Rule):
+    """Updates are made, and none of them trains the weights.
+
+    What it checks:
+        Where a rollout has advantages other than 0 and the learning rate is above 0, some probed weight has a gradient at one of
+        its updates. It fails after three such rollouts in a row without any, and at the end of a run if no update at all changed
+        a probed weight, whatever the reason.
+
+    Why it matters:
+        The loop, the logs and the learning rate go on, and the weights that are saved are the weights that were loaded (or have
+        only decayed). Causes seen: gradients that are set to zero before the step, a loss that is detached from the model, an
+        optimizer that holds copies of the parameters, updates that are all lost in the rounding of the weights.
+
+    What to do:
+        Print `p.grad` of a trainable parameter right before the optimizer's step. If it is there, compare the optimizer's
+        parameters with the model's, and the size of an update with the precision of the weights.
+    """
+
+    code = "RLS406"
+    title = "Nothing was learned"
+    topics = ("weights",)
+    nothing_seen = "fewer than two probed updates had a learning rate above 0 and a rollout whose advantages are known to differ from 0"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._signal = RolloutsWithSignal()
+        """Those since the latest gradient."""
+        self._dead: dict[int, tuple[Update, Place]] = {}
+        """The first update without a gradient of each rollout since the latest gradient."""
+        self._latest_alive = -1
+        self._updates = 0
+        self._changed = False
+        self._first: tuple[Update, Place] | None = None
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Remember whether there is something to learn from a rollout."""
+        self._signal.add(values, event, place)
+        return None
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look for a gradient, and for a change."""
+        if event.role != "policy" or not event.applied or not event.learning_rate or not values.probed:
+            return None
+        rollout = place[0] - 1
+        self._updates += 1
+        self._first = self._first or (event, place)
+        self._changed = self._changed or values.changed > 0 or values.moved_before > 0
+        if values.with_gradient or values.moved_before:  # what moved between updates was trained in another way
+            self.checks += bool(self._signal.numbers)
+            self._latest_alive = rollout
+            self._dead.clear()
+            self._signal.forget_to(rollout)
+            return None
+        if rollout > self._latest_alive:
+            self._dead.setdefault(rollout, (event, place))
+        whole = [number for number in self._signal.numbers if number in self._dead and number < rollout]
+        return self._report_no_gradient(whole) if len(whole) >= DEAD_ROLLOUTS else None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        dead = [number for number in self._signal.numbers if number in self._dead]
+        if len(dead) > 1:
+            return self._report_no_gradient(dead)
+        if self._changed or self._updates < 2 or not self._signal.any or self._first is None:
+            return None
+        self.checks += 1
+        return self.fail(
+            expected=f"some probed weight changes in {self._updates} updates with a learning rate above 0",
+            observed="none changed in the whole run",
+            where=self.progress.where_at(self._first[1], self._first[0]),
+            why="the weights at the end are those at the beginning, though the advantages gave something to learn",
+            fix="compare the optimizer's parameters with the model's, and the size of an update with the precision of the weights",
+            variant="change",
+        )
+
+    def _report_no_gradient(self, rollouts: list[int]) -> Finding | None:
+        self.checks += 1
+        event, place = self._dead[rollouts[0]]
+        self._dead.clear()
+        self._signal.forget_to(rollouts[-1])
+        return self.fail(
+            expected="a gradient in some probed weight at an update on a rollout whose advantages differ from 0",
+            observed=f"none at any update on {len(rollouts)} such rollouts in a row",
+            where=self.progress.where_at(place, event),
+            why="the optimizer steps on gradients that are 0 or missing, so these updates teach the policy nothing",
+            fix="look for code that zeroes gradients before the step, detaches the loss, or computes it with another model",
+            variant="gradient",
+        )
+
+
+class OptimizerHoldsOthers(Rule):
+    """The optimizer does not hold the parameters of the model that is trained.
+
+    What it checks:
+        The tensors in the optimizer's groups against the model's trainable parameters, by identity, when training begins. It fails
+        when the optimizer holds none of them and the probed weights do not change either (an optimizer with copies of its own that
+        it writes back is fine), and warns when some trainable parameters are in no group.
+
+    Why it matters:
+        An optimizer that was built before the model was moved, wrapped or copied goes on training the old tensors. Loss, gradient
+        norm and learning rate look right, and the model stays as it was. Parameters that nobody put into the optimizer stay as
+        they are too, though they cost gradients.
+
+    What to do:
+        Build the optimizer from the model that is trained, after it is wrapped; set `requires_grad=False` on what shall be frozen.
+    """
+
+    code = "RLS407"
+    title = "Optimizer holds other parameters"
+    topics = ("weights",)
+    nothing_seen = "the optimizer's parameters could not be compared with the model's"
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look at the optimizer's parameters, with the evidence of the first update that must show."""
+        tensors = self.progress.started.facts.get("optimizer_tensors")
+        if self.checks or tensors is None or event.role != "policy" or not event.applied or not event.learning_rate:
+            return None
+        self.checks += 1
+        trainable, held, others = tensors["trainable"], tensors["held"], tensors["others"]
+        if held == trainable or (not held and values.changed):
+            return None
+        return self.fail(
+            expected=f"the model's {trainable} trainable tensors in the optimizer",
+            observed=f"{held} of them, and {others} other tensors",
+            where=self.progress.where_at(place, event),
+            why=(
+                "these tensors get gradients, and no update ever changes them"
+                if held
+                else "the optimizer trains tensors that are not the model's, and no probed weight of the model changed"
+            ),
+            fix=(
+                "put them into the optimizer, or set requires_grad=False on what shall be frozen"
+                if held
+                else "build the optimizer from the parameters of the model that is trained, after it is moved and wrapped"
+            ),
+            severity="warning" if held else "error",
+        )
+
+
 class SamplerVersion(Rule):
     """A rollout was sampled with other weights than planned.
 
@@ -97,26 +253,30 @@ class SamplerVersion(Rule):
         if self.schedule.max_age is None:
             return None
         if event.sampler_version is None:
-            self.unseen += 1
+            self.missed += 1
             return None
         self.checks += 1
         if self._versions[0] <= event.sampler_version <= event.policy_version:
             return None
-        unknown = event.sampler_version < 0
+        if event.sampler_version == UNSENT:
+            observed = (
+                "an engine whose weights are those of no sync: some were not sent, not loaded, or changed afterwards"
+            )
+            fix = "compare the names and numbers of tensors that are synced with those that the engine loads"
+        elif event.sampler_version < 0:
+            observed = "a sampler that is not the policy being trained"
+            fix = "look for code that generates with a copy of the model"
+        else:
+            behind = event.policy_version - event.sampler_version
+            observed = f"a sampler with version {event.sampler_version}, {behind} updates behind"
+            fix = "look at the sync of weights to the engine: it must come after the last update and before the rollout"
         return self.fail(
             expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
-            observed=(
-                "a sampler that is not the policy being trained"
-                if unknown
-                else f"a sampler with version {event.sampler_version}, {event.policy_version - event.sampler_version} updates behind"
-            ),
+            observed=observed,
             where=self.progress.where(),
             why="the samples come from other weights than those that train on them, and the ratio does not show it",
-            fix=(
-                "look for code that generates with a copy of the model"
-                if unknown
-                else "look at the sync of weights to the engine: it must come after the last update and before the rollout"
-            ),
+            fix=fix,
+            variant="unsent" if event.sampler_version == UNSENT else "",
         )
 
     def weight_sync(self, event: WeightSync) -> Finding | None:
@@ -137,7 +297,8 @@ class SamplerGap(Rule):
 
     What it checks:
         Where the engine returns log-probs of the tokens it sampled: their mean distance from the trainer's at the same policy
-        version, against NeMo-RL's published bound (about 0.05).
+        version, against NeMo-RL's published bound (about 0.05), and against the run itself: once two rollouts were measured, it warns
+        at ten times the largest distance so far. Where the distance is that of a configured `top_p`, it says so.
 
     Why it matters:
         Distance at equal versions means that the engine computes something else: stale weights behind an equal version,
@@ -154,26 +315,137 @@ class SamplerGap(Rule):
     nothing_seen = "the sampler returned no log-probs"
     optional = True
 
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._measured = 0
+        """Rollouts whose distance was right."""
+        self._largest = 0.0
+        """Among them."""
+
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
         if event.sampler_version is not None and event.sampler_version != event.policy_version:
             return None
         if values.sampler_gap_mean is None:
-            self.unseen += event.purpose == "training"
+            self.missed += event.purpose == "training"
             return None
         self.checks += 1
         facts = self.progress.started.facts
         kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
         tolerance = SAMPLER_GAP_TOLERANCE["float32" if kinds == {"float32"} else "reduced"]
-        if values.sampler_gap_mean <= tolerance:
+        gap, usual = values.sampler_gap_mean, self._usual()
+        if gap <= min(tolerance, usual * SUDDEN if usual is not None else tolerance):
+            self._measured, self._largest = self._measured + 1, max(self._largest, gap)
             return None
+        observed = f"mean {gap:.3g}, max {values.sampler_gap_max or 0.0:.3g}"
+        where = self.progress.where_at(place, event)
+        if gap <= tolerance:
+            return self.fail(
+                expected=f"mean |log-prob difference| near the {self._largest:.3g} of the rollouts before",
+                observed=observed,
+                where=where,
+                why="at the same policy version the engine suddenly computes something else: with other weights, or other settings",
+                fix="look at the sync of weights before this rollout: are all tensors sent and loaded?",
+                variant="sudden",
+            )
+        top_p = facts.get("configured_sampling", {}).get("top_p", 1.0)
+        if top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
+            return self.fail(
+                expected=f"mean |log-prob difference| at most {tolerance:g}",
+                observed=f"{observed}, which is -ln {top_p:g}",
+                where=where,
+                why=f"the engine's log-probs are those of the tokens that top_p {top_p:g} leaves, the trainer's of all",
+                fix="sample with top_p 1, or correct with log-probs of the same distribution",
+                variant="top_p",
+            )
         return self.fail(
             expected=f"mean |log-prob difference| at most {tolerance:g}",
-            observed=f"mean {values.sampler_gap_mean:.3g}, max {values.sampler_gap_max or 0.0:.3g}",
-            where=self.progress.where_at(place, event),
-            degree=how_far(values.sampler_gap_mean, tolerance),
+            observed=observed,
+            where=where,
+            degree=how_far(gap, tolerance),
             why="at the same policy version engine and trainer should give nearly the same log-probs",
             fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
+        )
+
+    def _usual(self) -> float | None:
+        """The largest distance of the rollouts so far, no less than rounding; None until there are enough of them."""
+        facts = self.progress.started.facts
+        kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
+        least = ROUNDING_GAP["float32" if kinds == {"float32"} else "reduced"]
+        return max(self._largest, least) if self._measured >= ENOUGH_MEASURED else None
+
+
+class SampledOtherwise(Rule):
+    """The engine sampled with other settings than configured.
+
+    What it checks:
+        Where the engine tells with which settings it samples a request: temperature, top_p and top_k of every rollout's requests equal
+        those of the configuration. Exact.
+
+    Why it matters:
+        Samples of another distribution are trained as if the policy had given them. Without importance correction no metric shows it:
+        old and new log-probs are both the trainer's own.
+
+    What to do:
+        Look for code that changes the sampling parameters between the configuration and the engine.
+    """
+
+    code = "RLS410"
+    title = "Sampled with other settings"
+    topics = ("sampler",)
+    nothing_seen = "the engine does not tell with which settings it samples"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Compare the settings of a training rollout."""
+        planned: dict[str, float] = self.progress.started.facts.get("configured_sampling", {})
+        if event.purpose != "training" or not event.sampling or not planned:
+            return None
+        self.checks += 1
+        for used in event.sampling:
+            others = {name: value for name, value in used.items() if planned.get(name, value) != value}
+            if others:
+                return self.fail(
+                    expected=", ".join(f"{name} {planned[name]:g}" for name in others),
+                    observed=", ".join(f"{name} {value:g}" for name, value in others.items()),
+                    where=self.progress.where(),
+                    why="the samples come from another distribution than the policy that is trained on them",
+                    fix="look for code that changes the sampling parameters on their way to the engine",
+                )
+        return None
+
+
+class ReferenceMoved(Rule):
+    """The reference's weights changed.
+
+    What it checks:
+        A checksum of the reference's weights at each rollout equals that of the first one. Exact.
+
+    Why it matters:
+        The KL penalty holds the policy near its reference. One that follows the policy holds nothing: the penalty stays small whatever
+        the policy becomes.
+
+    What to do:
+        Look for code that loads or copies weights into the reference, or for one model that serves as both.
+    """
+
+    code = "RLS411"
+    title = "Reference changed"
+    topics = ("samples",)
+    nothing_seen = "there is no reference, or its weights are not seen"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if event.reference_intact is None:
+            return None
+        self.checks += 1
+        if event.reference_intact:
+            return None
+        return self.fail(
+            expected="the weights that the reference began with",
+            observed="others",
+            where=self.progress.where(),
+            why="the KL term compares the policy with something that follows it, or with another model than configured",
+            fix="look for code that loads or copies weights into the reference",
         )
 
 

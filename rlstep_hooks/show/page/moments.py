@@ -16,9 +16,9 @@ from rlstep_hooks.judge.timeline import (
     ExpectedSync,
     ExpectedUpdate,
 )
+from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout, Update, WeightSync, name_of
 from rlstep_hooks.show.page.model import Moment
-from rlstep_hooks.show.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -133,7 +133,7 @@ def _refresh(expected: str) -> Moment:
 
 
 def _sync(version: int, expected: str) -> Moment:
-    words = f"weights of version {version} pushed to the sampler"
+    words = f"weights of version {version} synced to the sampler"
     return Moment(kind="weight_sync", label=f"sync v{version}", words=words, expected=expected)
 
 

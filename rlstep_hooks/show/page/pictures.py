@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 from markupsafe import Markup
 
-from rlstep_hooks.show.words import number, printable
+from rlstep_hooks.planning.words import number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

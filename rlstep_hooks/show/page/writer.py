@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from rlstep_hooks.planning.words import number, printable
 from rlstep_hooks.show.page import pictures
-from rlstep_hooks.show.words import number, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

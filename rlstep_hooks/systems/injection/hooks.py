@@ -71,7 +71,7 @@ def _sb3_callbacks(given: Any) -> tuple[Any, list[Any]]:
     try:
         from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 
-        from rlstep_hooks import StepAuditSB3Callback
+        from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
 
         several = given if isinstance(given, list) else [] if given is None else [given]
         callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in several]
@@ -115,7 +115,7 @@ def _add_callback(trainer: Any) -> None:
     if not os.environ.get("RLSTEP_DIR"):
         return
     try:
-        from rlstep_hooks import StepAuditCallback
+        from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
 
         if not any(isinstance(callback, StepAuditCallback) for callback in trainer.callback_handler.callbacks):
             trainer.add_callback(StepAuditCallback())

@@ -8,13 +8,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.ranks import agree_on_run
-from rlstep_hooks.judge.report import Report, StepAuditError
+from rlstep_hooks.judge.report import Report, StepAuditError, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import open_ledger, rank_process
 from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -319,8 +320,7 @@ class LoopAudit:
     def _look_for_errors(self) -> None:
         if self._recorder is None or self._error is not None:
             return
-        errors = (finding for finding in self._recorder.take_findings() if finding.severity == "error")
-        self._error = next(errors, None)
+        self._error = ends_training(self._recorder.take_findings())
 
     def _act(self) -> None:
         """Carry out "raise" for an error found since the last time."""
@@ -338,8 +338,6 @@ audit = LoopAudit
 
 def _versions() -> dict[str, str]:
     """Releases of the packages that every such loop has."""
-    from rlstep_hooks import __version__
-
     found = {"python": sys.version.partition(" ")[0], "rlstep-hooks": __version__}
     torch = sys.modules.get("torch")
     return found if torch is None else found | {"torch": str(torch.__version__)}

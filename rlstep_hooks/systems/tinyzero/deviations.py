@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.deviations import Deviation
-from rlstep_hooks.systems.verl.early import VERSION
 from rlstep_hooks.systems.verl.early_deviations import (
     ORDER,
+    VERSION,
     critic_minibatch,
     fact,
     one_rollout_fewer,

@@ -16,6 +16,7 @@ import msgspec
 from rlstep_hooks.judge.deviations import Deviation
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import OldLogProbSource, Schedule
+from rlstep_hooks.systems.verl.early_deviations import VERSION
 from rlstep_hooks.systems.verl.minibatches import microbatches, split_minibatches
 from rlstep_hooks.systems.verl.settings import setting
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.systems.verl.early_deviations import Fact
 
-VERSION = "0.1"
-"""What `verl/version/version` says in the forks."""
 
 ALGORITHMS = {"gae": "PPO", "grpo": "GRPO"}
 """The two advantage estimators that these trainers know."""

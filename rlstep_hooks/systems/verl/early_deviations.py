@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.deviations import Deviation
-from rlstep_hooks.systems.verl.early import VERSION
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.deviations import Evidence
 
 ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208", "RLS211"})
 """Findings about the number and the order of rollouts and updates."""
+
+
+VERSION = "0.1"
+"""What `verl/version/version` says in TinyZero and SimpleRL-Zoo, which were made of that release."""
 
 
 class Fact(msgspec.Struct, frozen=True):

@@ -10,7 +10,8 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.run_diff.recorded import RecordedRun, recorded_run
 from rlstep_hooks.judge.run_diff.run_and_plan import compare_with_plan
 from rlstep_hooks.judge.run_diff.two_runs import compare_runs
-from rlstep_hooks.systems.launches import Options, plan_launch
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.launches import plan_launch
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
 from tests.systems.trl.conftest import RELEASE

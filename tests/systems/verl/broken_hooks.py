@@ -21,7 +21,7 @@ FUNCTIONS = (
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.close_microbatch"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.probe"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.updated"),
-    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.pushed"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.synced"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.write_numbers"),
     ("rlstep_hooks.observe.weight_probe", "WeightProbe.before_step"),
     ("rlstep_hooks.observe.weight_probe", "WeightProbe.after_step"),
@@ -31,7 +31,7 @@ FUNCTIONS = (
     ("rlstep_hooks.systems.verl.observe.controller", "VerlController._all_returned"),
     ("rlstep_hooks.systems.verl.observe.controller", "VerlController._generated_v0"),
     ("rlstep_hooks.systems.verl.observe.controller", "scalars"),
-    ("rlstep_hooks.session.controller_record", "ControllerRecord.take_errors"),
+    ("rlstep_hooks.session.controller_record", "ControllerRecord.take_error"),
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.observe"),
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
 )

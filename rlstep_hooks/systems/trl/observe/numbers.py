@@ -11,7 +11,7 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
 from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
-from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, token_mask, version_of
+from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,21 +90,21 @@ class NumberCollector:
         self._interval = interval
         self._latest = -interval
         self._fetched: DeferredValues[_OfRollouts | MicroBatchSource | UpdateSource] = DeferredValues()
-        self._advantages: list[tuple[int, Tensor, int]] = []
-        """Of rollouts that were not worked up yet: index, (B,) advantages, writes to them that torch had counted."""
+        self._advantages: list[tuple[int, Tensor, Tensor, int]] = []
+        """Of rollouts that were not worked up yet: index, (B,) or (B, T) advantages, (B, T) mask, writes to the advantages that
+        torch had counted."""
         self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
 
     def add_rollout(self, index: int, output: Any) -> None:
         """Measure what generation returned."""
-        advantages = output["advantages"]
+        advantages, mask = output["advantages"], token_mask(output)
         sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
         if isinstance(sampled, torch.Tensor) and old is not None:
-            mask = token_mask(output)
             gap = torch.nan_to_num((old - sampled).abs() * mask)
-            numbers = [advantages.abs().max(), gap.sum(), gap.max(), mask.sum()]
+            numbers = [_largest(advantages, mask), gap.sum(), gap.max(), mask.sum()]
             self._fetched.add(SamplerGapSource(index), torch.stack([number.float() for number in numbers]))
         else:
-            self._advantages.append((index, advantages, version_of(advantages)))
+            self._advantages.append((index, advantages, mask, version_of(advantages)))
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
@@ -141,10 +141,10 @@ class NumberCollector:
     def _work_up_advantages(self) -> None:
         held, self._advantages = self._advantages, []
         # What somebody has written to since is not what the rollout came with, so nothing is said of it.
-        as_they_came = [(index, values) for index, values, version in held if version_of(values) == version]
+        as_they_came = [(index, values, mask) for index, values, mask, version in held if version_of(values) == version]
         if as_they_came:
-            largest = torch.stack([values.abs().max() for _, values in as_they_came]).float()
-            self._fetched.add(AdvantageSource(tuple(index for index, _ in as_they_came)), largest)
+            largest = torch.stack([_largest(values, mask) for _, values, mask in as_they_came]).float()
+            self._fetched.add(AdvantageSource(tuple(index for index, _, _ in as_they_came)), largest)
 
     def _emit(self, *, wait: bool = False) -> None:
         rollouts: list[RolloutValues] = []
@@ -167,3 +167,8 @@ class NumberCollector:
                     updates=tuple(updates),
                 )
             )
+
+
+def _largest(advantages: Tensor, mask: Tensor) -> Tensor:
+    """The largest |advantage| of a real token: of (B,) or (B, T) advantages under a (B, T) mask."""
+    return (as_column(advantages).abs() * mask).max()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.weight_probe import WeightProbe
-from rlstep_hooks.record.events import Update
+from rlstep_hooks.record.events import FactsRead, Update
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,7 @@ class UpdateObserver:
         self._tick: int | None = None
         self.probe: WeightProbe | None = None
         """None where no weight can be probed."""
+        self._facts_guard = Contained(recorder, ("weights",))
         self._before_guard = Contained(recorder, ("weights", "learning_rate"))
         self._after_guard = Contained(recorder, ("order", "weights"))
         self._loop_guard = Contained(recorder, ("order",))
@@ -54,6 +56,9 @@ class UpdateObserver:
             return
         self._handles.append(inner.register_step_pre_hook(self._before_step))
         self._handles.append(inner.register_step_post_hook(self._after_step))
+        with self._facts_guard:
+            held = optimizer_tensors(self._trainer.model.parameters(), inner)
+            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
         probe = WeightProbe(self._trainer.model.parameters())
         if probe.size:
             self.probe = probe

@@ -1,0 +1,24 @@
+"""Counts a model's trainable tensors that an optimizer holds, by identity: a copy of a tensor does not count as the tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def optimizer_tensors(parameters: Iterable[Any], *optimizers: Any) -> dict[str, int]:
+    """The fact `optimizer_tensors`, which rule RLS407 reads.
+
+    Args:
+        parameters: The parameters of the trained model.
+        optimizers: The torch optimizers that together train it.
+
+    Returns:
+        "trainable": trainable tensors of the model; "held": those of them in an optimizer; "others": other tensors in one.
+    """
+    trainable = {id(parameter) for parameter in parameters if parameter.requires_grad}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    return {"trainable": len(trainable), "held": len(trainable & held), "others": len(held - trainable)}

@@ -1,0 +1,345 @@
+"""Formulas that run: the text that a person reads is the code that is evaluated, exactly, with integers and fractions.
+
+An expression is a small part of Python's: numbers, texts, names, `+ - * / // %`, comparisons, `in`, `is None`, `and or not`,
+`a if condition else b`, tuples, and calls of named functions. `/` is exact. A name may have dots: it is a setting, or a quantity.
+
+What cannot be known before the run (`Unknown`, with its reason) makes everything unknown that needs it. `and`, `or` and `if` look
+only at what they need. These forms look at their arguments themselves:
+
+    known(x)              whether x can be known
+    given(setting)        whether the launch sets it
+    limited(x, limit)     min(x, limit); x where there is no limit, the limit where x is not known
+    nearest(x, test)      the numbers next to x on both sides for which the test holds (`it` is the number): "64 or 128"
+    unknown("reason")     what cannot be known
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from rlstep_hooks.planning.counting import countable
+from rlstep_hooks.planning.phases import equal_minibatches, minibatches_of
+from rlstep_hooks.planning.reading import multiples, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """A quantity that cannot be known before the run."""
+
+    reason: str
+
+
+class NotKnownError(Exception):
+    """An expression needs what cannot be known."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class FormulaError(Exception):
+    """An expression is no part of the language, or cannot be evaluated: a fault of the declaration."""
+
+
+class Values(Protocol):
+    """Where names have their values."""
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """Functions beside `FUNCTIONS`."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a name.
+
+        Raises:
+            NotKnownError: It cannot be known.
+        """
+
+    def given(self, name: str) -> bool:
+        """Whether the launch sets a setting."""
+
+
+def evaluate(text: str, values: Values) -> Any:
+    """The value of an expression; a whole fraction as an integer, `Unknown` where it cannot be known.
+
+    Raises:
+        FormulaError: It is no expression, or its values do not fit it.
+    """
+    functions = {**FUNCTIONS, **values.functions}
+    try:
+        value = _compiled(text)(values, values.given, functions, _divide, nearest)
+    except NotKnownError as error:
+        return Unknown(error.reason)
+    except (TypeError, KeyError, ZeroDivisionError) as error:
+        raise FormulaError(f"`{text}`: {type(error).__name__}: {error}") from error
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def fill(template: str, values: Values) -> str:
+    """A text with its {expressions} replaced by their values.
+
+    Raises:
+        FormulaError: One of them is no expression.
+    """
+    return _BRACES.sub(lambda found: _word(evaluate(found.group(1), values)), template)
+
+
+_BRACES = re.compile(r"\{([^{}]+)\}")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Unknown):
+        return "?"
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def names_in(text: str) -> set[str]:
+    """All names of an expression: settings and quantities, not functions."""
+    return _names(_parsed(text))
+
+
+def names_in_template(template: str) -> set[str]:
+    """The same for a text with {expressions}."""
+    return set().union(*(names_in(found) for found in _BRACES.findall(template)))
+
+
+# What an expression may hold.
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%", ast.USub: "-", ast.Not: "not ", ast.And: " and ",
+    ast.Or: " or ", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in",
+    ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
+}  # fmt: skip
+
+
+@cache
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise FormulaError(f"{text!r} is no formula: {error.msg}") from None
+
+
+def dotted(node: ast.AST) -> str:
+    """The name that a node is; empty for any other."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        parent = dotted(node.value)
+        return f"{parent}.{node.attr}" if parent else ""
+    return ""
+
+
+def _names(node: ast.AST) -> set[str]:
+    if name := dotted(node):
+        return {name} - {"it"}
+    inner = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    return set().union(*(_names(child) for child in inner))
+
+
+# Running.
+
+Code = Any
+"""A compiled expression: a function of the values, of the functions, and of what the forms need."""
+
+_LAZY = ("known", "limited")
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> Code:
+    code = _code(_parsed(text), {})
+    return eval(f"lambda values_, given_, functions_, divide_, nearest_: {code}", {"__builtins__": {}})
+
+
+def _code(node: ast.AST, local: Mapping[str, str]) -> str:
+    """An expression in Python: names become look-ups, `/` becomes exact, and what looks at its arguments itself gets them unevaluated.
+
+    Args:
+        node: The expression.
+        local: Names that are variables already.
+
+    Raises:
+        FormulaError: Something in it is no part of the language.
+    """
+    if name := dotted(node):
+        return local.get(name) or f"values_[{name!r}]"
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | str | None):
+        return repr(node.value)
+    if isinstance(node, ast.Call):
+        return _call(node, local)
+    inner = [_code(child, local) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return f"divide_({inner[0]}, {inner[1]})"
+    if isinstance(node, ast.BinOp | ast.UnaryOp | ast.BoolOp) and type(node.op) in _OPERATORS:
+        operator = _OPERATORS[type(node.op)]
+        return f"({operator}{inner[0]})" if isinstance(node, ast.UnaryOp) else f"({operator.join(inner)})"
+    if isinstance(node, ast.Compare):
+        more = (f" {_OPERATORS[type(op)]} {right}" for op, right in zip(node.ops, inner[1:], strict=True))
+        return f"({inner[0]}{''.join(more)})"
+    if isinstance(node, ast.IfExp):
+        condition, chosen, other = inner
+        return f"({chosen} if {condition} else {other})"
+    if isinstance(node, ast.Tuple):
+        return f"({''.join(f'{part}, ' for part in inner)})"
+    raise FormulaError(f"`{ast.unparse(node)}`: {type(node).__name__} is no part of a formula")
+
+
+def _call(node: ast.Call, local: Mapping[str, str]) -> str:
+    if not isinstance(node.func, ast.Name) or node.keywords:
+        raise FormulaError(f"`{ast.unparse(node)}`: a formula calls functions by their name, without keywords")
+    name = node.func.id
+    if name == "given":
+        return f"given_({dotted(node.args[0])!r})"
+    if name == "nearest":
+        value, test = node.args
+        # The test may be tried millions of times, so the values that it needs are looked up once.
+        variables = {needed: f"n{index}_" for index, needed in enumerate(sorted(_names(test)))}
+        values = ", ".join(_code(ast.parse(needed, mode="eval").body, local) for needed in variables)
+        valid = f"lambda it: {_code(test, {**variables, 'it': 'it'})}"
+        return f"nearest_({_code(value, local)}, (lambda {', '.join(variables.values())}: {valid})({values}))"
+    lazy = "lambda: " if name in _LAZY else ""
+    return f"functions_[{name!r}]({', '.join(lazy + _code(argument, local) for argument in node.args)})"
+
+
+def _copy(node: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(node), mode="eval").body
+
+
+def _divide(left: Any, right: Any) -> Fraction:
+    return Fraction(left) / Fraction(right)
+
+
+def _known(value: Callable[[], Any]) -> bool:
+    try:
+        value()
+    except NotKnownError:
+        return False
+    return True
+
+
+def _limited(value: Callable[[], Any], limit: Callable[[], Any]) -> Any:
+    most = limit()
+    if most is None:
+        return value()
+    try:
+        return min(value(), most)
+    except NotKnownError:
+        return most
+
+
+def _unknown(reason: str) -> Any:
+    raise NotKnownError(reason)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "min": min,
+    "max": max,
+    "sum": sum,
+    "len": len,
+    "range": lambda count: tuple(range(countable(count))),
+    "lcm": lambda *values: math.lcm(*(int(value) for value in values)),
+    "gcd": lambda *values: math.gcd(*(int(value) for value in values)),
+    "decimal": float,
+    "starts": lambda text, beginning: (text or "").startswith(beginning),
+    "ends": lambda text, end: (text or "").endswith(end),
+    "upper": lambda text: text.upper(),
+    "lower": lambda text: text.lower(),
+    "quoted": repr,
+    "join": lambda *texts: ", ".join(texts),
+    "multiples": multiples,
+    "slices": lambda samples, size: minibatches_of(samples, size, keep=True),
+    "whole_slices": lambda samples, size: minibatches_of(samples, size, keep=False),
+    "parts": equal_minibatches,
+    "known": _known,
+    "limited": _limited,
+    "unknown": _unknown,
+}
+"""Functions that every expression knows; a system adds its own. `decimal` is for messages only."""
+
+
+# Showing.
+
+
+def shown(text: str, values: Values, steps: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """An expression as it ran, and the values of its names.
+
+    Intermediate steps stand in their place, and of alternatives (`if`, `or`, `limited`) the one that was taken.
+
+    Args:
+        text: The expression.
+        values: Where its names have their values.
+        steps: Names to be replaced by their expressions.
+    """
+    node = _parsed(text)
+    shown_text = text
+    if names_in(text).intersection(steps) or any(word in text for word in (" if ", " or ", "limited(")):
+        node = _Shown(values, steps).visit(_copy(node))
+        shown_text = ast.unparse(node)
+    inputs = {}
+    for name in sorted(_names(node)):
+        try:
+            inputs[name] = values[name]
+        except NotKnownError:
+            inputs[name] = None
+    return shown_text, inputs
+
+
+class _Shown(ast.NodeTransformer):
+    """What ran of an expression."""
+
+    def __init__(self, values: Values, steps: Mapping[str, str]) -> None:
+        self._values = values
+        self._steps = steps
+
+    def _run(self, node: ast.expr) -> Any:
+        return evaluate(ast.unparse(node), self._values)
+
+    def _name(self, node: ast.expr) -> ast.expr:
+        step = self._steps.get(dotted(node))
+        if step is None:
+            return node
+        others = {name: text for name, text in self._steps.items() if name != dotted(node)}
+        return _Shown(self._values, others).visit(_copy(_parsed(step)))  # type: ignore[no-any-return]
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._name(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._name(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        chosen = self._run(node.test)
+        if isinstance(chosen, Unknown):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        return self.visit(node.body if chosen else node.orelse)  # type: ignore[no-any-return]
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        if isinstance(node.op, ast.Or):
+            for operand in node.values[:-1]:
+                if self._run(operand):
+                    return self.visit(operand)  # type: ignore[no-any-return]
+            return self.visit(node.values[-1])  # type: ignore[no-any-return]
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        assert isinstance(node.func, ast.Name)
+        if node.func.id == "limited":
+            value, limit = node.args
+            most = self._run(limit)
+            if most is None:
+                return self.visit(value)  # type: ignore[no-any-return]
+            if isinstance(self._run(value), Unknown):
+                return self.visit(limit)  # type: ignore[no-any-return]
+            node = ast.Call(ast.Name("min", ast.Load()), [value, limit], [])
+        return ast.Call(node.func, [self.visit(argument) for argument in node.args], [])

@@ -1,0 +1,41 @@
+"""The plan of a launch: its Schedule with formulas, notes on what happens silently, and findings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.reading import Formula, Note
+from rlstep_hooks.planning.schedule import Schedule
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user adds to a launch command."""
+
+    framework: str | None = None
+    version: str | None = None
+    rows: int | None = None
+    world_size: int | None = None
+    variables: dict[str, str] = {}
+    """`--set NAME=VALUE`: variables of a script, or settings of the launch."""
+    line: int | None = None
+    """Line of the command, in a script with several."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a launch."""
+
+    framework: str
+    """Name of the system."""
+    title: str
+    version: str
+    source: str
+    """Where the launch was read: "the launch command" or a file's name."""
+    schedule: Schedule | None
+    """None if the framework would refuse the launch."""
+    formulas: tuple[Formula, ...] = ()
+    notes: tuple[Note, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unused: tuple[Setting, ...] = ()
+    """Settings that were given and do not affect the schedule."""

@@ -1,0 +1,501 @@
+"""What `rlstep plan` says to many launches, kept as data, so that a change of the plan's code changes no plan.
+
+    python -m tests.golden.plan_dump make FILE              launches of all tests, and random ones; needs the tests' environment
+    python -m tests.golden.plan_dump compare FILE [SYSTEM]  plan each launch again and show what differs
+    python -m tests.golden.plan_dump choose FILE            write the small stored part, `plan_dump.jsonl`
+
+Each line of a file is one launch (words, options, files beside it) with its answer. The launches are kept, not made again: the
+comparison does not depend on what the generator knows of the systems. What may differ is data: `ALLOWED`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.planning.schedule import encode_fraction
+from rlstep_hooks.systems import index, launches
+from rlstep_hooks.systems.launches import plan_launch, reading_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STORED = Path(__file__).with_name("plan_dump.jsonl")
+TESTS = Path(__file__).parents[1]
+SEED = 15
+LAUNCHES = 2_000
+LARGEST_FILE = 50_000
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """One launch, as `rlstep plan` is given it: "{files}" stands for the folder of its files, "{tests}" for this folder."""
+
+    words: list[str]
+    options: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    """Name and text; a file that is no text as "base64:..."."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A launch and what was said to it."""
+
+    system: str
+    origin: str
+    """The test that has it, or "random"."""
+    launch: Launch
+    answer: dict[str, Any]
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """A difference that is meant."""
+
+    why: str
+    system: str = ""
+    """Empty for all systems."""
+    field: str = ""
+    """A path's beginning, for example "schedule.sources"; empty for the whole answer."""
+    before: str = ""
+    """Pattern that the value before must have."""
+    after: str = ""
+    only_refused: bool = False
+    """Whether it is meant for launches that are refused only."""
+
+
+IMPOSSIBLE = "is not a whole number|is neither true nor false|is not a number|it must be at least"
+"""Words about a value that a setting cannot have: said first, also where the launch would be
+refused for something else, or where the schedule does not depend on the setting."""
+
+ALLOWED: tuple[Allowed, ...] = (
+    Allowed("a declared setting that is given is read", field="unused", after="^null$"),
+    Allowed(
+        "refused: what the framework would have read is not unused",
+        field="unused",
+        only_refused=True,
+    ),
+    Allowed("there are more systems to name", field="words", before=" paper, trlx", after=" paper, trlx"),
+    Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
+    Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
+    Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
+    Allowed("a formula is shown as it ran", field="formulas.", before=r"^\[", after=r"^\["),
+    Allowed("more formulas are shown", field="formulas", before="^null$"),
+    Allowed("more formulas are shown", field="schedule.sources", before="^null$"),
+    Allowed(
+        "a formula that does not apply is not shown", system="rllm", field="formulas.rollouts_per_epoch", after="^null$"
+    ),
+    Allowed(
+        "a formula that does not apply is not shown",
+        system="rllm",
+        field="schedule.sources.rollouts_per",
+        after="^null$",
+    ),
+    Allowed("as the launch says it under its other name", system="rllm", field="schedule.settings.rllm.trainer."),
+    Allowed("sizes as they were written", system="rllib", field="schedule.settings."),
+    Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
+    Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
+)
+
+
+# Asking.
+
+
+def answer(launch: Launch) -> dict[str, Any]:
+    """All that a plan says, as plain JSON; without what is None or empty."""
+    with _beside(launch) as (words, options):
+        try:
+            plan = plan_launch(words, Options(**options))
+        except (LaunchError, OSError) as error:
+            said: dict[str, Any] = {"error": type(error).__name__, "words": str(error)}
+        except Exception as fault:  # noqa: BLE001
+            said = {"fault": f"{type(fault).__name__}: {fault}"}
+        else:
+            said = {
+                "framework": plan.framework,
+                "version": plan.version,
+                "schedule": plan.schedule,
+                "formulas": {formula.quantity: [formula.text, formula.source] for formula in plan.formulas},
+                "notes": [f"{note.kind}: {note.text}" for note in plan.notes],
+                "findings": plan.findings,
+                "unused": {setting.name: str(setting.value) for setting in plan.unused},
+            }
+            if plan.schedule is not None:
+                said["facts"] = reading_of(words, Options(**options)).facts
+        text = msgspec.json.encode(said, enc_hook=_encoded).decode()
+        folder = os.getcwd()
+    plain: dict[str, Any] = _without_nothing(json.loads(text.replace(folder, "{files}").replace(str(TESTS), "{tests}")))
+    return plain
+
+
+def _encoded(value: Any) -> Any:
+    return encode_fraction(value) if isinstance(value, Fraction) else str(value)
+
+
+def _without_nothing(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nothing(inner) for name, inner in value.items() if inner not in (None, [], {}, "")}
+    return [_without_nothing(inner) for inner in value] if isinstance(value, list) else value
+
+
+@contextlib.contextmanager
+def _beside(launch: Launch) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """A folder with the launch's files, which is the working directory meanwhile."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        for path, text in launch.files.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if text.startswith("base64:"):
+                file.write_bytes(base64.b64decode(text.removeprefix("base64:")))
+            else:
+                file.write_text(text.replace("{files}", str(folder)).replace("{tests}", str(TESTS)))
+        words = [word.replace("{files}", str(folder)).replace("{tests}", str(TESTS)) for word in launch.words]
+        os.chdir(folder)
+        try:
+            yield words, launch.options
+        finally:
+            os.chdir(before)
+
+
+# Comparing.
+
+
+def differences(case: Case) -> list[tuple[str, Any, Any]]:
+    """Path, value before and value now of everything that differs and is not allowed to."""
+    now = answer(case.launch)
+    said = now.get("words", "")
+    was_read = "schedule" in case.answer and not any(name in said for name in case.answer.get("unused", {}))
+    if re.search(IMPOSSIBLE, said) and not was_read:
+        return []
+    return [
+        found
+        for found in _differing("", case.answer, now)
+        if not any(_fits(allowed, case, *found) for allowed in ALLOWED)
+    ]
+
+
+def _differing(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in dict.fromkeys((*before, *after)):
+            yield from _differing(f"{path}.{name}" if path else name, before.get(name), after.get(name))
+    elif before != after:
+        yield path, before, after
+
+
+def _fits(allowed: Allowed, case: Case, path: str, before: Any, after: Any) -> bool:
+    return (
+        allowed.system in ("", case.system)
+        and path.startswith(allowed.field)
+        and not (allowed.only_refused and "schedule" in case.answer)
+        and re.search(allowed.before, json.dumps(before)) is not None
+        and re.search(allowed.after, json.dumps(after)) is not None
+    )
+
+
+def read(path: Path) -> list[Case]:
+    """The cases of a file."""
+    return [msgspec.json.decode(line, type=Case) for line in path.read_bytes().splitlines()]
+
+
+def write(path: Path, cases: list[Case]) -> None:
+    """The inverse of `read`."""
+    path.write_bytes(b"".join(msgspec.json.encode(case) + b"\n" for case in cases))
+
+
+# The tests' own launches.
+
+
+class Collector:
+    """Notes every launch that a test asks for, as a pytest plugin."""
+
+    def __init__(self) -> None:
+        self.launches: dict[str, tuple[str, Launch]] = {}
+        self._test = ""
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        """Remember whose launches come."""
+        self._test = item.nodeid
+
+    def see(self, words: list[str], options: Options) -> None:
+        """One call of `find_launch`."""
+        text = " ".join(words)
+        folders = {str(path) for path in map(Path, re.findall(r"/tmp/[^\s'\"=]*pytest-\d+/[^/\s'\"=]+", text))}
+        here = Path.cwd()
+        if "/pytest-" in str(here):
+            folders.add(str(here))
+        if len(folders) > 1:
+            return
+        folder = next(iter(folders), None)
+        files = _files(Path(folder)) if folder else {}
+        if files is None:
+            return
+
+        def plain(value: str) -> str:
+            value = value.replace(folder, "{files}") if folder else value
+            return value.replace(str(TESTS), "{tests}").replace(str(TESTS.parent), "{tests}/..")
+
+        given = {name: value for name, value in msgspec.structs.asdict(options).items() if value not in (None, {})}
+        launch = Launch([plain(word) for word in words], given, {name: plain(text) for name, text in files.items()})
+        self.launches.setdefault(msgspec.json.encode(launch).decode(), (self._test, launch))
+
+
+def _files(folder: Path) -> dict[str, str] | None:
+    """All files of a folder; None where they are large."""
+    files: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        if len(data) > LARGEST_FILE or len(files) > 20:
+            return None
+        try:
+            files[str(path.relative_to(folder))] = data.decode()
+        except UnicodeDecodeError:
+            files[str(path.relative_to(folder))] = "base64:" + base64.b64encode(data).decode()
+    return files
+
+
+def collect() -> list[Case]:
+    """Every launch of the golden tests and of the command's tests, with its answer."""
+    import pytest
+
+    collector = Collector()
+    found = launches.find_launch
+
+    def seen(words: list[str], options: Options) -> Any:
+        collector.see(words, options)
+        return found(words, options)
+
+    launches.find_launch = seen  # type: ignore[assignment]
+    try:
+        folders = [
+            str(TESTS / "golden"),
+            str(TESTS / "unit" / "test_plan_command.py"),
+            str(TESTS / "unit" / "test_plan_rules.py"),
+        ]
+        pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:randomly", *folders], plugins=[collector])
+    finally:
+        launches.find_launch = found
+    cases = []
+    for test, launch in collector.launches.values():
+        said = answer(launch)
+        cases.append(Case(said.get("framework", _system_of(test)), test, launch, said))
+    return cases
+
+
+def _system_of(test: str) -> str:
+    named = re.search(r"test_reader_(\w+)\.py", test)
+    return named.group(1) if named else ""
+
+
+# Random launches.
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """What a system's launches are made of."""
+
+    settings: tuple[str, ...]
+    overrides: bool
+    words: tuple[str, ...]
+    versions: tuple[str, ...]
+
+
+def vocabulary(system: str) -> Vocabulary:
+    """Settings that a system knows, and words and releases that its code names."""
+    reader = index.reader_of(system)
+    home = Path(index.__file__).parent / system
+    files = sorted(home.glob("*.py")) if home.is_dir() else [home.with_suffix(".py")]
+    text = "".join(file.read_text() for file in files)
+    literals = re.findall(r"\"([A-Za-z_][\w.]*)\"", text)
+    releases = re.findall(r"\"(\d+\.\d+(?:\.\d+)?)\"", text)
+    return Vocabulary(
+        settings=tuple(
+            dict.fromkeys(
+                (*reader.defaults(reader.version), *(name for name in literals if "_" in name or "." in name))
+            )
+        ),
+        overrides=reader.overrides,
+        words=tuple(dict.fromkeys(word for word in literals if len(word) < 30)),
+        versions=tuple(dict.fromkeys(releases)),
+    )
+
+
+_NUMBER = re.compile(r"(?<![\w.\-/{])\d{1,7}(?![\w./])")
+
+
+def random_cases(seeds: list[Case], count: int) -> list[Case]:
+    """Launches of the tests, changed at random: about half of each system's are accepted, the others refused in many words."""
+    rng = random.Random(SEED)
+    of_system = defaultdict(list)
+    for case in seeds:
+        of_system[case.system].append(case.launch)
+    systems = [system for system in of_system if system]
+    cases: list[Case] = []
+    for number, system in enumerate(sorted(systems)):
+        wanted = count * (number + 1) // len(systems) - len(cases)
+        cases += _of_system(rng, system, of_system[system], wanted)
+    return cases
+
+
+def _of_system(rng: random.Random, system: str, seeds: list[Launch], wanted: int) -> list[Case]:
+    known = vocabulary(system)
+    kept: dict[bool, list[Case]] = {True: [], False: []}
+    shapes: Counter[str] = Counter()
+    seen = set()
+    for _ in range(wanted * 12):
+        if sum(map(len, kept.values())) == wanted:
+            break
+        launch = changed(rng, rng.choice(seeds), known)
+        key = msgspec.json.encode(launch)
+        if key in seen:
+            continue
+        seen.add(key)
+        said = answer(launch)
+        accepted = "schedule" in said
+        shape = re.sub(r"[\d ]+", "0", said.get("words", "") or str(said.get("findings", "")))[:120]
+        shapes[shape] += 1
+        if len(kept[accepted]) < wanted / 2 and (accepted or shapes[shape] <= 8):
+            kept[accepted].append(Case(system, "random", launch, said))
+    return kept[True] + kept[False]
+
+
+def changed(rng: random.Random, launch: Launch, known: Vocabulary) -> Launch:
+    """A launch with one to four things changed."""
+    words, files, options = list(launch.words), dict(launch.files), dict(launch.options)
+    for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
+        kind = rng.random()
+        if kind < 0.5:
+            _change_number(rng, words, files)
+        elif kind < 0.75:
+            _add_setting(rng, words, files, known)
+        elif kind < 0.85:
+            options["rows"] = rng.choice((1, 7, 100, 1000, 1024, 7473, 8532, 12800))
+        elif kind < 0.95:
+            options["world_size"] = rng.choice((1, 2, 3, 4, 8, 16))
+        elif known.versions:
+            options["version"] = rng.choice(known.versions)
+    return Launch(words, options, files)
+
+
+def _change_number(rng: random.Random, words: list[str], files: dict[str, str]) -> None:
+    places: list[tuple[Any, int, re.Match[str]]] = []
+    for place, word in enumerate(words):
+        places += [(words, place, match) for match in _NUMBER.finditer(word)]
+    for name, text in files.items():
+        places += [(files, name, match) for match in _NUMBER.finditer(text)]  # type: ignore[misc]
+    if not places:
+        return
+    holder, key, match = rng.choice(places)
+    number = int(match.group())
+    new = rng.choice(
+        (number * 2, number * 2, max(number // 2, 1), max(number // 2, 1), number * 4, number + 1, number * 3, 1, 0)
+    )
+    holder[key] = holder[key][: match.start()] + str(new) + holder[key][match.end() :]
+
+
+def _add_setting(rng: random.Random, words: list[str], files: dict[str, str], known: Vocabulary) -> None:
+    name = rng.choice(known.settings)
+    value = rng.choice((*("1", "2", "3", "4", "8", "16", "true", "false", "0"), rng.choice(known.words or ("1",))))
+    alone = len(words) == 1
+    text = next((file for file in files if words[-1].endswith(file)), None)
+    if not alone or " " in words[0]:
+        more = [f"{name}={value}"] if known.overrides else [f"--{name}", value]
+        if alone:
+            words[0] = " ".join((words[0], *more))
+        else:
+            words += more
+    elif text is not None and text.endswith(".py"):
+        shown = value if value.isdigit() else value.title() if value in ("true", "false") else repr(value)
+        last = name.rpartition(".")[2]
+        files[text] = re.sub(r"\b([A-Z]\w*Config|Args|training)\(", rf"\g<1>({last}={shown}, ", files[text], count=1)
+    elif text is not None and "." not in name:
+        files[text] += f"\n{name} = {value}\n" if text.endswith(".toml") else f"\n{name}: {value}\n"
+    elif text is not None and text.endswith((".yaml", ".yml")):
+        parent, _, last = name.rpartition(".")
+        files[text] = re.sub(
+            rf"^( *){re.escape(parent.rpartition('.')[2])}:\n",
+            rf"\g<0>\g<1>  {last}: {value}\n",
+            files[text],
+            count=1,
+            flags=re.M,
+        )
+
+
+# The stored part.
+
+
+def chosen(cases: list[Case], each: int = 4, bytes_each: int = 4_500) -> list[Case]:
+    """A few small launches of every system, half of them refused, each with something to say that the others did not."""
+    picked: list[Case] = []
+    of_system = defaultdict(list)
+    for case in cases:
+        if case.system and case.origin == "random":
+            of_system[case.system].append(case)
+    for system in sorted(of_system):
+        for accepted in (True, False):
+            some = [case for case in of_system[system] if ("schedule" in case.answer) is accepted]
+            some.sort(key=lambda case: len(msgspec.json.encode(case)))
+            small = [case for case in some if len(msgspec.json.encode(case)) < bytes_each] or some[:each]
+            said: set[str] = set()
+            for case in sorted(small, key=lambda case: -_richness(case)):
+                spoken = [case.answer.get(part, "") for part in ("notes", "words", "findings")]
+                shape = re.sub(r"[\d ]+", "0", str(spoken))
+                if shape not in said and len(said) < each // 2:
+                    said.add(shape)
+                    picked.append(case)
+    return picked
+
+
+def _richness(case: Case) -> int:
+    return (
+        len(case.answer.get("notes", [])) + len(case.answer.get("findings", [])) + len(case.answer.get("formulas", {}))
+    )
+
+
+# The command.
+
+
+def main(arguments: list[str]) -> int:
+    """See the module."""
+    verb, path, *systems = arguments
+    if verb == "make":
+        seeds = collect()
+        write(Path(path), seeds + random_cases(seeds, LAUNCHES))
+    elif verb == "choose":
+        write(STORED, chosen(read(Path(path))))
+    cases = read(Path(path))
+    if verb != "compare":
+        for system, number in sorted(Counter(case.system for case in cases).items()):
+            accepted = sum("schedule" in case.answer for case in cases if case.system == system)
+            print(f"{system or '(none)':22} {number:5} launches, {accepted:5} accepted")
+        return 0
+    differing = 0
+    for case in cases:
+        if systems and case.system not in systems:
+            continue
+        found = differences(case)
+        differing += bool(found)
+        if found:
+            print(f"{case.system}: {' '.join(case.launch.words)[:300]} {case.launch.options}")
+            for where, before, after in found:
+                print(f"    {where}: {json.dumps(before)[:400]}\n        now {json.dumps(after)[:400]}")
+    looked_at = sum(not systems or case.system in systems for case in cases)
+    print(f"{looked_at} launches, {differing} differ")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
