@@ -69,6 +69,10 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether reference log-probs came with it; None where the run did not come so far."""
     groups_intact: bool | None = None
     """Whether every prompt's samples stand together and are complete; None where groups span processes."""
+    repeated: int | None = None
+    """Rows in it that came more often than the passes of the loader allow; None where rows are not known."""
+    foreign: int | None = None
+    """Rows of the validation set in it; None where rows are not known."""
     due: int | None = None
     """Samples that are due where the data decide and not the plan; None where the plan says it."""
     own_samples: int | None = None
@@ -136,9 +140,28 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Padding samples."""
     due: int | None = None
     """Samples that are due by what the data asked for and the framework itself recorded; None where that is what the plan says."""
+    repeated: int | None = None
+    """Rows submitted for it more often than the passes of the loader allow; None where rows are not known."""
+    foreign: int | None = None
+    """Rows of the validation set among those submitted for it; None where rows are not known."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> samples that carry it. A label is what the framework gives the engine with each push."""
     purpose: Purpose = "training"
+
+
+class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
+    """How the advantages of one rollout follow its rewards, as the controller of a run holds both."""
+
+    rollout: int
+    """Index of the rollout."""
+    groups: int
+    """Groups of two samples of a prompt or more."""
+    mixed: int = 0
+    """Groups whose samples have several prompts."""
+    unordered: int = 0
+    """Groups in which a better reward has no better advantage, though the estimator compares samples with each other."""
+    off_centre: int = 0
+    """Groups whose advantages do not sum to 0, though the estimator's do."""
 
 
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
@@ -277,6 +300,10 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_change: float | None = None
     moved_before: int = 0
     """Probed weights that differ from their value right after the update before this one."""
+    left_over: int | None = None
+    """Probed weights whose gradient was not 0 before the first backward of this update; None where that moment is not seen."""
+    ungraded: int | None = None
+    """Trainable tensors that have had no gradient in any update so far; None where only some are looked at."""
 
 
 class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -290,6 +317,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_max: float | None = None
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it, masked tokens counted as 1, as the framework takes it."""
+    reference_changed: int | None = None
+    """Probed weights of the reference model that differ from those of its first use."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged for it."""
 
@@ -341,6 +370,9 @@ TOPICS = (
     "sampler",
     "learning_rate",
     "ranks",
+    "checkpoints",
+    "rewards",
+    "rows",
     "recording",
 )
 """What a process can fail to observe; each rule names the topics that it needs."""
@@ -352,6 +384,7 @@ AnyEvent = (
     | Phase
     | PhaseEnded
     | Generated
+    | Rewarded
     | Rollout
     | Refresh
     | MicroBatch

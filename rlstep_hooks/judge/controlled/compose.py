@@ -268,6 +268,8 @@ class TrainerStream:
             index=event.index,
             samples=event.samples,
             due=event.due,
+            repeated=event.repeated,
+            foreign=event.foreign,
             own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None),
             policy_version=self._version,
             sampler_version=oldest,
