@@ -218,7 +218,10 @@ def with_numbers(formula: Formula, schedule: Schedule) -> str:
         name = match.group(0)
         if name in _FUNCTIONS:
             return name
-        found = schedule.settings[name] if name in schedule.settings else quantity(schedule, name)
+        if formula.inputs:
+            found = formula.inputs.get(name, name)
+        else:
+            found = schedule.settings[name] if name in schedule.settings else quantity(schedule, name)
         return number(found) if isinstance(found, int | Fraction) else str(found)
 
     return _NAME.sub(value, formula.text)
