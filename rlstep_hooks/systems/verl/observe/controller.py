@@ -26,7 +26,7 @@ from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run
 from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import counted, prompt_of, samples_due
-from rlstep_hooks.systems.verl.observe.rows import FIELDS, Rows, countable, text
+from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
 from rlstep_hooks.systems.verl.observe.samples import names_of, unbound
 from rlstep_hooks.systems.verl.plan import plan_config
 from rlstep_hooks.systems.verl.releases import SUPPORTED, installed_release
@@ -132,8 +132,9 @@ class VerlController:
         self._fetched = 0
         self._passes_begun = 2 if int(trainer.global_steps) else 1
         """Passes of the loader whose rows may have been submitted; a resumed run may begin within one."""
-        sets = trainer.train_dataset, getattr(trainer, "val_dataset", None)
-        self._rows = Rows(*sets) if all(map(countable, sets)) else None
+        training, validation = trainer.train_dataset, getattr(trainer, "val_dataset", None)
+        known = countable(training) and countable(validation, LARGEST_VALIDATION)
+        self._rows = Rows(training, validation) if known else None
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
         self._own_loop = own_agent_loop(trainer.config)
@@ -248,7 +249,8 @@ class VerlController:
         if asked is not None:
             self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
         self._own_loop = self._own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
-        self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
+        with self._contained_rows:
+            self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
 
     def _generated_v1(self, result: Any, args: Any) -> None:
         real = [
@@ -329,8 +331,10 @@ class VerlController:
     def _rows_submitted(self, fields: list[Any], passes: int) -> None:
         if self._rows is None or any(field is None for field in fields):
             return
-        with self._contained_rows:
-            self._rows.submit(zip(*([text(value) for value in field] for field in fields), strict=True), passes)
+        # A sampler of one's own may draw with replacement (trainer/ppo/utils.py 0.9.1 create_rl_sampler).
+        if (self._trainer.config.data.get("sampler") or {}).get("class_path") is not None:
+            passes = ANY_NUMBER
+        self._rows.submit(zip(*([text(value) for value in field] for field in fields), strict=True), passes)
 
     def _after_metric_data(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         data = wrapped(*args, **kwargs)

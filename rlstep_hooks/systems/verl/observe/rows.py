@@ -6,6 +6,7 @@ pass, or looks like one of the validation set, are the rows of the training set 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 
 FIELDS = ("data_source", "reward_model", "extra_info")
 LARGEST = 200_000
-"""Rows of a set that are counted at most: more would keep training waiting for seconds."""
+"""Rows of the training set that are counted at most: more would keep training waiting for seconds."""
+LARGEST_VALIDATION = 20_000
+"""Rows of the validation set, which are counted in every run."""
+
+
+ANY_NUMBER = sys.maxsize
 
 
 class Rows:
@@ -42,7 +48,7 @@ class Rows:
 
         Args:
             rows: Their fields, as text.
-            passes: Passes of the loader that have begun.
+            passes: Passes of the loader that have begun; `ANY_NUMBER` where a sampler may give a row as often as it likes.
         """
         if self._others is None:
             self._others = _counted(self._validation)
@@ -70,10 +76,10 @@ class Rows:
         return found
 
 
-def countable(dataset: Any) -> bool:
+def countable(dataset: Any, largest: int = LARGEST) -> bool:
     """Whether the rows of a data set can be counted: one of verl's own, and not too large."""
     columns = getattr(getattr(dataset, "dataframe", None), "column_names", ())
-    return all(name in columns for name in FIELDS) and len(dataset.dataframe) <= LARGEST
+    return all(name in columns for name in FIELDS) and len(dataset.dataframe) <= largest
 
 
 def _counted(dataset: Any) -> Counter[int]:
