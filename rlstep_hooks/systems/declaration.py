@@ -105,14 +105,16 @@ in expressions names a function instead: `System(..., plan="rlstep_hooks.systems
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rlstep_hooks.launch.settings import MISSING, plain
-from rlstep_hooks.launch.text import LaunchError, SettingError
+from rlstep_hooks.launch.command import Command, Program
+from rlstep_hooks.launch.settings import MISSING, Setting, Settings, plain
+from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
@@ -140,6 +142,16 @@ class _Nothing:
 
 NOTHING: Any = _Nothing()
 """The default of a setting that is only read where it is given, and is not shown among those behind a plan."""
+
+
+DERIVED = {
+    "samples_per_rollout": "prompts_per_rollout * samples_per_prompt",
+    "samples_per_update": "samples_per_rollout",
+    "reuse_epochs": "1",
+    "frozen_rollouts": "0",
+    "updates": "floor(max(rollouts - frozen_rollouts, 0) * updates_per_rollout)",
+}
+"""Quantities that expressions may name where the declaration does not state them."""
 
 
 class Typed(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,7 +257,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     `nominal_updates_per_rollout`."""
     functions: dict[str, Any] = {}
     shown: tuple[str, ...] | None = None
-    """Settings that the Schedule shows; None for all that are declared with a default."""
+    """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""
     writes: Any = None
     """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
     plan: str = ""
@@ -292,6 +304,31 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
                 launch.given(name)  # what the framework reads is not unused, also where it ends before
             raise
 
+    def read_config(
+        self, config: Mapping[str, Any], *, rows: int | None = None, world_size: int | None = None, version: str = ""
+    ) -> Reading:
+        """The Schedule of a live configuration.
+
+        Args:
+            config: It, nested, with the names of the settings.
+            rows: Rows of the training set; None if not known.
+            world_size: Data-parallel processes, where the configuration does not say.
+            version: The release; the one that was read, if left out.
+
+        Raises:
+            As `read` does.
+        """
+        version = version or self.version
+        given = {name: Setting(name, value) for name, value in _flat(config)}
+        request = Request(
+            settings=Settings(given, self.defaults(version)),
+            version=version,
+            command=Command(Program("config", self.name), ()),
+            rows_given=rows,
+            world_size_given=world_size,
+        )
+        return self.read(request)
+
     def write(self, schedule: Schedule) -> Conversion:
         """A launch of this framework with the same schedule.
 
@@ -303,6 +340,15 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         writer = _named(self.writes) if isinstance(self.writes, str) else self.writes
         conversion: Conversion = writer(schedule)
         return conversion
+
+
+def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested configuration under their dotted names."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _named(path: str) -> Callable[..., Any]:
@@ -420,6 +466,8 @@ class Quantities:
             "release": lambda: release_of(self.request.version),
             "launch": lambda: self.request,
         }
+        if name in DERIVED:
+            return self.evaluate(DERIVED[name])
         if name not in others:
             raise FormulaError(f"{self.system.name}: there is no setting or quantity {name!r}")
         return others[name]()
@@ -454,13 +502,19 @@ class Quantities:
         shown = self.system.shown
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
-        return {name: plain(settings.value(*self._names(name))) for name in shown}
+        return {
+            name: plain(settings.value(*self._names(name)) if name in self.system.settings else self.value(name))
+            for name in shown
+        }
 
 
 def _read(system: System, launch: Quantities) -> Reading:
     for name, typed in system.settings.items():
-        if typed.default is REQUIRED or launch.given(name):
+        if typed.default is REQUIRED:
             launch.value(name)
+        elif launch.given(name):
+            with suppress(UnknownValueError):  # whether the plan needs it is seen later
+                launch.value(name)
     for check in system.checks:
         _apply(check, launch)
     formulas = tuple(_explained(system, launch))

@@ -12,6 +12,7 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError, Place, Token
 from rlstep_hooks.planning.counting import TooManyError
+from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
@@ -335,3 +336,5 @@ def _read(reader: Reader | System, request: Request) -> Reading:
         return reader.read(request)
     except TooManyError as error:
         raise LaunchError(str(error)) from None
+    except FormulaError as error:
+        raise LaunchError(f"the declaration of {reader.title} is at fault: {error}") from error

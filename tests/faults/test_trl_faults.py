@@ -37,7 +37,6 @@ PROVOKED_ELSEWHERE = {
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
     "RLS701": "needs a checkpoint",
     "RLS408": "TRL's hooks do not say which tensors are trained; in verl's faults (tests/systems/verl)",
-    "RLS409": "the reference model is looked at in verl's faults (tests/systems/verl)",
     "RLS507": "TRL gives its samples no names; in verl's faults (tests/systems/verl)",
     "RLS508": "rewards beside advantages are looked at in verl's faults (tests/systems/verl)",
     "RLS509": "rows are looked at in verl's faults (tests/systems/verl)",

@@ -143,7 +143,9 @@ def check_launch(words: list[str], given: Options) -> None:
     with time_limit(SECONDS):
         try:
             plan = plan_launch(words, given)
-        except (LaunchError, OSError):
+        except (LaunchError, OSError) as error:
+            if "is at fault" in str(error):
+                raise AssertionError(str(error)) from error
             return
         plan_text(plan, 100, explain=True, width=100, coloured=True)
         plan_markdown(plan, 100)

@@ -15,7 +15,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.declaration import Check, System
+from rlstep_hooks.systems.declaration import DERIVED, Check, System
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MODULES = [import_module(f"{home.__name__}.{found.name}") for found in iter_modules(home.__path__)]
 SYSTEMS: list[System] = [module.SYSTEM for module in MODULES if hasattr(module, "SYSTEM")]
-GIVEN = {"rows", "world_size", "program", "program_kind", "version", "release", "launch"}
+GIVEN = {"rows", "world_size", "program", "program_kind", "version", "release", "launch", *DERIVED}
 
 
 def test_the_index_is_what_the_declarations_say() -> None:

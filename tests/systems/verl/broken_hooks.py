@@ -36,7 +36,7 @@ FUNCTIONS = (
     ("rlstep_hooks.systems.verl.observe.controller", "scalars"),
     ("rlstep_hooks.systems.verl.observe.controller", "compare_groups"),
     ("rlstep_hooks.systems.verl.observe.rows", "Rows.submit"),
-    ("rlstep_hooks.session.controller_record", "ControllerRecord.take_errors"),
+    ("rlstep_hooks.session.controller_record", "ControllerRecord.take_error"),
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.observe"),
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
 )

@@ -396,7 +396,7 @@ def layers_frozen(at: int) -> None:
     wrap_in_trainer(ENGINE, "FSDPEngine", "_build_module", build_module)
 
 
-@fault(report="verl 0.9.1, reference follows the policy", code="RLS409")
+@fault(report="verl 0.9.1, reference follows the policy", code="RLS411")
 def reference_follows_policy(at: int) -> None:
     """The policy's weights are copied into the reference model."""
 
