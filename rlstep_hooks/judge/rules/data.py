@@ -411,7 +411,7 @@ class RolloutRepeated(Rule):
         Look for code that keeps rollouts, and for seeds that are set again before each generation.
     """
 
-    code = "RLS510"
+    code = "RLS514"
     title = "Rollout repeated"
     topics = ("samples",)
     nothing_seen = "no controller compared the samples of rollouts"
@@ -446,7 +446,7 @@ class RewardsMoved(Rule):
         Look for code that reorders, pads or filters samples and their rewards separately.
     """
 
-    code = "RLS511"
+    code = "RLS515"
     title = "Rewards moved or altered"
     topics = ("samples",)
     nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"

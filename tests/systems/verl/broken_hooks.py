@@ -14,7 +14,6 @@ FUNCTIONS = (
     ("rlstep_hooks.systems.verl.observe.trainer", "recognise"),
     ("rlstep_hooks.systems.verl.observe.trainer", "_sampler_gap"),
     ("rlstep_hooks.systems.verl.observe.trainer", "state_of"),
-    ("rlstep_hooks.systems.verl.observe.trainer", "restored"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.begin"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.begin_window"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.end"),
