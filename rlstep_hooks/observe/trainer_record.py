@@ -109,9 +109,9 @@ class TrainerRecord:
         """Old log-probs were computed.
 
         Args:
-            samples: The samples that could be identified.
             samples: The identified samples.
-            number: Samples covered, where not all could be identified.
+            positions: Token positions covered.
+            number: Samples covered, if not all were identified.
         """
         self.writer.emit(
             Refresh(

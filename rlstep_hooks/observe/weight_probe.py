@@ -132,8 +132,8 @@ class WeightProbe:
 
         Returns:
             The updates, and float32 of shape (6 * updates,): one block per quantity, with one number per update. The quantities are the
-                weights that changed, those with a gradient, those whose change must be visible, those that moved since the previous
-                update, the largest change, and those with a gradient before the first backward. None without readings.
+            weights that changed, those with a gradient, those whose change must be visible, those that moved since the previous
+            update, the largest change, and those with a gradient before the first backward. None without readings.
         """
         held, self._held = self._held, []
         if not held:
