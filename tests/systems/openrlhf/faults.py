@@ -265,7 +265,7 @@ def sampler_at_another_temperature(at: int) -> None:
 # Samples
 
 
-@fault(report="OpenRLHF, rollouts from a cache", code="RLS510")
+@fault(report="OpenRLHF, rollouts from a cache", code="RLS514")
 def rollout_from_a_cache(at: int) -> None:
     """A rollout is generated, and the one before it is used once more."""
     rollouts = itertools.count()
@@ -292,7 +292,7 @@ def prompt_groups_mixed(at: int) -> None:
     at_call(MAKER, "RemoteExperienceMaker.make_experience_batch", at, make)
 
 
-@fault(report="OpenRLHF, rewards of other samples", code="RLS511")
+@fault(report="OpenRLHF, rewards of other samples", code="RLS515")
 def rewards_moved(at: int) -> None:
     """The rewards of each part of a rollout are moved by one sample."""
 
