@@ -44,7 +44,7 @@ def plan(launch: str, **options: object) -> Plan:
     ],
 )
 def test_more_than_any_run_has_is_an_error_that_says_so(launch: str) -> None:
-    with pytest.raises(LaunchError, match="too many to plan"):
+    with pytest.raises(LaunchError, match=r"too (many|large) to plan"):
         plan(launch)
 
 
