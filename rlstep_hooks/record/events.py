@@ -63,18 +63,33 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     samples: int
     policy_version: int
     sampler_version: int | None = None
-    """Version of the weights that the sampler held; None if it cannot be observed."""
+    """Version of the weights that the sampler held; negative if they are the policy's of no version (`UNSENT`: an engine's that no
+    sync of the run had); None if it cannot be observed."""
     purpose: Purpose = "training"
     reference: bool | None = False
     """Whether reference log-probs were computed for it; None if the run ended before that was known."""
     groups_intact: bool | None = None
     """Whether each prompt's samples are complete and stand together; None if groups span processes."""
+    rewards_intact: bool | None = None
+    """Whether each sample has the reward that it was given when it was generated; None where that cannot be seen."""
+    repeats: int | None = None
+    """Index of an earlier rollout with the very same samples, which sampling cannot have given twice."""
+    signal: bool | None = None
+    """Whether rewards differ where advantages compare them; None where that cannot be seen."""
+    reference_intact: bool | None = None
+    """Whether the reference's weights are those that it began with; None where they cannot be seen."""
+    sampling: tuple[dict[str, float], ...] = ()
+    """Settings with which the engine sampled it, each combination once; empty where they cannot be seen."""
     due: int | None = None
     """Samples expected, if the data decide it; None if the plan does."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     digest: int = 0
     """Running checksum of this process's events, equal on all ranks of a healthy run; 0 if there is one rank."""
+
+
+UNSENT = -2
+"""Version of weights that an engine holds and that no sync of the run had."""
 
 
 class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
@@ -138,7 +153,19 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
+    sampling: tuple[dict[str, float], ...] = ()
+    """Settings with which the engines sampled, each combination once; empty where they cannot be seen."""
     purpose: Purpose = "training"
+
+
+class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
+    """What a controller saw of the latest rollout's samples once their advantages were computed; each as in `Rollout`."""
+
+    groups_intact: bool | None = None
+    rewards_intact: bool | None = None
+    repeats: int | None = None
+    signal: bool | None = None
+    reference_intact: bool | None = None
 
 
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
@@ -153,6 +180,12 @@ class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
     """Version that computed them; None if no forward of the policy was seen to produce them."""
     in_loss: bool = False
     """Whether they were computed inside a training loss."""
+
+
+class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
+    """Samples of the latest rollout were handed to this trainer to train on, whichever trainer computed their old log-probs."""
+
+    samples: int
 
 
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -352,8 +385,10 @@ AnyEvent = (
     | Phase
     | PhaseEnded
     | Generated
+    | Inspected
     | Rollout
     | Refresh
+    | Received
     | MicroBatch
     | Update
     | WeightSync

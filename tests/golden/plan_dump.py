@@ -93,6 +93,17 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("a formula is shown as it ran", field="formulas.", before=r"^\[", after=r"^\["),
     Allowed("more formulas are shown", field="formulas", before="^null$"),
     Allowed("more formulas are shown", field="schedule.sources", before="^null$"),
+    Allowed(
+        "a formula that does not apply is not shown", system="rllm", field="formulas.rollouts_per_epoch", after="^null$"
+    ),
+    Allowed(
+        "a formula that does not apply is not shown",
+        system="rllm",
+        field="schedule.sources.rollouts_per",
+        after="^null$",
+    ),
+    Allowed("as the launch says it under its other name", system="rllm", field="schedule.settings.rllm.trainer."),
+    Allowed("sizes as they were written", system="rllib", field="schedule.settings."),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
 )

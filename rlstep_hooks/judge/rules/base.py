@@ -198,6 +198,8 @@ class Rule:
     code: ClassVar[str]
     title: ClassVar[str]
     severity: ClassVar[Severity] = "error"
+    of_plan: ClassVar[bool] = False
+    """Whether plan and settings alone show what it finds, so that no training is ended for it."""
     topics: ClassVar[tuple[str, ...]] = ()
     """What must be observable for this rule (`rlstep_hooks.record.events.TOPICS`)."""
     compares: ClassVar[tuple[type, ...]] = ()

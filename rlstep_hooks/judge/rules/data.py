@@ -18,8 +18,8 @@ class PromptGroups(Rule):
     """The samples of a rollout do not come in whole groups of one prompt.
 
     What it checks:
-        The rows handed to generation: each prompt stands `samples_per_prompt` times in a row. Only where whole groups stay on
-        one process.
+        The rows handed to generation, or the prompts of the samples when their advantages are computed: each prompt stands
+        `samples_per_prompt` times in a row. Only where whole groups stay on one process and are compared with each other.
 
     Why it matters:
         Advantages are normalised over blocks of that size. If a block mixes prompts, rewards of different prompts are
@@ -32,7 +32,7 @@ class PromptGroups(Rule):
     code = "RLS501"
     title = "Prompt groups broken"
     topics = ("samples",)
-    nothing_seen = "groups of samples span processes"
+    nothing_seen = "groups of samples span processes, or advantages do not compare the samples of a prompt, or prompts are not seen"
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the groups of a training rollout."""
@@ -342,7 +342,8 @@ class NoSignal(Rule):
     """Every advantage of the run is zero.
 
     What it checks:
-        The largest |advantage| of each rollout; it warns when a run ends with none above 0.
+        The largest |advantage| of each rollout; it warns when a run ends with none above 0. Where the rewards are seen too, and differ
+        where the advantages compare them, a single rollout whose advantages are all 0 is an error.
 
     Why it matters:
         No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some rollouts
@@ -367,6 +368,16 @@ class NoSignal(Rule):
         if values.max_abs_advantage is not None and event.purpose == "training":
             self.checks += 1
             self._with_signal += values.max_abs_advantage > 0
+            if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
+                return self.fail(
+                    expected="advantages other than 0, as the rewards differ",
+                    observed="all advantages 0",
+                    where=self.progress.where_at(place, event),
+                    why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
+                    fix="look for code that writes into advantages, masks or the sample buffer",
+                    severity="error",
+                    variant="lost",
+                )
         return None
 
     def ended(self, event: RunEnded) -> Finding | None:
@@ -385,6 +396,77 @@ class NoSignal(Rule):
         )
 
 
+class RolloutRepeated(Rule):
+    """A rollout has the very samples of an earlier one.
+
+    What it checks:
+        Checksums of the sequences of each rollout, where a controller sees them all. It fails when all are those of an earlier rollout
+        although sampling could not have given them twice: together they are less likely than 1e-21.
+
+    Why it matters:
+        A cache, a generator that was not advanced or an answer that was delivered twice trains old samples as new ones. Old log-probs
+        are computed anew, so the ratio does not show it.
+
+    What to do:
+        Look for code that keeps rollouts, and for seeds that are set again before each generation.
+    """
+
+    code = "RLS510"
+    title = "Rollout repeated"
+    topics = ("samples",)
+    nothing_seen = "no controller compared the samples of rollouts"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if event.purpose != "training" or event.signal is None:
+            return None
+        self.checks += 1
+        if event.repeats is None:
+            return None
+        return self.fail(
+            expected="samples of its own",
+            observed=f"all {event.samples} samples of rollout {event.repeats}",
+            where=self.progress.where(),
+            why="sampling cannot give them twice, so they were kept: old samples are trained as new ones",
+            fix="look for code that keeps rollouts, or sets seeds before each generation",
+        )
+
+
+class RewardsMoved(Rule):
+    """A sample does not have the reward that it was given.
+
+    What it checks:
+        The reward of each sample when it came from generation, against the one from which its advantage is computed; samples are told
+        apart by their tokens. Exact. Only where rewards come with the samples, and not from a reward model.
+
+    Why it matters:
+        Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
+
+    What to do:
+        Look for code that reorders, pads or filters samples and their rewards separately.
+    """
+
+    code = "RLS511"
+    title = "Rewards moved or altered"
+    topics = ("samples",)
+    nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison."""
+        if event.rewards_intact is None:
+            return None
+        self.checks += 1
+        if event.rewards_intact:
+            return None
+        return self.fail(
+            expected="each sample with the reward that it was given",
+            observed="samples with others",
+            where=self.progress.where(),
+            why="the advantages of these samples are those of other samples, or of other rewards",
+            fix="look for code that reorders or changes samples and their rewards separately",
+        )
+
+
 class RowsDropped(Rule):
     """Rows that do not fill a rollout are left out of each pass.
 
@@ -400,6 +482,7 @@ class RowsDropped(Rule):
     """
 
     code = "RLS506"
+    of_plan = True
     title = "Rows dropped in each data epoch"
     severity = "warning"
 

@@ -31,7 +31,7 @@ FUNCTIONS = (
     ("rlstep_hooks.systems.verl.observe.controller", "VerlController._all_returned"),
     ("rlstep_hooks.systems.verl.observe.controller", "VerlController._generated_v0"),
     ("rlstep_hooks.systems.verl.observe.controller", "scalars"),
-    ("rlstep_hooks.session.controller_record", "ControllerRecord.take_errors"),
+    ("rlstep_hooks.session.controller_record", "ControllerRecord.take_error"),
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.observe"),
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
 )

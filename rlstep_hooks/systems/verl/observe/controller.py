@@ -278,13 +278,13 @@ class VerlController:
 
     def _around_sync(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        errors = []
+        error = None
         with self._contained:
             self._all_returned()
-            errors = self._record.take_errors()
-        if errors and self._on_fail == "raise":
-            raise StepAuditError(errors[0])
-        if errors and self._on_fail == "stop":
+            error = self._record.take_error()
+        if error is not None and self._on_fail == "raise":
+            raise StepAuditError(error)
+        if error is not None and self._on_fail == "stop":
             # Both loops look at this number before each rollout; V0 makes one more (ray_trainer.py:1507).
             self._stopped = True
             self._trainer.total_training_steps = self._trainer.global_steps
