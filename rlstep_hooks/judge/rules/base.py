@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Evaluated,
         MicroBatchValues,
         Refresh,
+        Rewarded,
         Rollout,
         RolloutValues,
         RunEnded,
@@ -292,6 +293,9 @@ class Rule:
     def rollout(self, event: Rollout) -> Finding | None:
         """A generation phase ended."""
 
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Rewards and advantages of a rollout were compared."""
+
     def refresh(self, event: Refresh) -> Finding | None:
         """Old log-probs were computed."""
 
@@ -338,6 +342,7 @@ HANDLERS = (
     "started",
     "difference",
     "rollout",
+    "rewarded",
     "refresh",
     "microbatch",
     "update",

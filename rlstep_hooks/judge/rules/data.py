@@ -11,7 +11,7 @@ from rlstep_hooks.planning.finding import Where
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rollout, RolloutValues, RunEnded, RunStarted
+    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rewarded, Rollout, RolloutValues, RunEnded, RunStarted
 
 
 class PromptGroups(Rule):
@@ -411,7 +411,7 @@ class RolloutRepeated(Rule):
         Look for code that keeps rollouts, and for seeds that are set again before each generation.
     """
 
-    code = "RLS510"
+    code = "RLS514"
     title = "Rollout repeated"
     topics = ("samples",)
     nothing_seen = "no controller compared the samples of rollouts"
@@ -446,7 +446,7 @@ class RewardsMoved(Rule):
         Look for code that reorders, pads or filters samples and their rewards separately.
     """
 
-    code = "RLS511"
+    code = "RLS515"
     title = "Rewards moved or altered"
     topics = ("samples",)
     nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"
@@ -508,4 +508,121 @@ class RowsDropped(Rule):
             ),
             fix=f"choose prompts per rollout that divide {self.schedule.rows}" + ("" if reshuffled else ", or shuffle"),
             severity="info" if reshuffled else "warning",
+        )
+
+
+class AdvantagesOfOthers(Rule):
+    """The advantages of a rollout do not follow its rewards.
+
+    What it checks:
+        For each group of samples of one prompt, once it was trained: all have the same prompt tokens; where the estimator compares
+        them with each other, a better reward has a better advantage and equal rewards have equal ones; where it subtracts the
+        group's mean, the advantages sum to 0. Whatever the estimator divides by does not matter.
+
+    Why it matters:
+        Advantages of another batch, of another group or of rolled names train on noise. Means and loss look right, and reward
+        stays where it is.
+
+    What to do:
+        Look at what happens between the reward and the advantage: which samples are in the batch, in which order, and by which
+        names they are grouped.
+    """
+
+    code = "RLS508"
+    title = "Advantages do not follow rewards"
+    topics = ("rewards",)
+    nothing_seen = "the observer does not see rewards beside advantages"
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the groups of a rollout."""
+        self.checks += event.groups
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        wrong = {
+            "mixed": (event.mixed, "one prompt in each group", "samples of several prompts in one group"),
+            "order": (event.unordered, "a better advantage where the reward is better", "another order"),
+            "sum": (event.off_centre, "advantages that sum to 0 in each group", "another sum"),
+        }
+        found = [
+            self.fail(
+                expected=expected,
+                observed=f"{observed}, in {count} of {event.groups} groups",
+                where=where,
+                why="these advantages belong to other rewards, or the group is not that of one prompt",
+                fix="look at which samples stand beside which rewards and names when advantages are computed",
+                variant=variant,
+            )
+            for variant, (count, expected, observed) in wrong.items()
+            if count
+        ]
+        return next((finding for finding in found if finding is not None), None)
+
+
+class RowsServedAgain(Rule):
+    """Rows of the training set came again before their pass of the loader was over.
+
+    What it checks:
+        The rows that were submitted for generation, by what the data set says of each: none comes more often than it is in the set,
+        for each pass of the loader that has begun. Exact.
+
+    Why it matters:
+        The same prompts again and again look like a run with a small data set: reward rises fast on them, and the rest of the rows
+        is never seen.
+
+    What to do:
+        Look for a cached batch, a loader that begins anew, or a sampler that draws with replacement.
+    """
+
+    code = "RLS509"
+    title = "Rows served again within a pass"
+    topics = ("rows",)
+    nothing_seen = "the observer does not know the rows of a rollout"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the rows of a rollout."""
+        if event.repeated is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not event.repeated:
+            return None
+        return self.fail(
+            expected="rows that this pass of the loader has not given yet",
+            observed=f"{event.repeated} that it has",
+            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
+            why="the same prompts are trained again, and others of the set are left out",
+            fix="look for a cached batch, a loader that begins anew, or a sampler that draws with replacement",
+        )
+
+
+class OtherRowsTrained(Rule):
+    """Rows of the validation set went into training.
+
+    What it checks:
+        The rows that were submitted for generation, by what the data set says of each: none is in the validation set and not in the
+        training set. Exact.
+
+    Why it matters:
+        Validation then measures what was trained on it, and rises for that reason alone.
+
+    What to do:
+        Look at which loader gives the rows of training.
+    """
+
+    code = "RLS513"
+    title = "Validation rows trained"
+    topics = ("rows",)
+    nothing_seen = "the observer does not know the rows of a rollout"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the rows of a rollout."""
+        if event.foreign is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not event.foreign:
+            return None
+        return self.fail(
+            expected="rows of the training set",
+            observed=f"{event.foreign} rows of the validation set",
+            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
+            why="the validation set leaks into training, and training rows are left out",
+            fix="look at which loader and which data set give the rows of training",
         )

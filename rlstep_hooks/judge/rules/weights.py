@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
+from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import RolloutValues, Update, UpdateValues
+    from rlstep_hooks.record.events import RolloutValues, RunStarted, Update, UpdateValues
 
 SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
 """Largest mean |trainer log-prob - engine log-prob| without a warning.
@@ -399,7 +400,7 @@ class ReferenceMoved(Rule):
     """The reference's weights changed.
 
     What it checks:
-        A checksum of the reference's weights at each rollout equals that of the first one. Exact.
+        A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact.
 
     Why it matters:
         The KL penalty holds the policy near its reference. One that follows the policy holds nothing: the penalty stays small whatever
@@ -418,13 +419,22 @@ class ReferenceMoved(Rule):
         """Look at the comparison of checksums."""
         if event.reference_intact is None:
             return None
+        return self._compare(event.reference_intact, self.progress.where())
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of probed weights."""
+        if values.reference_changed is None:
+            return None
+        return self._compare(not values.reference_changed, self.progress.where_at(place, event))
+
+    def _compare(self, intact: bool, where: Where) -> Finding | None:
         self.checks += 1
-        if event.reference_intact:
+        if intact:
             return None
         return self.fail(
             expected="the weights that the reference began with",
             observed="others",
-            where=self.progress.where(),
+            where=where,
             why="the KL term compares the policy with something that follows it, or with another model than configured",
             fix="look for code that loads or copies weights into the reference",
         )
@@ -507,4 +517,69 @@ class WeightsMovedBetweenUpdates(Rule):
             where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+
+class PartNotTrained(Rule):
+    """A part of the model is not trained, and no setting says so.
+
+    What it checks:
+        Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing (no adapter): an
+        error. Trainable tensors that had no gradient in any update of a run: a warning, because an input that never comes (images)
+        leaves its part of a model without one.
+
+    Why it matters:
+        Layers frozen by accident cost memory and time and learn nothing. Reward rises all the same, only less.
+
+    What to do:
+        Look for code that sets `requires_grad`, or computes a part of the forward without gradient.
+    """
+
+    code = "RLS408"
+    title = "Part of the model not trained"
+    topics = ("weights",)
+    nothing_seen = "the observer does not say which tensors are trained"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._updates = self._ungraded = 0
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look for layers that are frozen from the start."""
+        matrices = event.facts.get("frozen_matrices")
+        if matrices is None:
+            return None
+        self.checks += 1
+        if not matrices["frozen"]:
+            return None
+        return self.fail(
+            expected=f"all {matrices['all']} matrices of the layers trained, as no setting freezes any",
+            observed=f"{matrices['frozen']} of them frozen, the first is {matrices['first']}",
+            why="these layers keep their first weights for the whole run",
+            fix="look for code that sets requires_grad to False, or name the part to train in the configuration",
+            where=Where(),
+            variant="frozen",
+        )
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Follow how many tensors had no gradient so far."""
+        if event.role == "policy" and event.applied and values.ungraded is not None:
+            self._updates += 1
+            self._ungraded = values.ungraded
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        if self._updates < 2:
+            return None
+        self.checks += 1
+        if not self._ungraded:
+            return None
+        return self.fail(
+            expected="a gradient in every trainable tensor, at some update",
+            observed=f"none in {self._ungraded} tensors at any of {self._updates} updates",
+            why="no loss depends on these tensors, or a part of the forward runs without gradient",
+            fix="look for requires_grad, torch.no_grad() or detach() in the forward, and for inputs that never come",
+            severity="warning",
+            variant="without gradient",
         )
