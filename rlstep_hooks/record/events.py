@@ -158,6 +158,9 @@ class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: tuple[int, ...]
 
 
+OldSource = Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"]
+"""Where the old log-probs of a loss come from."""
+
 Constant = Literal["old_logprobs", "advantages", "targets"]
 """What a loss takes as given: the denominator of the ratio, the advantages, and what the critic's values are drawn to."""
 
@@ -176,7 +179,7 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     """Oldest policy version among the rollouts of these samples."""
     old_version: int | None = None
     """Version that computed the old log-probs used; None with `old_source` "detach" or where it cannot be seen."""
-    old_source: Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"] = "at_rollout"
+    old_source: OldSource = "at_rollout"
     constants: tuple[Constant, ...] = ()
     """What of the loss's constants the observer saw."""
     with_gradient: tuple[Constant, ...] = ()
@@ -331,8 +334,10 @@ TOPICS = (
     "log_ratio",
     "refresh",
     "loss",
+    "formula",
     "weights",
     "sampler",
+    "sampler_weights",
     "learning_rate",
     "ranks",
     "recording",

@@ -51,6 +51,7 @@ RULES: tuple[type[Rule], ...] = (
     weights.SyncNotAsPlanned,
     weights.NothingLearned,
     weights.OptimizerHoldsOthers,
+    weights.SamplingSettings,
     data.PromptGroups,
     data.SamplesConserved,
     data.EvaluationInTraining,

@@ -223,7 +223,8 @@ class SamplerVersion(Rule):
 
     code = "RLS402"
     title = "Sampler held other weights"
-    topics = ("sampler",)
+    topics = ("sampler", "sampler_weights")
+    nothing_seen = "no rollout showed which weights its sampler held"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -278,8 +279,8 @@ class SamplerGap(Rule):
     code = "RLS403"
     title = "Engine and trainer disagree"
     severity = "warning"
-    topics = ("sampler",)
-    nothing_seen = "the sampler returned no log-probs"
+    topics = ("sampler", "sampler_weights")
+    nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
@@ -379,4 +380,53 @@ class WeightsMovedBetweenUpdates(Rule):
             where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+
+class SamplingSettings(Rule):
+    """Tokens are sampled with other settings than configured.
+
+    What it checks:
+        The settings that change which token is sampled (temperature, top-p, top-k, min-p, penalties, forbidden tokens), as they
+        are in force when the sampler generates, against those of the configuration. Where the observer can read both.
+
+    Why it matters:
+        Log-probs of the loss are those of the whole distribution at the configured temperature. Samples that were cut off or
+        penalised come from another one: exploration is narrower than you think, and every ratio against the sampler is off by the
+        same amount (a top-p of 0.9 is a log ratio of up to -ln 0.9 = 0.105).
+
+    What to do:
+        Set the value that is named in the configuration if you want it, or put the sampler's own defaults back: with transformers
+        these come from the model's `generation_config`.
+    """
+
+    code = "RLS408"
+    title = "Sampled with other settings"
+    topics = ("sampler",)
+    nothing_seen = "the settings in force when tokens are sampled could not be seen"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Compare the settings that were in force for this rollout."""
+        sampling = self.progress.started.facts.get("sampling")
+        if event.purpose != "training" or sampling is None:
+            return None
+        self.checks += 1
+        differing = {name: (configured, used) for name, (configured, used) in sampling["differing"].items()}
+        if not differing:
+            return None
+        of_model = sampling["of_model"]
+        return self.fail(
+            expected=", ".join(f"{name} {configured}" for name, (configured, _) in differing.items()),
+            observed=", ".join(f"{name} {used}" for name, (_, used) in differing.items()),
+            why=(
+                f"the model's own generation_config has {', '.join(of_model)}, and generation takes it from there"
+                if of_model
+                else "something between the configuration and the sampler changes them"
+            ),
+            fix=(
+                "reset these fields of model.generation_config before training, or write the values into the configuration"
+                if of_model
+                else "look for code that changes the sampler's settings after they were read from the configuration"
+            ),
+            variant=",".join(differing),
         )
