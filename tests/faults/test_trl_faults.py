@@ -33,7 +33,6 @@ PROVOKED_ELSEWHERE = {
     "RLS113": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS309": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",
-    "RLS802": "needs a loop that hands over its constants; in the faults of hand-written loops (tests/systems/classic)",
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
     "RLS701": "needs a checkpoint",
     "RLS901": "needs several processes",

@@ -295,8 +295,9 @@ def test_a_trainer_without_rollouts_is_left_alone_in_one_line(
     text = Dataset.from_dict({"text": ["add 1 and 2 is 3"] * 8})
     for name, rows in (("DPO", pairs), ("SFT", text)):
         capfd.readouterr()
+        reference = {"ref_model": tiny_model(tiny_tokenizer())} if name == "DPO" else {}
         trainer, audit = refused(
-            getattr(trl, f"{name}Trainer"), getattr(trl, f"{name}Config"), tmp_path, train_dataset=rows
+            getattr(trl, f"{name}Trainer"), getattr(trl, f"{name}Config"), tmp_path, train_dataset=rows, **reference
         )
         said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("rlstep:")]
         assert said == [

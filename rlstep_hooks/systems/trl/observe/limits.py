@@ -71,19 +71,16 @@ def own_loss(trainer: Any) -> str:
 
 def uncovered_loss(trainer: Any, schedule: Schedule) -> str:
     """What keeps the documented formula from covering this trainer's loss; empty where it does."""
-    args = trainer.args
-    if schedule.algorithm != "GRPO":
-        return f"the loss of {schedule.algorithm}"
     plain = {
         own_loss(trainer): not own_loss(trainer),
         "a KL term whose reference is computed in the loss": schedule.reference_source != "in_loss",
-        "a loss type without this clip": getattr(trainer, "loss_type", "bnpo") in COVERED,
-        "a sequence-level ratio": getattr(trainer, "importance_sampling_level", "token") == "token",
-        "a two-sided clip": getattr(args, "delta", None) is None,
+        "a loss type without this clip": (
+            schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
+        ),
+        "a ratio of another level": getattr(trainer, "importance_sampling_level", "token") in ("token", "sequence"),
         "an entropy mask": getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
-        "an entropy bonus": not getattr(trainer, "_entropy_bonus_enabled", False),
+        "an adaptive entropy bonus": not getattr(trainer, "use_adaptive_entropy", False),
         "an off-policy mask": getattr(trainer, "off_policy_mask_threshold", None) is None,
-        "an auxiliary loss": not getattr(trainer, "aux_loss_enabled", False),
         "an engine correction": not (
             getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_importance_sampling_correction", False)
         ),

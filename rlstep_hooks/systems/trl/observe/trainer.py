@@ -101,8 +101,8 @@ class TrlObserver(Observer):
         """Samples that a filter takes out of each rollout on this process."""
         self._sampling = SamplingWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
-        covered = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
-        self._loss_settings = read_loss_settings(trainer, release) if covered else None
+        covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
+        self._loss_settings = read_loss_settings(trainer, release, schedule.algorithm) if covered else None
         self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
         self._meter = MicroBatchMeter(self._loss_settings)
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
@@ -370,9 +370,10 @@ class TrlObserver(Observer):
             calls = self._phase.calls
         if self.active and calls is not None:
             with self._log_prob_guard:
-                log_probs = result[0] if isinstance(result, tuple) else result
+                log_probs, *others = result if isinstance(result, tuple) else (result,)
                 model = args[0] if args else kwargs["model"]
-                calls.append(LogProbCall(model, log_probs, self.updates.version, log_probs.requires_grad))
+                version, grad = self.updates.version, log_probs.requires_grad
+                calls.append(LogProbCall(model, log_probs, tuple(others) if grad else (), version, grad))
         return result
 
     def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -410,21 +411,22 @@ class TrlObserver(Observer):
         """Keep, on the device, what this micro-batch's loss was computed from."""
         inputs = phase.loss_inputs
         old = None if inputs is None else self._old_log_probs(inputs)
-        trained = [call.log_probs for call in phase.calls if call.grad and call.log_probs is not old]
+        trained = [call for call in phase.calls if call.grad and call.log_probs is not old]
         if inputs is None or not trained:
             self.recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
             return
         if len(trained) > 1:
             self.recorder.cannot("log_ratio", f"the loss computes {len(trained)} sets of log-probs with a gradient")
             return
-        [new] = trained
-        terms = self._loss_terms(phase.loss, inputs) if phase.loss is not None else None
+        [call] = trained
+        new = call.log_probs
+        terms = self._loss_terms(phase.loss, inputs, call) if phase.loss is not None else None
         self._meter.hold(self._microbatches, inputs, new.detach(), old, terms)
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         phase.loss = None
         phase.calls = [call for call in phase.calls if not call.grad or call.log_probs is old]
 
-    def _loss_terms(self, loss: Tensor, inputs: dict[str, Any]) -> LossTerms | None:
+    def _loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
         """What the documented formula needs besides log-probs; None where it does not cover this loss, or in a cycle whose
         losses are not compared."""
         settings, trainer = self._loss_settings, self.trainer
@@ -436,10 +438,17 @@ class TrlObserver(Observer):
             value=loss.detach(),
             reference=inputs.get("ref_per_token_logps"),
             generation_tokens=inputs.get("num_items_in_batch") if settings.loss_type == "dapo" else None,
-            beta=trainer.beta,
+            beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
             weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
             window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
             backward_divides_by=trainer.accelerator.gradient_accumulation_steps,
+            entropies=call.others[0].detach() if getattr(trainer, "_entropy_bonus_enabled", False) else None,
+            entropy_weight=getattr(trainer, "entropy_coef", 0.0) or 0.0,
+            auxiliary=(
+                trainer.router_aux_loss_coef * call.others[1].detach()
+                if getattr(trainer, "aux_loss_enabled", False)
+                else None
+            ),
         )
 
     # Events of the training loop
