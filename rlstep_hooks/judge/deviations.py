@@ -1,4 +1,4 @@
-"""Known deviations: where a framework does not do what its documents or its configuration say. Facts as data."""
+"""Known deviations, as data: where a framework does not do what its documents or configuration say."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact about a framework."""
+    """One known deviation of a framework."""
 
     name: str
     title: str
     since: str
     """First release that has it."""
     fixed_in: str | None
-    """First release without it; None while all later ones have it."""
+    """First release without it; None if all later ones have it."""
     document: str
-    """What documents or configuration say."""
+    """What the documents or the configuration say."""
     code: str
     """What the code does."""
     evidence: str
-    """Where this was read or measured."""
+    """Where the deviation was read or measured."""
     workaround: str
     codes: frozenset[str]
-    """Rules whose findings it can explain."""
+    """Codes of the rules whose findings it can explain."""
     applies: Callable[[Evidence], bool]
     """Whether it explains this finding in this run."""
 
@@ -55,7 +55,7 @@ _HOMES = {
     "TinyZero": ("tinyzero",),
     "verl": ("verl",),
 }
-"""For each framework: the folders of `rlstep_hooks.systems` with its deviations."""
+"""Framework -> the folders of `rlstep_hooks.systems` with its deviations."""
 
 
 def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
@@ -65,7 +65,7 @@ def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
 
 
 def explain(finding: Finding, deviation: Deviation) -> Finding:
-    """The finding with the deviation's explanation and work-around in place of the general ones."""
+    """The finding with the deviation's explanation and work-around instead of the general ones."""
     return msgspec.structs.replace(
         finding,
         severity="error",

@@ -1,4 +1,4 @@
-"""Recognises samples that a trainer sees again: those of a refresh, in the micro-batches that train on them."""
+"""Recognises the samples of a refresh in the micro-batches that train on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from rlstep_hooks.record.events import SampleRows
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -19,7 +19,7 @@ class Row(msgspec.Struct, frozen=True):
 
     number: int
     log_probs: int | None
-    """Checksum of its old log-probs, over the completion; None where they could not be read."""
+    """Checksum of its old log-probs over the completion; None if they could not be read."""
 
 
 class RefreshedSamples:
@@ -35,17 +35,33 @@ class RefreshedSamples:
         self.version = version
         self.size = 0
         self._rows: dict[Hashable, list[Row]] = {}
+        self._of_owner: dict[Hashable, list[Row]] = {}
         self._trained: Counter[int] = Counter()
 
-    def add(self, key: Hashable, log_probs: int | None) -> None:
-        """One more sample: whatever identifies it, and the checksum of its old log-probs."""
-        self._rows.setdefault(key, []).append(Row(self.size, log_probs))
+    def add(self, key: Hashable, log_probs: int | None, owner: Hashable | None = None) -> None:
+        """Add one sample.
+
+        Args:
+            key: What identifies it, including its tokens.
+            log_probs: Checksum of its old log-probs.
+            owner: The framework's name for the sample, if it has names; it does not depend on the tokens.
+        """
+        row = Row(self.size, log_probs)
+        self._rows.setdefault(key, []).append(row)
+        if owner is not None:
+            self._of_owner.setdefault(owner, []).append(row)
         self.size += 1
 
     def find(self, key: Hashable, log_probs: int | None) -> Row | None:
-        """The sample's row. Where only old log-probs tell samples apart (equal completions of a prompt), these do; what nothing
-        tells apart is taken in turn."""
-        rows = self._rows.get(key)
+        """The sample's row. Samples with equal keys (equal completions of a prompt) are told apart by old log-probs; if those are
+        equal too, rows are taken in turn."""
+        return self._among(self._rows.get(key), log_probs)
+
+    def find_owner(self, owner: Hashable, log_probs: int | None) -> Row | None:
+        """The row of a named sample whose tokens have changed."""
+        return self._among(self._of_owner.get(owner), log_probs)
+
+    def _among(self, rows: list[Row] | None, log_probs: int | None) -> Row | None:
         if rows is None:
             return None
         same = [row for row in rows if log_probs in (None, row.log_probs)]
@@ -55,45 +71,72 @@ class RefreshedSamples:
 
 
 class Recognised(msgspec.Struct, frozen=True):
-    """What of a micro-batch could be recognised."""
+    """What was recognised in a micro-batch."""
 
     trained: tuple[SampleRows, ...] | None = None
     old_version: int | None = None
-    """Version that computed the old log-probs of all its samples; None where it is not known, or not one."""
+    """Version that computed the old log-probs of all its samples; None if it is unknown or not the same for all."""
     old_intact: bool | None = None
+    tokens_intact: bool | None = None
+    """Whether all samples have the tokens that their old log-probs were computed for; None if samples have no names."""
+    unknown: int = 0
+    """Samples whose name is in none of these refreshes."""
 
 
 def recognise(
-    keys: Sequence[Hashable] | None, old: Sequence[int | None], refreshes: Sequence[RefreshedSamples]
+    keys: Sequence[Hashable] | None,
+    old: Sequence[int | None],
+    refreshes: Sequence[RefreshedSamples],
+    owners: Sequence[Hashable] | None = None,
 ) -> Recognised:
-    """Find a micro-batch's samples among those of the latest refreshes, newest first.
+    """Find a micro-batch's samples in the latest refreshes, newest first.
 
     Args:
-        keys: Its samples; None where the data do not say.
-        old: Checksum of the old log-probs of each.
+        keys: What identifies each sample, including its tokens; None if the data do not say.
+        old: Checksum of each sample's old log-probs.
         refreshes: The latest refreshes, newest first.
+        owners: The framework's names for the samples, if it has names. A sample with altered tokens is then still known.
     """
     if keys is None or not refreshes:
         return Recognised()
     parts: dict[int, list[int]] = {}
     versions = set()
     intact: list[bool] = []
-    for key, checksum in zip(keys, old, strict=True):
-        for refresh in refreshes:
-            row = refresh.find(key, checksum)
-            if row is not None:
-                break
-        else:
-            return Recognised()
+    altered = unknown = 0
+    for place, (key, checksum) in enumerate(zip(keys, old, strict=True)):
+        found = next(_found((r, r.find(key, checksum)) for r in refreshes), None)
+        if found is None and owners is not None:
+            found = next(_found((r, r.find_owner(owners[place], checksum)) for r in refreshes), None)
+            altered += found is not None
+        if found is None:
+            unknown += 1
+            continue
+        refresh, row = found
         parts.setdefault(refresh.number, []).append(row.number)
         versions.add(refresh.version)
         if checksum is not None and row.log_probs is not None:
             intact.append(checksum == row.log_probs)
+    if unknown:
+        return Recognised(unknown=0 if owners is None else unknown)
     rows = tuple(SampleRows(number, tuple(found)) for number, found in sorted(parts.items()))
-    return Recognised(rows, versions.pop() if len(versions) == 1 else None, all(intact) if intact else None)
+    return Recognised(
+        rows,
+        versions.pop() if len(versions) == 1 else None,
+        all(intact) if intact else None,
+        None if owners is None else not altered,
+    )
 
 
-def checksum_of(row: Any) -> int:
-    """A checksum of a row of numbers on the CPU, bit for bit (of a floating-point type: as float32)."""
+def _found(pairs: Iterable[tuple[RefreshedSamples, Row | None]]) -> Iterator[tuple[RefreshedSamples, Row]]:
+    return ((refresh, row) for refresh, row in pairs if row is not None)
+
+
+def checksum_of(row: Any, before: int = 0) -> int:
+    """A checksum of a row of numbers on the CPU, bit for bit (floating-point numbers as float32).
+
+    Args:
+        row: The numbers.
+        before: Checksum of the preceding numbers.
+    """
     plain = row.detach().float() if row.is_floating_point() else row.detach()
-    return zlib.crc32(plain.contiguous().numpy().tobytes())
+    return zlib.crc32(plain.contiguous().numpy().tobytes(), before)

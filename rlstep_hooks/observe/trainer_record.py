@@ -1,7 +1,7 @@
-"""What a trainer process of a controlled run writes, whatever the framework: micro-batches, updates, pushes, and their numbers.
+"""The record of one trainer process of a controlled run, for any framework: micro-batches, updates, syncs and their numbers.
 
-A framework's observer says what happened; this counts it, keeps what the device computes until it is ready, and writes events in
-their order. Nothing is judged here.
+A framework's observer calls the methods here as things happen. `TrainerRecord` counts, keeps numbers until the device has them ready,
+and writes events in their order. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 Role = Literal["policy", "critic"]
 
 REFRESHES = 2
-"""Refreshes whose samples are remembered: those of this rollout, and those before it, to recognise samples trained too late."""
+"""Refreshes whose samples are remembered: this rollout's and the previous one's, to recognise samples trained too late."""
 
 
 class TrainerRecord:
-    """One trainer process: what it did, in the order in which it did it.
+    """Records what one trainer process does, in its order.
 
     Args:
-        ledger: Where to write.
+        ledger: The ledger to write to.
         attached: The first event.
-        remembered: Refreshes whose samples are remembered; more where samples wait in a buffer.
+        remembered: Refreshes whose samples are remembered; more than `REFRESHES` if samples wait in a buffer.
     """
 
     def __init__(self, ledger: Ledger, attached: Attached, *, remembered: int = REFRESHES) -> None:
@@ -58,7 +58,7 @@ class TrainerRecord:
         self.version = 0
         """Policy updates applied in this run."""
         self.refreshes: list[RefreshedSamples] = []
-        """The latest ones, newest first."""
+        """The latest refreshes, newest first."""
         self._remembered = remembered
         self._calls: dict[PhaseName, int] = {}
         self._microbatches = 0
@@ -70,13 +70,16 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
+        """Micro-batch -> whether its old log-probs arrived unaltered."""
+        self._tokens: dict[int, bool] = {}
+        """Micro-batch -> whether its tokens arrived unaltered."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
         """A call of the controller begins.
 
         Returns:
-            Its number, counting calls of this name from 0.
+            The call's number, counting calls of this name from 0.
         """
         number = self._calls.get(name, 0)
         self._calls[name] = number + 1
@@ -84,11 +87,11 @@ class TrainerRecord:
         return number
 
     def end(self, name: PhaseName) -> None:
-        """The latest call of a name is about to return."""
+        """The latest call of this name is about to return."""
         self.writer.emit(PhaseEnded(at=self.writer.now(), name=name, number=self._calls[name] - 1))
 
     def calls(self, name: PhaseName) -> int:
-        """Calls of this name that have begun."""
+        """Number of calls of this name that have begun."""
         return self._calls.get(name, 0)
 
     # Old log-probs
@@ -98,7 +101,7 @@ class TrainerRecord:
 
         Args:
             samples: The samples that could be identified.
-            positions: Token positions covered.
+            samples: The identified samples.
             number: Samples covered, where not all could be identified.
         """
         self.writer.emit(
@@ -113,7 +116,7 @@ class TrainerRecord:
         self.refreshes = [samples, *self.refreshes][: self._remembered]
 
     def measured(self, values: RolloutValues) -> None:
-        """Numbers of a rollout, by the number of its refresh."""
+        """Add numbers of a rollout, under the number of its refresh."""
         self._rollout_values.append(values)
 
     # Micro-batches
@@ -132,14 +135,17 @@ class TrainerRecord:
             samples=samples,
             policy_version=self.version,
             trained=found.trained,
+            unknown=found.unknown,
             old_version=found.old_version,
             old_source=old_source,
         )
         if found.old_intact is not None:
             self._intact[index] = found.old_intact
+        if found.tokens_intact is not None:
+            self._tokens[index] = found.tokens_intact
 
     def see_log_probs(self, log_probs: Any, old_log_probs: Any, mask: Any) -> None:
-        """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
+        """The policy loss is about to be computed from these log-probs, which are on the device and padded to one length."""
         if self._open is None or self._open.role == "critic":
             return
         with torch.no_grad():
@@ -150,20 +156,20 @@ class TrainerRecord:
         self._log_ratios.add(self._open.index, vector)
 
     def close_microbatch(self) -> None:
-        """The forward is done and its loss known; the backward follows."""
+        """The forward is done and its loss is known; the backward follows."""
         event, self._open = self._open, None
         if event is not None:
             self._window[event.role] += 1
             self.writer.emit(msgspec.structs.replace(event, at=self.writer.now()))
 
     def abandon_microbatch(self) -> None:
-        """The forward that began led to no backward."""
+        """The forward that began is not followed by a backward."""
         self._open = None
 
     # Updates
 
     def probe(self, role: Role, parameters: Iterable[Any]) -> None:
-        """Look at some of these weights around each optimizer step."""
+        """Probe some of these weights around each optimizer step."""
         self._probes[role] = WeightProbe(parameters)
 
     def before_step(self, role: Role) -> None:
@@ -179,7 +185,7 @@ class TrainerRecord:
     def updated(
         self, role: Role, *, applied: bool, rate: float, by_loop: bool = True, tick: int | None = None, reason: str = ""
     ) -> None:
-        """An update was made or left out."""
+        """An update was made or skipped."""
         self.version += applied and role == "policy"
         window, self._window[role] = self._window[role], 0
         self.writer.emit(
@@ -198,14 +204,14 @@ class TrainerRecord:
         )
         self._updates[role] += 1
 
-    # Numbers, and pushes of weights
+    # Numbers, and weight syncs
 
-    def pushed(self, label: int | None) -> None:
-        """Weights went to the rollout engine."""
+    def synced(self, label: int | None) -> None:
+        """Weights were brought to the rollout engine."""
         self.writer.emit(WeightSync(at=self.writer.now(), policy_version=self.version, label=label))
 
     def send_numbers(self) -> None:
-        """Start fetching what the device has: the framework synchronises with it before `write_numbers`."""
+        """Start fetching numbers from the device: the framework synchronises with it before `write_numbers`."""
         for role, probe in self._probes.items():
             worked = probe.work_up()
             if worked is not None:
@@ -215,15 +221,16 @@ class TrainerRecord:
         self._changes.send()
 
     def write_numbers(self) -> None:
-        """Write what has arrived."""
+        """Write the numbers that have arrived."""
         microbatches = tuple(
             MicroBatchValues(
                 index=index,
                 tokens=int(tokens),
-                # Padding alone has no ratio.
+                # A micro-batch of padding alone has no ratio.
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
                 old_intact=self._intact.pop(index, None),
+                tokens_intact=self._tokens.pop(index, None),
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()
         )

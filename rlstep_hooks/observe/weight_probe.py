@@ -21,14 +21,14 @@ PROBED_PER_TENSOR = 256
 
 
 class UpdateSource(msgspec.Struct, frozen=True):
-    """What a vector of `WeightProbe` means."""
+    """Names the numbers of a `WeightProbe` vector."""
 
     indices: tuple[int, ...]
     probed: int
     role: Literal["policy", "critic"] = "policy"
 
     def values(self, numbers: list[float]) -> list[UpdateValues]:
-        """The vector's numbers, update by update."""
+        """The vector's numbers, one `UpdateValues` per update."""
         count = len(self.indices)
         return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
 
@@ -48,11 +48,10 @@ class UpdateSource(msgspec.Struct, frozen=True):
 
 
 class WeightProbe:
-    """Looks at up to 256 evenly spaced weights in each of up to 4 trainable tensors, before and after an update.
+    """Reads up to 256 evenly spaced weights of each of up to 4 trainable tensors, before and after an update.
 
-    Everything stays on the weights' device and nothing is fetched here: two small copies an update, whatever the size of the
-    model, and one comparison for many updates. Tensors on another device or of another dtype than the first trainable one are
-    not probed.
+    Everything stays on the weights' device and nothing is fetched here. The cost is two small copies per update, whatever the model's
+    size, and one comparison for many updates. Tensors that differ in device or dtype from the first trainable tensor are not probed.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
@@ -69,19 +68,19 @@ class WeightProbe:
         self.size = sum(count for _, count, _ in self._probed)
         self._before: Tensor | None = None
         self._after: Tensor | None = None
-        """The weights right after the latest update that was worked up."""
+        """The weights right after the latest compared update."""
         self._held: list[_Reading] = []
 
     def _weights(self) -> list[Tensor]:
         """Views of the probed weights."""
         addresses = [p.data_ptr() for p, _, _ in self._probed]
-        if addresses != self._addresses:  # views alias the weights for as long as their storage stays where it is
+        if addresses != self._addresses:  # views are valid only while the weights' storage does not move
             self._views = [p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed]
             self._addresses = addresses
         return self._views
 
     def _gradients(self) -> list[Tensor]:
-        """The gradients of the probed weights, 0 where there is none."""
+        """The gradients of the probed weights; 0 if there is none."""
         parts = []
         for parameter, count, stride in self._probed:
             gradient = parameter.grad
@@ -98,7 +97,7 @@ class WeightProbe:
         self._before = torch.cat(self._weights() + self._gradients()).detach()
 
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
-        """Read the weights after the step; the comparison waits for `work_up`."""
+        """Read the weights after the step; `work_up` compares them later."""
         before, self._before = self._before, None
         if before is not None:
             self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights())))
@@ -106,14 +105,13 @@ class WeightProbe:
     def work_up(self) -> tuple[tuple[int, ...], Tensor] | None:
         """Compare the readings of all updates since the last call.
 
-        A change counts as visible where the gradient times the learning rate is more than the weight's rounding: a bound that
-        plain gradient descent reaches exactly and that adaptive optimizers, whose steps are larger than small gradients,
-        exceed.
+        A change must be visible if the gradient times the learning rate exceeds the weight's rounding. Plain gradient descent changes a
+        weight by exactly that product; adaptive optimizers change it by more when gradients are small.
 
         Returns:
-            The updates, and float32 of shape (5 * updates,): for all updates the weights changed, then for all the weights
-            with a gradient, the weights whose change must be visible, the weights that moved since the step before, and the
-            largest change. None without a reading.
+            The updates, and float32 of shape (5 * updates,): one block per quantity, with one number per update. The quantities are the
+                weights that changed, those with a gradient, those whose change must be visible, those that moved since the previous
+                update, and the largest change. None without readings.
         """
         held, self._held = self._held, []
         if not held:
@@ -126,7 +124,7 @@ class WeightProbe:
         reach = torch.stack([row * reading.learning_rate for row, reading in zip(gradient, held, strict=True)]).abs_()
         change = (after - before).abs_()
         visible = reach > before.abs() * torch.finfo(after.dtype).eps
-        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # what is no number differs from itself
+        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # NaN differs from itself
         counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2).float()
         return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
 
@@ -137,11 +135,11 @@ class _Reading(msgspec.Struct, frozen=True):
     update: int
     learning_rate: float | Tensor
     before: Tensor
-    """The weights, and behind them their gradients."""
+    """The weights, followed by their gradients."""
     after: Tensor
 
 
 def _spacing(size: int) -> tuple[int, int]:
-    """How many weights of a tensor to probe, and how far apart."""
+    """Number of weights of a tensor to probe, and their distance."""
     stride = max(size // PROBED_PER_TENSOR, 1)
     return min((size - 1) // stride + 1, PROBED_PER_TENSOR), stride

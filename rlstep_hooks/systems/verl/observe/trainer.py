@@ -1,4 +1,4 @@
-"""What a trainer process of a verl run sees: old log-probs, micro-batches, updates of policy and critic, pushes of weights.
+"""What a trainer process of a verl run sees: old log-probs, micro-batches, updates of policy and critic, weight syncs.
 
 Each process has one `VerlTrainer`, made when its first model is built. It writes events as they happen, within the call of the
 controller that they belong to, and judges nothing.
@@ -97,7 +97,7 @@ async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer.send_numbers()
     result = await wrapped(*args, **kwargs)
     label = kwargs.get("global_steps", args[0] if args else None)
-    trainer.pushed(label)
+    trainer.synced(label)
     trainer.end("sync")
     return result
 
@@ -242,7 +242,7 @@ class VerlTrainer:
             if tokens is not None and result is not None:
                 own = completion_rows(result["log_probs"], [len(row) for row in tokens])
             for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
-                refresh.add(key, None if row is None else checksum_of(row))
+                refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
             positions = sum(len(row) for row in tokens) if tokens is not None else 0
             self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
@@ -268,11 +268,12 @@ class VerlTrainer:
             samples = int(data.shape[0])
             found = Recognised()
             if role == "policy":
-                old = rows_of(data, "old_log_probs")
+                old, keys = rows_of(data, "old_log_probs"), keys_of(data)
                 found = recognise(
-                    keys_of(data),
+                    keys,
                     [checksum_of(row) for row in old] if old is not None else [None] * samples,
                     self._record.refreshes if self._fresh else [],
+                    None if keys is None else [key[:2] for key in keys],
                 )
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
 
@@ -323,17 +324,17 @@ class VerlTrainer:
         with self._record.order:  # a step that verl's engine did not ask for
             self._record.updated(role, applied=True, by_loop=False, rate=float(rate))
 
-    # Numbers, and pushes of weights
+    # Numbers, and weight syncs
 
     def send_numbers(self) -> None:
-        """Start fetching what the device has: verl synchronises with it during the push that follows."""
+        """Start fetching what the device has: verl synchronises with it during the sync that follows."""
         with self._record.values:
             self._record.send_numbers()
 
-    def pushed(self, label: int | None) -> None:
+    def synced(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
         with self._record.order:
-            self._record.pushed(label)
+            self._record.synced(label)
         with self._record.values:
             self._measured()
             self._record.write_numbers()
