@@ -120,12 +120,10 @@ def test_gfpo(train: Callable[..., StepAuditCallback], passes_over: int) -> None
 
 
 def reward_without_variance(completions: list[str], trainer_state: Any, **kwargs: Any) -> list[float]:
-    """All completions of the second prompt of every second rollout get the same reward, so that samples are replayed."""
-    replays = trainer_state.global_step // 2 % 2
-    return [
-        1.0 if replays and place >= 4 else zlib.crc32(text.encode()) % 7 + 0.01 * place
-        for place, text in enumerate(completions)
-    ]
+    """The same for all in every second rollout: only then does this trainer take samples out of its buffer."""
+    if trainer_state.global_step // 2 % 2:
+        return [1.0] * len(completions)
+    return [zlib.crc32(text.encode()) % 7 + 0.01 * place for place, text in enumerate(completions)]
 
 
 def test_samples_of_older_rollouts_have_no_known_lag(train: Callable[..., StepAuditCallback]) -> None:
