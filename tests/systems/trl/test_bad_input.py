@@ -51,8 +51,8 @@ def test_an_unsupported_trainer_is_named(tmp_path: Path, capsys: pytest.CaptureF
     trainer.train()
     assert trainer.state.global_step == 1
     assert audit.report.verdict == "NOT_EVALUATED"
-    assert "SFTTrainer is not supported" in audit.report.not_evaluated["order"]
-    assert "SFTTrainer is not supported" in capsys.readouterr().err
+    assert "SFTTrainer makes no rollouts" in audit.report.not_evaluated["order"]
+    assert "SFTTrainer makes no rollouts" in capsys.readouterr().err
     with pytest.raises(TypeError, match="no reader knows SFTTrainer"):
         plan(trainer)
 
