@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from rlstep_hooks.judge.conformance import Difference
 from rlstep_hooks.judge.rules.base import Progress
-from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.finding import Finding, Severity
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -37,6 +37,8 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
     """Where the deviation was read or measured."""
     workaround: str
+    severity: Severity = "error"
+    """Of the findings that it explains; less where the framework does so in every healthy run and little is lost."""
     codes: frozenset[str]
     """Codes of the rules whose findings it can explain."""
     applies: Callable[[Evidence], bool]
@@ -68,7 +70,7 @@ def explain(finding: Finding, deviation: Deviation) -> Finding:
     """The finding with the deviation's explanation and work-around instead of the general ones."""
     return msgspec.structs.replace(
         finding,
-        severity="error",
+        severity=deviation.severity,
         deviation=deviation.name,
         why=f"known deviation: {deviation.title}. Planned: {deviation.document}. What happens: {deviation.code}",
         fix=deviation.workaround,

@@ -24,6 +24,7 @@ from rlstep_hooks.record.events import (
     MicroBatch,
     MicroBatchValues,
     Refresh,
+    Rewarded,
     Rollout,
     RunEnded,
     RunStarted,
@@ -134,6 +135,9 @@ class Judge:
         progress.open_rollouts[event.index] = event, progress.place
         progress.forget_waiting()
         return findings + self._show("rollout", event)
+
+    def _observe_rewarded(self, event: Rewarded) -> list[Finding]:
+        return self._show("rewarded", event)
 
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
         self._counts["old_logprob_refreshes"] += 1
@@ -256,6 +260,9 @@ class Judge:
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         explained = self._explained(rule, finding, difference)
+        if rule.of_plan:
+            bare, explained = explained, msgspec.structs.replace(explained, planned=True)
+            rule.replace(bare, explained)
         self.failed = self.failed or explained.severity == "error"
         self._problems += explained.severity != "info"
         return explained
@@ -385,6 +392,7 @@ class Judge:
 _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     RunStarted: Judge._observe_start,
     Rollout: Judge._observe_rollout,
+    Rewarded: Judge._observe_rewarded,
     Refresh: Judge._observe_refresh,
     MicroBatch: Judge._observe_microbatch,
     Update: Judge._observe_update,

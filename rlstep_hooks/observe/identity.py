@@ -52,6 +52,19 @@ class RefreshedSamples:
             self._of_owner.setdefault(owner, []).append(row)
         self.size += 1
 
+    def dealt(self, samples: Iterable[tuple[Hashable, int | None]]) -> RefreshedSamples:
+        """The samples that this trainer trains on, where they are dealt to the trainers anew after their refresh.
+
+        Args:
+            samples: Of each what identifies it, and the checksum of its old log-probs as it was handed over. Where it was refreshed
+                here, the checksum of that moment counts.
+        """
+        dealt = RefreshedSamples(self.number, self.version)
+        for key, log_probs in samples:
+            row = self.find(key, log_probs)
+            dealt.add(key, log_probs if row is None else row.log_probs)
+        return dealt
+
     def find(self, key: Hashable, log_probs: int | None) -> Row | None:
         """The sample's row. Samples with equal keys (equal completions of a prompt) are told apart by old log-probs; if those are
         equal too, rows are taken in turn."""

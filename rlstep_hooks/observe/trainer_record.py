@@ -6,21 +6,23 @@ and writes events in their order. Nothing is judged here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import torch
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
+    Constant,
     Measured,
     MicroBatch,
     MicroBatchValues,
     Phase,
     PhaseEnded,
     PhaseName,
+    Received,
     Refresh,
     RolloutValues,
     Update,
@@ -55,6 +57,7 @@ class TrainerRecord:
         self.order = Contained(self.writer, ("order",))
         self.values = Contained(self.writer, ("log_ratio", "weights"))
         self.samples = Contained(self.writer, ("samples", "refresh"))
+        self.checkpoints = Contained(self.writer, ("checkpoints",))
         self.version = 0
         """Policy updates applied in this run."""
         self.refreshes: list[RefreshedSamples] = []
@@ -65,8 +68,14 @@ class TrainerRecord:
         self._window: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
         self._probes: dict[Role, WeightProbe] = {}
+        self._ungraded: dict[Role, list[Any]] = {}
+        """Trainable tensors that have had no gradient in any update so far."""
+        self._reference: tuple[WeightProbe, torch.Tensor] | None = None
+        """The reference model's probe, with its weights at their first use."""
+        self._references: DeferredValues[int] = DeferredValues()
         self._open: MicroBatch | None = None
         self._log_ratios: DeferredValues[int] = DeferredValues()
+        self._loss_scales: DeferredValues[int] = DeferredValues()
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
@@ -100,9 +109,9 @@ class TrainerRecord:
         """Old log-probs were computed.
 
         Args:
-            samples: The samples that could be identified.
             samples: The identified samples.
-            number: Samples covered, where not all could be identified.
+            positions: Token positions covered.
+            number: Samples covered, if not all were identified.
         """
         self.writer.emit(
             Refresh(
@@ -114,6 +123,11 @@ class TrainerRecord:
             )
         )
         self.refreshes = [samples, *self.refreshes][: self._remembered]
+
+    def received(self, samples: RefreshedSamples) -> None:
+        """The samples of the latest refresh were dealt anew: these are trained here."""
+        self.writer.emit(Received(at=self.writer.now(), samples=samples.size))
+        self.refreshes[0] = samples
 
     def measured(self, values: RolloutValues) -> None:
         """Add numbers of a rollout, under the number of its refresh."""
@@ -155,6 +169,22 @@ class TrainerRecord:
             vector = torch.stack([real.sum().float(), distance.max(), distance.sum()])
         self._log_ratios.add(self._open.index, vector)
 
+    def see_constants(self, **given: Any) -> None:
+        """What the loss is about to take as given: `old_logprobs`, `advantages`, `targets`."""
+        if self._open is not None:
+            names = tuple(name for name in get_args(Constant) if given.get(name) is not None)
+            flowing = tuple(name for name in names if given[name].requires_grad)
+            self._open = msgspec.structs.replace(self._open, constants=names, with_gradient=flowing)
+
+    def see_loss_scale(self, index: int, scale: Any) -> None:
+        """By which factor the loss of a micro-batch reached the gradients, over the documented one: a number on the device."""
+        self._loss_scales.add(index, scale.detach().float().reshape(1))
+
+    @property
+    def open_index(self) -> int | None:
+        """The micro-batch whose forward goes on."""
+        return None if self._open is None else self._open.index
+
     def close_microbatch(self) -> None:
         """The forward is done and its loss is known; the backward follows."""
         event, self._open = self._open, None
@@ -168,14 +198,37 @@ class TrainerRecord:
 
     # Updates
 
+    def begin_window(self, role: Role) -> None:
+        """Gradients are cleared for the next micro-batch of a role, where it is the first of an update."""
+        if not self._window[role] and role in self._probes:
+            self._probes[role].begin_window()
+
     def probe(self, role: Role, parameters: Iterable[Any]) -> None:
         """Probe some of these weights around each optimizer step."""
+        parameters = list(parameters)
         self._probes[role] = WeightProbe(parameters)
+        self._ungraded[role] = parameters
+
+    def weights(self, role: Role) -> torch.Tensor:
+        """The probed weights of a role, now."""
+        return self._probes[role].weights()
+
+    def see_reference(self, refresh: int, parameters: Iterable[Any]) -> None:
+        """The reference model was used; by the number of the rollout's refresh."""
+        if self._reference is None:
+            probe = WeightProbe(parameters, frozen=True)
+            self._reference = probe, probe.weights()
+            return
+        probe, first = self._reference
+        weights = probe.weights()
+        if weights.device == first.device:
+            self._references.add(refresh, (weights != first).count_nonzero().float().reshape(1))
 
     def before_step(self, role: Role) -> None:
         """The optimizer is about to step; gradients are final."""
         if role in self._probes:
             self._probes[role].before_step()
+            self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
 
     def after_step(self, role: Role, rate: Any) -> None:
         """The optimizer has stepped."""
@@ -217,11 +270,15 @@ class TrainerRecord:
             if worked is not None:
                 updates, values = worked
                 self._changes.add(UpdateSource(updates, probe.size, role), values)
+        # Before the log ratios: the number of a micro-batch comes with its log ratio.
+        self._loss_scales.send()
         self._log_ratios.send()
         self._changes.send()
+        self._references.send()
 
     def write_numbers(self) -> None:
         """Write the numbers that have arrived."""
+        scales = {index: scale for index, (scale,) in self._loss_scales.ready()}
         microbatches = tuple(
             MicroBatchValues(
                 index=index,
@@ -230,12 +287,26 @@ class TrainerRecord:
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
                 old_intact=self._intact.pop(index, None),
+                loss_ratio=finite(scales[index]) if index in scales else None,
                 tokens_intact=self._tokens.pop(index, None),
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()
         )
-        updates = [values for source, numbers in self._changes.ready() for values in source.values(numbers)]
-        rollouts, self._rollout_values = tuple(self._rollout_values), []
+        updates = [
+            msgspec.structs.replace(values, ungraded=len(self._ungraded[source.role]))
+            for source, numbers in self._changes.ready()
+            for values in source.values(numbers)
+        ]
+        changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}
+        known = {values.index: values for values in self._rollout_values} | {
+            refresh: RolloutValues(index=refresh)
+            for refresh in changed
+            if all(values.index != refresh for values in self._rollout_values)
+        }
+        rollouts = tuple(
+            msgspec.structs.replace(values, reference_changed=changed.get(index)) for index, values in known.items()
+        )
+        self._rollout_values = []
         if microbatches or updates or rollouts:
             self.writer.emit(
                 Measured(at=self.writer.now(), rollouts=rollouts, microbatches=microbatches, updates=tuple(updates))

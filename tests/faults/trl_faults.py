@@ -673,7 +673,7 @@ def synced_weights_dropped_by_the_engine(trainer: Any) -> None:
 
 @fault(
     report="trl#4159",
-    code="RLS408",
+    code="RLS410",
     where=Where(rollout=2, update=4),
     where_016=Where(rollout=4, update=4),
 )

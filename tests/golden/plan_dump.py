@@ -103,6 +103,7 @@ ALLOWED: tuple[Allowed, ...] = (
         after="^null$",
     ),
     Allowed("as the launch says it under its other name", system="rllm", field="schedule.settings.rllm.trainer."),
+    Allowed("sizes as they were written", system="rllib", field="schedule.settings."),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
 )

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.record.events import (
+    UNSENT,
     AnyEvent,
     Attached,
     FactsRead,
     Generated,
+    Inspected,
     Measured,
     MicroBatch,
     Phase,
     PhaseEnded,
+    Received,
     Refresh,
     Rollout,
     RolloutValues,
@@ -151,11 +154,18 @@ class TrainerStream:
         """Whether the rollout that is held back has reference log-probs; None until something has followed it."""
         self._unrecorded: list[PhaseName] = []
         """Calls to processes that keep no record."""
+        self._inspected = Inspected()
+        """What was seen of the samples of the rollout that is held back."""
         self._after_held: list[AnyEvent] = []
+        self._received: int | None = None
+        """Samples of the rollout that is held back which this trainer was handed; None where those that it refreshed are meant."""
         self._base = 0
         """Updates before this run; a trainer does not count them."""
         self._version = 0
         self._labels: OrderedDict[int, int] = OrderedDict()
+        self._labels_are_weights = False
+        self._labelled = True
+        """Whether the latest sync has a label here: trainers that send no tensors do not know what went out."""
         self._rollout = -1
         self._sampled: OrderedDict[int, int | None] = OrderedDict()
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
@@ -171,12 +181,16 @@ class TrainerStream:
             self._started = event
             self._version = self._base = event.start_updates
             self._unrecorded = event.facts.get("unrecorded", [])
+            self._labels_are_weights = bool(event.facts.get("labels_are_weights"))
             label = event.facts.get("first_label")
             if label is not None:  # the engine loads its first weights without a sync
                 _remember(self._labels, label, self._base)
             return []
         if isinstance(event, Phase):
             return self._call(event)
+        if isinstance(event, Inspected):
+            self._inspected = event
+            return []
         if isinstance(event, Unobserved):
             self.lost = self.lost or event.what == "order"
             return [*self._begin(), event]
@@ -185,7 +199,8 @@ class TrainerStream:
                 self._reference = self._reference or None
             return [*self._begin(), *self._release(), *self._rest(event), event]
         if isinstance(event, Generated) and event.purpose == "training":
-            complete = [*self._begin(), *self._release(), *map(self._placed, self._phases.between())]
+            between = self._keep_received(self._phases.between())
+            complete = [*self._begin(), *self._release(), *map(self._placed, between)]
             self._held = event
             return complete
         if isinstance(event, Generated):
@@ -210,7 +225,7 @@ class TrainerStream:
 
     def _rest(self, ended: RunEnded) -> list[AnyEvent]:
         """Remaining events: numbers that came after the last call, and what a trainer did without a call of its controller."""
-        rest = self._phases.rest()
+        rest = self._keep_received(self._phases.rest())
         if ended.status == "raised":  # it happened within a call that did not return
             rest = [event for event in rest if isinstance(event, Measured | Unobserved)]
         return list(map(self._placed, rest))
@@ -221,6 +236,7 @@ class TrainerStream:
         if events is None:
             begun += self._missing(call)
             events = []
+        events = self._keep_received(events)
         if call.purpose == "evaluation":
             # A sync for an evaluation is not part of the plan, but later samples may carry its label.
             for event in events:
@@ -232,6 +248,13 @@ class TrainerStream:
             return [*begun, *self._release(), *map(self._placed, events)]
         self._after_held += events
         return begun
+
+    def _keep_received(self, events: list[AnyEvent]) -> list[AnyEvent]:
+        """Take out what says how many samples the trainer was handed, which belongs to the rollout."""
+        for event in events:
+            if isinstance(event, Received):
+                self._received = (self._received or 0) + event.samples
+        return [event for event in events if not isinstance(event, Received)]
 
     def _missing(self, call: Phase) -> list[AnyEvent]:
         """The event for a call without a record: from the first one on, the trainer's order of events is unknown."""
@@ -251,28 +274,41 @@ class TrainerStream:
             return []
         after, self._after_held = self._after_held, []
         rollout = self._rollout_event(held, after)
-        self._reference = None
+        self._reference = self._received = None
+        self._inspected = Inspected()
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
-        versions = [self._labels.get(label) for label, _ in event.labels]
+        # A label that is a checksum of the weights themselves says that they are none of those that were sent.
+        unsent = UNSENT if self._labels_are_weights and self._labelled and not self.missed else None
+        versions = [self._labels.get(label, unsent) for label, _ in event.labels]
         known = [version for version in versions if version is not None]
         # If calls or syncs may be missing, trainer and controller count versions from different places.
         whole = bool(known) and len(known) == len(versions) and not self.lost
         oldest = min(known) if whole else None
         if event.purpose == "training":
             self._rollout = event.index
-            _remember(self._sampled, event.index, oldest)
+            _remember(self._sampled, event.index, None if oldest is None or oldest < 0 else oldest)
         return Rollout(
             at=event.at,
             index=event.index,
             samples=event.samples,
             due=event.due,
-            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None),
+            repeated=event.repeated,
+            foreign=event.foreign,
+            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)
+            if self._received is None
+            else self._received,
             policy_version=self._version,
             sampler_version=oldest,
             purpose=event.purpose,
             reference=self._reference,
+            groups_intact=self._inspected.groups_intact,
+            rewards_intact=self._inspected.rewards_intact,
+            repeats=self._inspected.repeats,
+            signal=self._inspected.signal,
+            reference_intact=self._inspected.reference_intact,
+            sampling=event.sampling,
         )
 
     def _placed(self, event: AnyEvent) -> AnyEvent:
@@ -285,6 +321,7 @@ class TrainerStream:
             return event
         if isinstance(event, WeightSync):
             version = event.policy_version + self._base
+            self._labelled = event.label is not None
             if event.label is not None:
                 _remember(self._labels, event.label, version)
             return msgspec.structs.replace(event, policy_version=version)

@@ -85,6 +85,8 @@ class ActionStream:
         """Why the order of later events is unknown; empty if it is known."""
         self.log_ratios: dict[int, tuple[Where, float]] = {}
         """Micro-batch -> its place and max |log ratio|: numbers that arrived and were not taken yet."""
+        self.weights: dict[int, int] = {}
+        """Version -> label of the policy's weights, where labels are the weights themselves."""
         self._places: dict[int, Where] = {}
 
     def __iter__(self) -> Iterator[Action]:
@@ -109,6 +111,8 @@ class ActionStream:
         self._updates = event.start_updates
         stated = event.facts.get("position", {})
         self._version = stated.get("version", event.start_updates)
+        if "weights" in event.facts and self._version is not None:
+            _keep(self.weights, self._version, event.facts["weights"])
 
     def _keep_values(self, event: Measured) -> None:
         for values in event.microbatches:
@@ -126,6 +130,8 @@ class ActionStream:
         if isinstance(event, Update):
             return self._update(event)
         if isinstance(event, WeightSync):
+            if event.label is not None and self.weights and event.policy_version not in self.weights:
+                _keep(self.weights, event.policy_version, event.label)
             return Action(name_of(event), self._where(), {"updates behind": self._since(event.policy_version)})
         if isinstance(event, EpochEnd):
             self._epoch = event.epoch

@@ -124,10 +124,11 @@ class _Pair:
         self.compared = 0
         self.numbers: dict[str, NumberParting] = {}
         self._streams = tuple(ActionStream(run.events(rank), blindness) for run in (a, b))
+        self._actions = tuple(iter(stream) for stream in self._streams)
 
     def compare(self) -> None:
         """Read both records until they differ or one ends."""
-        one, other = (iter(stream) for stream in self._streams)
+        one, other = self._actions
         for mine, theirs in zip_longest(one, other):
             if mine is None or theirs is None:
                 return  # a record was cut short, or its later order is unknown
@@ -159,6 +160,18 @@ class _Pair:
     def _starts(self) -> list[RunStarted]:
         return [stream.started for stream in self._streams if stream.started is not None]
 
+    def _other_weights(self, starts: list[RunStarted]) -> list[str]:
+        """Whether the run that began later began with the weights that the other had there."""
+        later = starts.index(max(starts, key=lambda started: started.start_updates))
+        own, other = self._streams[later].weights, self._streams[1 - later].weights
+        begun = next(iter(own), None)
+        for _ in self._actions[1 - later]:  # it may not have been read so far
+            if begun is None or begun in other:
+                break
+        if begun is None or begun not in other or own[begun] == other[begun]:
+            return []
+        return [f"{'AB'[later]} began at version {begun} with other weights than {'BA'[later]} had at that version"]
+
     @property
     def lost(self) -> bool:
         """Whether the order of events becomes unknown at some place."""
@@ -178,6 +191,7 @@ class _Pair:
         if len(starts) == 2 and starts[0].start_updates != starts[1].start_updates:
             begun = " and ".join(f"{name} at {run.start_updates}" for name, run in zip("AB", starts, strict=True))
             notes.append(f"the runs began at different updates: {begun}; each is counted from its own beginning")
+            notes += self._other_weights(starts)
         if self.parting is not None:
             return notes
         for name, stream in zip("AB", self._streams, strict=True):

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.ranks import agree_on_run
-from rlstep_hooks.judge.report import Report, StepAuditError
+from rlstep_hooks.judge.report import Report, StepAuditError, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.record.describe import describe
@@ -320,8 +320,7 @@ class LoopAudit:
     def _look_for_errors(self) -> None:
         if self._recorder is None or self._error is not None:
             return
-        errors = (finding for finding in self._recorder.take_findings() if finding.severity == "error")
-        self._error = next(errors, None)
+        self._error = ends_training(self._recorder.take_findings())
 
     def _act(self) -> None:
         """Carry out "raise" for an error found since the last time."""

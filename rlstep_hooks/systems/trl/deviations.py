@@ -64,10 +64,9 @@ def _advantages_of_minillm(evidence: Evidence) -> bool:
 
 
 def _model_decides_sampling(evidence: Evidence) -> bool:
-    sampling = evidence.progress.started.facts.get("sampling", {})
     # PPOTrainer's old log-probs are the scores of generation, so what cuts these off shows in the ratio too.
-    return bool(sampling.get("of_model")) and (
-        evidence.finding.code == "RLS408" or evidence.progress.schedule.algorithm == "PPO"
+    return bool(evidence.progress.started.facts.get("sampling_of_model")) and (
+        evidence.finding.code == "RLS410" or evidence.progress.schedule.algorithm == "PPO"
     )
 
 
@@ -247,7 +246,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "reset these fields before training, such as model.generation_config = GenerationConfig(eos_token_id=..., "
             "pad_token_id=...), or pass the values you want in generation_kwargs"
         ),
-        codes=frozenset({"RLS408", "RLS301"}),
+        codes=frozenset({"RLS410", "RLS301"}),
         applies=_model_decides_sampling,
     ),
 )

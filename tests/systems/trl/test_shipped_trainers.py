@@ -249,9 +249,9 @@ def test_generation_config_of_the_model(
     trainer.train()
     if leaks_until <= RELEASE or not own:
         passes(audit.report)
-        assert outcome(audit.report, "RLS408").verdict == "PASS"
+        assert outcome(audit.report, "RLS410").verdict == "PASS"
     else:
-        assert (codes(audit.report), explained(audit.report)) == ({"RLS408"}, {"trl-generation-config-of-the-model"})
+        assert (codes(audit.report), explained(audit.report)) == ({"RLS410"}, {"trl-generation-config-of-the-model"})
         [(name, value)] = own.items()
         assert f"{name} {value}" in audit.report.findings[0].observed
 
@@ -261,7 +261,7 @@ def test_configured_sampling_is_no_finding(build: Callable[..., Any]) -> None:
         temperature=0.7, top_p=0.9, **REUSED, **({"top_k": 20} if Version("0.16") <= RELEASE else {})
     )
     trainer.train()
-    assert outcome(audit.report, "RLS408").verdict == "PASS", problems(audit.report)
+    assert outcome(audit.report, "RLS410").verdict == "PASS", problems(audit.report)
 
 
 # Trainers that are not audited

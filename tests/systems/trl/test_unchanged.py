@@ -166,7 +166,7 @@ HOOKS = (
     "numbers.NumberCollector._work_up",
     "numbers.NumberCollector._emit",
     "trackers.scalars",
-    "sampling.SamplingWatch._compare",
+    "sampling.SamplingWatch._record",
     "updates.optimizer_tensors",
 )
 

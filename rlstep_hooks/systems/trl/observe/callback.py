@@ -13,7 +13,7 @@ import wrapt
 from transformers import Trainer, TrainerCallback
 
 from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run, merge_ranks
-from rlstep_hooks.judge.report import Report, StepAuditError, Summary
+from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.observe.patches import Patches
@@ -324,12 +324,12 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         # With "warn" nothing waits for the judgement: events are then judged in larger batches (`Recorder`).
         if recorder is None or (self.on_fail == "warn" and self._listeners is None):
             return
-        errors = [finding for finding in recorder.take_findings() if finding.severity == "error"]
-        if self.on_fail == "raise" and errors and self._raised is None:
-            self._raised = errors[0]
-            raise StepAuditError(errors[0])
+        error = ends_training(recorder.take_findings())
+        if self.on_fail == "raise" and error is not None and self._raised is None:
+            self._raised = error
+            raise StepAuditError(error)
         if self._stop is not None:
-            if errors:
+            if error is not None:
                 self._stop.ask(state.global_step)
             if self._stop.due(state.global_step):
                 control.should_training_stop = True

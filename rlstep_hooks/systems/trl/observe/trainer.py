@@ -262,6 +262,7 @@ class TrlObserver(Observer):
                 purpose=purpose,
                 reference=output.get("ref_per_token_logps") is not None or self._has_reference_call(calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
+                sampling=self._sampling.take(),
             )
         ]
         if not replayed:

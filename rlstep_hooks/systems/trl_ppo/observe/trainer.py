@@ -202,6 +202,7 @@ class PpoObserver(Observer):
                 policy_version=version,
                 sampler_version=version,  # the policy itself generated them
                 reference=self._reference,
+                sampling=self._sampled_with.take(),
             ),
             Refresh(
                 at=recorder.now(),
