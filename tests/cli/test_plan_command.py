@@ -1,0 +1,300 @@
+"""`rlstep plan`, `diff`, `convert` and `recipes` as a user calls them: output, exit status, messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlstep_hooks.cli import main
+from rlstep_hooks.planning.schedule import Schedule
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRL = "trl grpo --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --num_generations 8 --max_steps 20"
+SKYRL = (
+    "python -m skyrl.train.entrypoints.main_base trainer.train_batch_size=1024 trainer.policy_mini_batch_size=256 "
+    "generator.n_samples_per_prompt=5 trainer.epochs=20"
+)
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are folded at the width of the terminal; here none is."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def rlstep(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit status, output and messages of one call."""
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(command))
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def as_json(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    _, out, _ = rlstep(command, capsys)
+    value: dict[str, Any] = json.loads(out)
+    return value
+
+
+def test_the_table_says_it_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = rlstep(f"plan --rows 7473 --steps 100 -- {SKYRL}", capsys)
+    assert (status, err) == (0, "")
+    for line in (
+        "SkyRL a956457 · GRPO · from the launch command",
+        "rollout          1 024 prompts x 5 samples",
+        "updates/rollout  1 x 5 120 / 1 280                  4",
+        "lag 0 1 2 3 · ratio is 1 on update 1 only",
+        "1 rollout = 4 updates",
+        "140 rollouts · 560 updates",
+        "19.2 data epochs (20 loader passes)",
+        "305 of 7 473 dropped in each pass",
+    ):
+        assert line in out
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+def test_steps_are_read_in_every_way(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = as_json(f"plan --json --rows 8532 --steps 100 -- {SKYRL} generator.n_samples_per_prompt=8", capsys)
+    readings = {reading["unit"]: reading for reading in plan["steps"]}
+    assert readings["rollout"]["logged"]
+    assert (readings["rollout"]["rollouts"], readings["rollout"]["updates"], readings["rollout"]["loader_epochs"]) == (
+        100,
+        400,
+        "25/2",
+    )
+    # simpleRL#75: 3 epochs if a step is a mini-batch of 256 prompts.
+    assert (readings["update"]["rollouts"], readings["update"]["updates"]) == (25, 100)
+    assert readings["update"]["data_epochs"] == "6400/2133"
+    assert set(readings) == {"rollout", "update", "microbatch", "sample"}
+
+
+def test_json_has_the_whole_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = as_json(f"plan --json --rows 100 -- {TRL} --unheard-of 3", capsys)
+    assert set(Schedule.__struct_fields__) <= set(plan)
+    assert (plan["updates_per_rollout"], plan["updates"], plan["samples_per_rollout"]) == (1, 20, 16)
+    assert plan["unused_settings"] == {"unheard_of": {"value": "3", "place": "argument 11 of the command"}}
+    assert [finding["code"] for finding in plan["findings"]] == ["RLS102"]
+    assert all(finding["report"].startswith("https://") for finding in plan["findings"])
+    assert {formula["quantity"] for formula in plan["formulas"]} >= {"samples_per_rollout", "updates_per_rollout"}
+
+
+def test_explain_shows_formula_numbers_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = rlstep(f"plan --explain --rows 7473 -- {SKYRL}", capsys)
+    text = " ".join(out.split())
+    assert "trainer.train_batch_size / trainer.policy_mini_batch_size = 1 * 1 024 / 256 = 4" in text
+    assert "skyrl/train/trainer.py _execute_training_step" in text
+
+
+def test_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = rlstep(f"plan --markdown --rows 7473 -- {SKYRL}", capsys)
+    assert "| updates/rollout | 1 x 5 120 / 1 280 | 4 |" in out
+    assert "| 140 steps as | rollouts | updates |" in out
+
+
+def test_what_the_framework_would_raise_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = rlstep("plan --rows 99 -- trl grpo --per_device_train_batch_size 7 --num_generations 6", capsys)
+    assert status == 1
+    assert "generation_batch_size (7) must be divisible by num_generations (6)." in out
+    assert "per_device_train_batch_size = 6 or" in out
+    plan = as_json("plan --json -- trl grpo --per_device_train_batch_size 7 --num_generations 6", capsys)
+    assert plan["schedule"] is None
+
+
+def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    launch = f"{TRL} --shuffle_dataset False"
+    assert rlstep(f"plan --rows 101 -- {launch}", capsys)[0] == 0
+    assert rlstep(f"plan --strict --rows 101 -- {launch}", capsys)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("plan", "there is no command"),
+        ("plan --", "there is no command"),
+        ("plan -- ls -la", "none of these is a trainer that is known: ls"),
+        ("plan -- 'not a (command'", "the command:1"),
+        ("plan missing.sh", "missing.sh"),
+        ("plan missing.yaml", "missing.yaml: there is no such file"),
+        (
+            f"plan -- {TRL} --num_iterations 0",
+            "argument 11 of the command: --num_iterations = 0: it must be at least 1",
+        ),
+        (f"plan -- {TRL} --num_iterations -2", "it must be at least 1"),
+        (f"plan -- {TRL} --num_iterations two", "'two' is not a whole number"),
+        (f"plan -- {TRL} --num_iterations", "'true' is not a whole number"),
+        ("plan -- accelerate launch -m trl.scripts.grpo", "give --world-size N"),
+        (f"plan --framework nothing -- {TRL}", "there is no framework 'nothing'; there are"),
+        (f"plan --version 0.9.1 -- {TRL}", "TRL 0.9.1 is not supported"),
+        (f"plan --version new -- {TRL}", "'new' is no release"),
+        (f"plan --rows 0 -- {TRL}", "--rows 0: it must be at least 1"),
+        (f"plan --world-size -1 -- {TRL}", "--world-size -1: it must be at least 1"),
+        (f"plan --set X -- {TRL}", "--set takes NAME=VALUE"),
+        ("plan -- ray job submit python train.py", "needs ` -- `"),
+        (f"plan -- {SKYRL} trainer.epochs=[1,2", "a bracket is open"),
+        (f"plan -- {SKYRL} trainer.epochs=1,2", "which means a sweep"),
+        ("plan recipe:nothing", "recipe"),
+        ("diff recipe:nothing recipe:r1-zero", "there is no recipe 'nothing'; there are"),
+        ("diff recipe:r1-zero", "give two launches or recorded runs"),
+        (f"convert --to nothing -- {TRL}", "there is no framework 'nothing'"),
+    ],
+)
+def test_bad_input_is_a_message_and_status_2(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = rlstep(command, capsys)
+    assert status == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_options_that_do_not_exist_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = rlstep("plan --nonsense -- x", capsys)
+    assert status == 2
+    assert "--nonsense" in err
+
+
+def test_a_variable_of_the_script_is_asked_for_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\nGPUS=$(nvidia-smi -L | wc -l)\naccelerate launch --num_processes $GPUS -m trl.scripts.grpo \\\n"
+                      "  --num_generations ${GROUP} --max_steps 5 \"$@\"\n")  # fmt: skip
+    status, _, err = rlstep(f"plan {script}", capsys)
+    assert status == 2
+    assert (
+        f"{script}:2:1: the number of processes of `accelerate launch` cannot be known: GPUS is the output of $(nvidia-smi"
+        in err
+    )
+    assert "--set GPUS=VALUE" in err
+    status, _, err = rlstep(f"plan --set GPUS=4 {script}", capsys)
+    assert status == 2
+    assert (
+        f"{script}:4:21: --num_generations cannot be known: $GROUP is not set in the script; give it with --set GROUP=VALUE"
+        in err
+    )
+    plan = as_json(f"plan --json --rows 99 --set GROUP=8 --set GPUS=4 {script}", capsys)
+    assert (plan["world_size"], plan["samples_per_prompt"]) == (4, 8)
+    assert (
+        as_json(f"plan --json --rows 99 --set GROUP=8 --set GPUS=4 {script} -- --max_steps 7", capsys)["updates"] == 7
+    )
+
+
+def test_several_training_commands_are_told_apart_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("pip install trl\ntrl grpo --max_steps 5\necho done\ntrl grpo --max_steps 9\n")
+    status, _, err = rlstep(f"plan {script}", capsys)
+    assert status == 2
+    assert "line 2 (trl), line 4 (trl); choose one with --line N" in err
+    assert as_json(f"plan --json --line 4 {script}", capsys)["updates"] == 9
+
+
+def test_a_named_framework_takes_its_own_program_among_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "ray start --head --port 6379\nmkdir -p --verbose out\npython my_trainer.py --max_steps 5\nray stop --force\n"
+    )
+    assert rlstep(f"plan {script}", capsys)[0] == 2
+    assert as_json(f"plan --json --framework trl {script}", capsys)["updates"] == 5
+
+
+def test_rows_come_from_the_data_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.jsonl").write_text('{"prompt": 1}\n' * 2050)
+    script = tmp_path / "run.sh"
+    script.write_text(f"D=train.jsonl\n{SKYRL} data.train_data=\"['$D']\"\n")
+    plan = as_json(f"plan --json {script}", capsys)
+    assert (plan["rows"], plan["rollouts_per_epoch"], plan["rows_dropped_per_epoch"]) == (2050, 2, 2)
+
+
+def test_diff_names_quantities_and_the_settings_behind_them(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = rlstep(f"diff --rows 7473 --json '{SKYRL}' -- {SKYRL} trainer.policy_mini_batch_size=512", capsys)
+    assert status == 1
+    found = {difference["quantity"]: difference for difference in json.loads(out)["differences"]}
+    assert found["updates_per_rollout"]["a"]["value"] == 4
+    assert found["updates_per_rollout"]["b"]["value"] == 2
+    assert found["updates_per_rollout"]["causes"] == ["trainer.policy_mini_batch_size"]
+    assert found["updates"]["causes"] == ["trainer.policy_mini_batch_size"]
+    assert "prompts_per_rollout" not in found
+    status, out, _ = rlstep(f"diff '{SKYRL}' '{SKYRL}'", capsys)
+    assert (status, out.startswith("the same schedule")) == (0, True)
+    _, out, _ = rlstep(f"diff '{SKYRL}' '{SKYRL} trainer.policy_mini_batch_size=512'", capsys)
+    assert "trainer.policy_mini_batch_size" in out
+
+
+def test_diff_with_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = rlstep(f"diff recipe:r1-zero -- {TRL}", capsys)
+    assert status == 1
+    assert "samples_per_update" in out
+    _, out, _ = rlstep(f"diff --rows 100 --json recipe:dapo -- {TRL}", capsys)
+    assert "rollouts" not in {
+        difference["quantity"] for difference in json.loads(out)["differences"]
+    }  # the paper does not say
+
+
+def test_convert_prints_a_launch_or_says_what_cannot_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = rlstep(f"convert --to trl --rows 7473 -- {SKYRL}", capsys)
+    assert (status, err) == (0, "")
+    assert "--num_generations 5" in out
+    fraction = "trl grpo --gradient_accumulation_steps 8 --steps_per_generation 4 --max_steps 4"
+    status, out, err = rlstep(f"convert --to skyrl -- {fraction}", capsys)
+    assert (status, out) == (2, "")
+    assert "updates_per_rollout = 1/2 cannot be kept" in err
+
+
+def test_recipes_have_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = rlstep("recipes", capsys)
+    assert status == 0
+    assert "recipe:r1-zero" in out
+    assert "arXiv 2501.12948" in out
+
+
+@given(st.lists(st.text(max_size=15), max_size=6))
+@settings(deadline=None, max_examples=150)
+def test_any_words_are_planned_or_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--", *words])
+    assert ended.value.code in (1, 2)
+
+
+IMPORTS = """
+import json, sys
+sys.argv = ["rlstep", *json.loads(sys.argv[1])]
+from rlstep_hooks.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
+"""
+
+
+VERL = (
+    "python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32 "
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 "
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1 algorithm.adv_estimator=grpo"
+)
+HEAVY = {
+    "torch", "numpy", "transformers", "trl", "verl", "ray", "omegaconf", "hydra", "rich", "yaml", "tree_sitter", "pyarrow",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launch", [SKYRL, VERL, TRL], ids=["skyrl", "verl", "trl"])
+def test_a_plan_imports_neither_torch_nor_a_framework_nor_a_terminal_library(launch: str) -> None:
+    words = ["plan", "--rows", "7473", "--", *shlex.split(launch)]
+    run = subprocess.run(
+        [sys.executable, "-c", IMPORTS, json.dumps(words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    assert not set(json.loads(run.stderr)) & HEAVY
