@@ -114,3 +114,14 @@ def test_a_pipe_that_nobody_reads_ends_the_command_without_a_word(words: list[st
     ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert ended.stderr == ""
+
+
+def test_a_file_of_noise_hides_no_run_and_other_runs_are_named(
+    passing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (passing / "zzz.rank0.jsonl").write_bytes(b"noise\n")
+    status, out, err = rlstep("report", passing, capsys=capsys)
+    assert status == 0
+    assert "PASS" in out
+    assert "this is run run" in err
+    assert "zzz (no record of a run)" in err

@@ -8,7 +8,9 @@ import msgspec
 
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.links import LINKS, link_of, links_of
+from rlstep_hooks.judge.ranks import shape, why_it_matters
 from rlstep_hooks.judge.rules import BY_CODE
+from rlstep_hooks.judge.standing import Tally
 from rlstep_hooks.judge.timeline import LoaderPosition
 from rlstep_hooks.record.events import (
     EpochEnd,
@@ -21,6 +23,7 @@ from rlstep_hooks.record.events import (
     Update,
     WeightSync,
 )
+from rlstep_hooks.show.live import live_line
 from rlstep_hooks.show.summary import count_rows, shown
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, composed, phase_plan, scripted_phases
@@ -246,3 +249,26 @@ def test_what_was_planned_is_that_of_the_resumed_run() -> None:
     resumed = judge(scripted_run(plan, start=LoaderPosition(updates=4, version=4, epoch_microbatches=8)))
     for row in count_rows(resumed):
         assert row.planned in (None, row.observed), row
+
+
+# Processes that disagree
+
+
+def test_why_processes_disagree_is_what_was_seen() -> None:
+    one = MicroBatch(index=0, samples=4, policy_version=3, old_version=3)
+    stranger = msgspec.structs.replace(one, old_version=None)
+    ahead = msgspec.structs.replace(one, policy_version=4)
+    assert "None" not in shape(stranger)
+    assert "not known to it" in why_it_matters(shape(one), shape(stranger))
+    assert "different versions" in why_it_matters(shape(one), shape(ahead))
+    assert "different versions" not in why_it_matters(shape(one), "nothing")
+
+
+def test_nothing_is_said_of_a_run_that_only_began() -> None:
+    tally = Tally()
+    events = scripted_run(PLAN)
+    tally.hear(events[0])
+    assert live_line(tally.standing, "NOT_EVALUATED").endswith("starting")
+    for event in events[1:4]:
+        tally.hear(event)
+    assert live_line(tally.standing, "PASS").endswith("PASS so far")

@@ -569,7 +569,7 @@ class PartNotTrained(Rule):
     def started(self, event: RunStarted) -> Finding | None:
         """Look for layers that are frozen from the start."""
         matrices = event.facts.get("frozen_matrices")
-        if matrices is None:
+        if matrices is None or not matrices["all"]:
             return None
         self.checks += 1
         if not matrices["frozen"]:
