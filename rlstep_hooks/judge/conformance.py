@@ -55,7 +55,7 @@ Differences: TypeAlias = "Sequence[Difference]"
 AS_PLANNED: Differences = ()
 
 
-class Timeline(Protocol):
+class ExpectedEvents(Protocol):
     """Generates the expected events of a plan from a position on."""
 
     def __call__(self, schedule: Schedule, start: Any, /) -> Generator[ExpectedEvent, Outcome, None]:
@@ -71,7 +71,7 @@ class Conformance:
         timeline: Generates the expected events from a position of the type of `start`.
     """
 
-    def __init__(self, schedule: Schedule, start: Position, timeline: Timeline = expected_events) -> None:
+    def __init__(self, schedule: Schedule, start: Position, timeline: ExpectedEvents = expected_events) -> None:
         self.schedule = schedule
         self._timeline = timeline
         self._cursor = cursor_at(schedule, start)

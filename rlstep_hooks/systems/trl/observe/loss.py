@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 COVERED = ("grpo", "bnpo", "dr_grpo", "dapo")
 """Clipped token losses. Other types (cispo, sapo, vespo, luspo) have no clip of this form and are not compared."""
@@ -33,7 +33,7 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the loss is divided by the accumulation before it is returned (0.22 and later)."""
 
 
-def read_loss_settings(trainer: Any, release: Release) -> LossSettings:
+def read_loss_settings(trainer: Any, release: TrlRelease) -> LossSettings:
     """The loss settings of a live GRPOTrainer. 0.16 has no loss types; its loss is the one named bnpo later."""
     epsilon = float(trainer.args.epsilon)
     return LossSettings(
