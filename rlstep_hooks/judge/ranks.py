@@ -184,7 +184,7 @@ def _missing(tails: dict[int, RecordEnd], started: RunStarted, findings: list[Fi
             title=title,
             verdict="NOT_EVALUATED",
             checks=len(tails),
-            reason=f"no records of ranks {listed(absent)} in this folder: do all machines share it?",
+            reason=f"no records of ranks {listed(absent)} in this folder: is it shared by all machines?",
         )
     if not absent and not unfinished:
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(tails))
