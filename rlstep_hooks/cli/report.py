@@ -39,9 +39,7 @@ def show(
         print(f"rlstep: {error}", file=sys.stderr)
         return 2
     _print(report, form)
-    if report.fails(strict=strict):
-        return 1
-    return 2 if report.verdict == "NOT_EVALUATED" else 0
+    return report.exit_status(strict=strict)
 
 
 def _write(report: Report, found: list[Record], trace: Path | None, html: Path | None) -> None:

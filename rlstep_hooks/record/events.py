@@ -444,6 +444,9 @@ _NAMES = {
     "run_ended": "the end of training",
 }
 
+INTERRUPTED = "KeyboardInterrupt"
+"""The exception that a user's interrupt raises."""
+
 NOT_FINITE = "gradient not finite"
 """Why the framework skipped an update."""
 
