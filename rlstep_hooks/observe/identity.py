@@ -53,7 +53,7 @@ class RefreshedSamples:
         self.size += 1
 
     def dealt(self, samples: Iterable[tuple[Hashable, int | None]]) -> RefreshedSamples:
-        """The samples that this trainer trains on, where they are dealt to the trainers anew after their refresh.
+        """The samples that this trainer trains on, if they are redistributed to trainers after their refresh.
 
         Args:
             samples: Of each what identifies it, and the checksum of its old log-probs as it was handed over. Where it was refreshed

@@ -1,4 +1,4 @@
-"""Random legal plans, and runs made of events: what an observer emits for a run that goes as its plan says."""
+"""Random legal plans, and the events that an observer emits for a run that follows its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded runs compared: with each other and with the plan of a launch."""
+"""Recorded runs, compared with each other and with the plan of a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers for trackers: what a report would say, in short, at any moment of a run."""
+"""The numbers for trackers: a short report of the run at any moment."""
 
 from __future__ import annotations
 
