@@ -162,6 +162,8 @@ def _source_words(schedule: Schedule) -> str:
 
 
 def _lag_words(schedule: Schedule) -> str:
+    if not schedule.lags and schedule.updates == 0:
+        return "nothing is trained"
     lags = " ".join(str(lag) for lag in schedule.lags[:12]) + (" …" if len(schedule.lags) > 12 else "")
     if schedule.old_logprob_source == "engine":
         return f"lag {lags} · the ratio is never exactly 1"

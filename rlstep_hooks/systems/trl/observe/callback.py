@@ -24,6 +24,7 @@ from rlstep_hooks.session.recorder import Listener, Recorder
 from rlstep_hooks.show import scalars
 from rlstep_hooks.show.console import ConsoleListener
 from rlstep_hooks.systems.trl.observe.facts import package_versions
+from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
@@ -350,13 +351,12 @@ def _calling_trainer(callback: StepAuditCallback) -> Any:
 
 def _unsupported(trainer: Any) -> str:
     """Why a trainer cannot be audited; empty where it can."""
-    name = type(trainer).__name__
     release = installed_release()
     if release is None:
         return "TRL is not installed"
     subject = subject_of(trainer)
     if subject is None:
-        return f"{name} is not supported (GRPOTrainer, RLOOTrainer and PPOTrainer are)"
+        return why_not(trainer)
     return subject.refusal(release)
 
 
