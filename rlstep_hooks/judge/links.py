@@ -31,7 +31,7 @@ class Link(msgspec.Struct, frozen=True):
 LINKS = (
     Link("counts and order", ("RLS2", "RLS307")),
     Link("samples", ("RLS306", "RLS5")),
-    Link("old log-probs and ratio", ("RLS3",)),
+    Link("ratio and old log-probs", ("RLS3",)),
     Link("reference log-probs", ("RLS308",), matters=False),
     Link("prompt groups and advantages", ("RLS501", "RLS505")),
     Link("loss", ("RLS8",)),

@@ -24,7 +24,12 @@ def train(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFac
 
     def run(*, episodes: int, latest: str = "", environment: Mapping[str, str] | None = None) -> Audited:
         flags: dict[str, Any] = reinforce(assets, folder, rows=32)
-        flags |= {"ckpt.save_steps": 2, "train.num_episodes": episodes, "ckpt.load_enable": bool(latest)}
+        flags |= {
+            "ckpt.save_steps": 2,
+            "ckpt.max_num": 10,
+            "train.num_episodes": episodes,
+            "ckpt.load_enable": bool(latest),
+        }
         if latest:
             (folder / "ckpt" / "_actor" / "latest").write_text(latest)
         return audited(flags, folder, extensions=extensions, environment=environment)
