@@ -14,16 +14,16 @@ from rlstep_hooks.planning.reading import Formula, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.openrlhf import launch as openrlhf
 from rlstep_hooks.systems.openrlhf.plan import make_schedule
-from rlstep_hooks.systems.openrlhf.releases import Release
+from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 from rlstep_hooks.systems.reader import Reader, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
 
-OPENRLHF = Release("0.5.0")
+OPENRLHF = OpenRLHFRelease("0.5.0")
 """What train/version.txt says."""
 
 _CHECKS = "SimpleRL v0 2702a87 train/openrlhf/cli/train_ppo_ray_box.py _validate_args"
@@ -71,7 +71,7 @@ class SimpleRLFirst(Reader):
         return msgspec.structs.replace(schedule, framework=self.title, version=version, sources=of)
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: OpenRLHFSettings) -> None:
     """Processes in powers of two, and the critic's as a part of the policy's.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`rlstep doctor`: what is here, and what can be done with it."""
+"""`rlstep doctor`: what is installed and what can be done with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_without_a_framework_nothing_can_be_audited(capsys: pytest.CaptureFixtur
 def test_a_release_that_was_not_read_is_not_supported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sb3, "installed_release", lambda: sb3.Release("2.10.0"))
+    monkeypatch.setattr(sb3, "installed_release", lambda: sb3.Sb3Release("2.10.0"))
     assert doctor.show() == 2
     assert "Stable-Baselines3 2.10.0: not supported: supported are 2.7 to 2.9" in capsys.readouterr().out
 

@@ -16,9 +16,8 @@ from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.openrlhf.plan import make_schedule
-from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, Release
-from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, FIELDS, default_of, flag
-from rlstep_hooks.systems.openrlhf.settings import Settings as OpenRLHFSettings
+from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, OpenRLHFRelease
+from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, FIELDS, OpenRLHFSettings, default_of, flag
 from rlstep_hooks.systems.reader import Reader, Request, release_of
 
 if TYPE_CHECKING:
@@ -90,20 +89,20 @@ class OpenRLHF(Reader):
         return _written(schedule, self.title)
 
 
-def release_named(version: str) -> Release:
+def release_named(version: str) -> OpenRLHFRelease:
     """The release of a version.
 
     Raises:
         LaunchError: It is not supported.
     """
     release_of(version.replace(".post", "."))
-    release = Release(version)
+    release = OpenRLHFRelease(version)
     if not release.supported:
         raise LaunchError(f"OpenRLHF {version} is not supported: {SUPPORTED} are")
     return release
 
 
-def read_flags(request: Request, release: Release) -> OpenRLHFSettings:
+def read_flags(request: Request, release: OpenRLHFRelease) -> OpenRLHFSettings:
     """The settings of a launch, checked one by one.
 
     Raises:
@@ -131,7 +130,7 @@ def read_flags(request: Request, release: Release) -> OpenRLHFSettings:
     return msgspec.structs.replace(read, actor_nodes=1, actor_gpus=processes, critic_nodes=1, critic_gpus=processes)
 
 
-def _release(request: Request) -> tuple[Release, list[Note]]:
+def _release(request: Request) -> tuple[OpenRLHFRelease, list[Note]]:
     """The release that fits the flags: OpenRLHF renamed them all in 0.10.2.
 
     Raises:
@@ -147,7 +146,7 @@ def _release(request: Request) -> tuple[Release, list[Note]]:
             settings.place(flat),
         )
     if _without_ray(request) and release.since("0.6"):
-        return Release(LAST_WITHOUT_RAY), [
+        return OpenRLHFRelease(LAST_WITHOUT_RAY), [
             Note("assumes", f"openrlhf.cli.train_ppo ended with 0.5: read as {LAST_WITHOUT_RAY}; --version says which")
         ]
     if dotted and not release.has_dotted_names:
@@ -155,7 +154,7 @@ def _release(request: Request) -> tuple[Release, list[Note]]:
             f"--{dotted} came with OpenRLHF 0.10.2; this plan is for {release.openrlhf}", settings.place(dotted)
         )
     if flat and release.has_dotted_names:
-        return Release(LAST_FLAT), [
+        return OpenRLHFRelease(LAST_FLAT), [
             Note(
                 "assumes",
                 f"--{flat} was renamed in 0.10.2: read as {LAST_FLAT}, the last with such flags; --version says which",
@@ -168,7 +167,7 @@ def _without_ray(request: Request) -> bool:
     return request.command.program.name.rpartition("/")[2] in ("openrlhf.cli.train_ppo", "train_ppo.py")
 
 
-def _estimator(name: str, release: Release) -> str:
+def _estimator(name: str, release: OpenRLHFRelease) -> str:
     if name not in ALGORITHMS:
         raise PlanError(
             f"argument --{flag('estimator', release)}: invalid choice: {name!r} (choose from {', '.join(ALGORITHMS)})",
@@ -179,7 +178,7 @@ def _estimator(name: str, release: Release) -> str:
     return name
 
 
-def formulas_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> tuple[Formula, ...]:
+def formulas_of(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> tuple[Formula, ...]:
     """The formulas of a release, in the words of its settings."""
     sources = schedule.sources
     group, batch, epochs = "rollout.n_samples_per_prompt", "train.batch_size", "train.max_epochs"
@@ -234,7 +233,7 @@ def formulas_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release
     return tuple(formulas)
 
 
-def notes_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> list[Note]:
+def notes_of(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> list[Note]:
     """What OpenRLHF does without a message."""
     batch, prompts = flag("batch", release), flag("prompts", release)
     notes = [Note("unit", f"{prompts} counts prompts, {batch} counts samples over all processes")]
@@ -295,7 +294,7 @@ def notes_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -
     return notes
 
 
-def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> Note:
+def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> Note:
     prompts = schedule.prompts_per_rollout
     if release.ranks_generate:
         return Note(

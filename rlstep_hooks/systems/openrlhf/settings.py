@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.systems.openrlhf.releases import Release
+    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 
 ALGORITHMS = {
     "gae": "PPO",
@@ -66,10 +66,10 @@ FIELDS: dict[str, Field] = {
     "engine_gpus": Field("vllm.tensor_parallel_size", "vllm_tensor_parallel_size", 1),
     "colocate_all": Field("train.colocate_all", "colocate_all_models", False),
 }
-"""The settings by their name in `Settings`."""
+"""The settings by their name in `OpenRLHFSettings`."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class OpenRLHFSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the formulas need, with the release's defaults filled in."""
 
     prompts: int
@@ -122,15 +122,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.ring_attention * self.tensor_parallel
 
 
-def default_of(name: str, release: Release) -> Any:
-    """The default of a setting, by its name in `Settings`."""
+def default_of(name: str, release: OpenRLHFRelease) -> Any:
+    """The default of a setting, by its name in `OpenRLHFSettings`."""
     if name in ("rollout_microbatch", "microbatch"):
         return release.microbatch_default[name == "microbatch"]
     return FIELDS[name].default
 
 
-def flag(name: str, release: Release) -> str:
-    """A setting as the release's command line calls it, by its name in `Settings`."""
+def flag(name: str, release: OpenRLHFRelease) -> str:
+    """A setting as the release's command line calls it, by its name in `OpenRLHFSettings`."""
     return FIELDS[name].dotted if release.has_dotted_names else FIELDS[name].flat
 
 
@@ -160,7 +160,7 @@ def _walk(args: Any, path: Iterable[str]) -> Any:
     return value
 
 
-def read_settings(args: Any, release: Release) -> Settings:
+def read_settings(args: Any, release: OpenRLHFRelease) -> OpenRLHFSettings:
     """The settings of live or plain arguments.
 
     Args:
@@ -178,10 +178,10 @@ def read_settings(args: Any, release: Release) -> Settings:
         values[name] = default_of(name, release) if value is None else value
     # Up to 0.10.0 the default of max_samples is a float.
     values["max_samples"] = int(values["max_samples"])
-    return Settings(**values)
+    return OpenRLHFSettings(**values)
 
 
-def written_settings(settings: Settings) -> dict[str, Any]:
+def written_settings(settings: OpenRLHFSettings) -> dict[str, Any]:
     """The settings behind a plan, under their dotted names, as plain values."""
     return {
         field.dotted: getattr(settings, name) for name, field in FIELDS.items() if getattr(settings, name) is not None

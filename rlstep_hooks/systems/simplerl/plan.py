@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.simplerl.deviations import FACTS
 from rlstep_hooks.systems.verl.early import (
+    EarlyRoleSettings,
     ForkPlan,
-    RoleSettings,
     WorkerSizes,
     algorithm_of,
     gpus_of,
@@ -136,7 +136,7 @@ def _check(config: Mapping[str, Any]) -> None:
         )
 
 
-def _sizes(role: RoleSettings) -> WorkerSizes:
+def _sizes(role: EarlyRoleSettings) -> WorkerSizes:
     """Samples of a mini-batch over all processes, divided by the processes and rounded down (the critic's: fsdp_workers.py:609)."""
     processes, section = role.processes, role.section
     cut = role.minibatch * role.group // processes

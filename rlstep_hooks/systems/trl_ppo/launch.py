@@ -94,7 +94,7 @@ class TRLPPO(Reader):
             raise LaunchError(
                 f"RLOO of TRL {request.version} has no rloo_k any more: --version 0.21.0 reads this launch, --framework trl later ones"
             )
-        sizes = _Sizes.of(settings, release, request.world_size(), rloo=rloo)
+        sizes = _PpoSizes.of(settings, release, request.world_size(), rloo=rloo)
         group = _count(settings, "rloo_k") if rloo else 1
         if sizes.per_process % group:
             raise PlanError(
@@ -179,7 +179,7 @@ def _flushes(accumulation: Accumulation, passes: Passes, updates: int | None) ->
     return updates > passes.rollouts * accumulation.updates_per_rollout
 
 
-class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class _PpoSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Batch sizes as `__init__` works them out."""
 
     world_size: int
@@ -192,7 +192,7 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
     window: int
 
     @classmethod
-    def of(cls, settings: Settings, release: tuple[int, ...], world_size: int, *, rloo: bool) -> _Sizes:
+    def of(cls, settings: Settings, release: tuple[int, ...], world_size: int, *, rloo: bool) -> _PpoSizes:
         """The sizes.
 
         Raises:

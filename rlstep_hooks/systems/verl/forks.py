@@ -14,7 +14,7 @@ from rlstep_hooks.systems.verl.settings import setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlstep_hooks.launch.rows import Rows
+    from rlstep_hooks.launch.rows import RowCount
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.reader import Request
     from rlstep_hooks.systems.verl.early import ForkPlan
@@ -81,7 +81,7 @@ def fork_reading(
     plan: Callable[..., ForkPlan],
     *,
     fork: str,
-    rows: Rows,
+    rows: RowCount,
     minibatch: str,
     facts: Mapping[str, Any],
 ) -> Reading:

@@ -16,7 +16,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
 from rlstep_hooks.systems.reader import Reader, Request, release_of
 from rlstep_hooks.systems.verl.plan import plan_config
-from rlstep_hooks.systems.verl.releases import SUPPORTED, Release
+from rlstep_hooks.systems.verl.releases import SUPPORTED, VerlRelease
 from rlstep_hooks.systems.verl.settings import evaluates_only, setting
 
 if TYPE_CHECKING:
@@ -187,20 +187,20 @@ class Verl(Reader):
         return _written(schedule, self.title)
 
 
-def release_named(version: str) -> Release:
+def release_named(version: str) -> VerlRelease:
     """The release of a version.
 
     Raises:
         LaunchError: It is not supported.
     """
     release_of(version)
-    release = Release(version)
+    release = VerlRelease(version)
     if not release.supported:
         raise LaunchError(f"verl {version} is not supported: {SUPPORTED} are")
     return release
 
 
-def _planned(config: dict[str, Any], rows: int | None, release: Release) -> Schedule:
+def _planned(config: dict[str, Any], rows: int | None, release: VerlRelease) -> Schedule:
     schedule = plan_config(config, rows=rows, release=release)
     return msgspec.structs.replace(schedule, not_evaluated=dict(schedule.not_evaluated))
 

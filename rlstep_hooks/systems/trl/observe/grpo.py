@@ -16,7 +16,7 @@ from rlstep_hooks.systems.trl.releases import installed_release
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class GrpoSubject(Subject):
@@ -25,11 +25,11 @@ class GrpoSubject(Subject):
     settings = CYCLE_SETTINGS
     stops = True
 
-    def refusal(self, release: Release) -> str:
+    def refusal(self, release: TrlRelease) -> str:
         """Outside 0.16 to 1.16."""
         return "" if release.supported else f"TRL {release.trl} is not supported (0.16 to 1.16 are)"
 
-    def start(self, trainer: Any, release: Release) -> Start:
+    def start(self, trainer: Any, release: TrlRelease) -> Start:
         """The plan, and the place in it where a resumed run goes on."""
         schedule = plan_trainer(trainer)
         updates = int(trainer.state.global_step)
@@ -43,7 +43,7 @@ class GrpoSubject(Subject):
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
     def observer(
-        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+        self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Hooks on the trainer's methods."""
         epoch = start.facts["position"]["epoch"]
