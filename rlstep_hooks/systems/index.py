@@ -23,6 +23,7 @@ from rlstep_hooks.launch.text import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import EntryPoint
+    from types import ModuleType
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.systems.declaration import System
@@ -72,18 +73,22 @@ def reader_of(name: str) -> Reader | System:
     Raises:
         LaunchError: There is none of that name, or the package that has it cannot be loaded.
     """
-    home = f"rlstep_hooks.systems.{name}"
     if any(entry.name == name for entry in entries()):
-        module = import_module(home)
+        module = home_of(name)
         if hasattr(module, "SYSTEM"):
             system: System = module.SYSTEM
             return system
-        observed_too = hasattr(module, "__path__")
-        reader: Reader = (import_module(f"{home}.launch") if observed_too else module).READER
+        reader: Reader = module.READER
         return reader
     if name not in _others():
         raise LaunchError(f"there is no framework {name!r}; there are {', '.join(names())}")
     return _loaded(_others()[name])
+
+
+def home_of(name: str) -> ModuleType:
+    """The module with the declaration of a system of this package: its own file, or `system.py` in its folder."""
+    module = import_module(f"{__package__}.{name}")
+    return import_module(f"{module.__name__}.system") if hasattr(module, "__path__") else module
 
 
 def exists(name: str) -> bool:

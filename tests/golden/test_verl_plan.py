@@ -22,8 +22,8 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import RunStarted
-from rlstep_hooks.systems.simplerl.plan import config_of_flags
 from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
+from rlstep_hooks.systems.simplerl.script import config_of_flags
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
 from rlstep_hooks.systems.verl.plan import plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import Release
