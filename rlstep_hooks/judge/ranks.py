@@ -115,7 +115,7 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
     if folder is None:
         reason = "records are in memory: other processes cannot be compared"
         outcomes = [RuleOutcome(code=c, title=t, verdict="NOT_EVALUATED", reason=reason) for c, t in codes]
-        return merge_findings(report, [], outcomes, processes=1)
+        return merge_findings(report, [], outcomes, processes=[f"rank {started.rank}"])
     deadline = time.monotonic() + wait
     while True:
         found = records(folder).get(started.run, [])
@@ -130,7 +130,11 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
         t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
     ):
         report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
-    return merge_findings(report, findings, outcomes, processes=len(found))
+    return merge_findings(report, findings, outcomes, processes=[_name(record) for record in found])
+
+
+def _name(record: Record) -> str:
+    return record.process if record.rank is None else f"rank {record.rank}"
 
 
 class Tail(msgspec.Struct, frozen=True):

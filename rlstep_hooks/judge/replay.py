@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Verdict
     from rlstep_hooks.record.events import AnyEvent
 
 MOST_NAMED = 20
@@ -88,6 +89,9 @@ def _report(folder: Path, found: list[Record]) -> Report:
         report = merge_ranks(report, folder, judge.run, wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")
+        # The process was killed, or it still trains: what was planned and is not here was not observed.
+        verdict: Verdict = "FAIL" if report.verdict == "FAIL" else "NOT_EVALUATED"
+        report = msgspec.structs.replace(report, ending="cut", verdict=verdict)
     if problems:
         report = msgspec.structs.replace(
             report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:MOST_NAMED])}

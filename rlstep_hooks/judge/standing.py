@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlstep_hooks.judge.conformance import observed_lag
+from rlstep_hooks.judge.timeline import position_of, rollouts_before
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.record.events import Measured, MicroBatch, Rollout, RunStarted, Update
 
@@ -83,10 +83,9 @@ class Tally:
 
 
 def _rollouts_before(started: RunStarted) -> int:
-    """Rollouts of the plan that were finished when the run began."""
-    stated = started.facts.get("position", {}).get("rollouts")
-    if isinstance(stated, int):
-        return stated
-    if started.schedule is None or not started.schedule.updates_per_rollout:
+    """Rollouts of the plan that were over when the run began."""
+    schedule = started.schedule
+    if schedule is None:
         return 0
-    return int(Fraction(started.start_updates) / started.schedule.updates_per_rollout)
+    stated = started.facts.get("position", {"updates": started.start_updates, "version": started.start_updates})
+    return rollouts_before(schedule, position_of(schedule, stated))

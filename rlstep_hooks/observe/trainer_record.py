@@ -57,6 +57,7 @@ class TrainerRecord:
         self.order = Contained(self.writer, ("order",))
         self.values = Contained(self.writer, ("log_ratio", "weights"))
         self.samples = Contained(self.writer, ("samples", "refresh"))
+        self.checkpoints = Contained(self.writer, ("checkpoints",))
         self.version = 0
         """Policy updates applied in this run."""
         self.refreshes: list[RefreshedSamples] = []
@@ -67,6 +68,11 @@ class TrainerRecord:
         self._window: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
         self._probes: dict[Role, WeightProbe] = {}
+        self._ungraded: dict[Role, list[Any]] = {}
+        """Trainable tensors that have had no gradient in any update so far."""
+        self._reference: tuple[WeightProbe, torch.Tensor] | None = None
+        """The reference model's probe, with its weights at their first use."""
+        self._references: DeferredValues[int] = DeferredValues()
         self._open: MicroBatch | None = None
         self._log_ratios: DeferredValues[int] = DeferredValues()
         self._loss_scales: DeferredValues[int] = DeferredValues()
@@ -103,9 +109,9 @@ class TrainerRecord:
         """Old log-probs were computed.
 
         Args:
-            samples: The samples that could be identified.
             samples: The identified samples.
-            number: Samples covered, where not all could be identified.
+            positions: Token positions covered.
+            number: Samples covered, if not all were identified.
         """
         self.writer.emit(
             Refresh(
@@ -192,14 +198,37 @@ class TrainerRecord:
 
     # Updates
 
+    def begin_window(self, role: Role) -> None:
+        """Gradients are cleared for the next micro-batch of a role, where it is the first of an update."""
+        if not self._window[role] and role in self._probes:
+            self._probes[role].begin_window()
+
     def probe(self, role: Role, parameters: Iterable[Any]) -> None:
         """Probe some of these weights around each optimizer step."""
+        parameters = list(parameters)
         self._probes[role] = WeightProbe(parameters)
+        self._ungraded[role] = parameters
+
+    def weights(self, role: Role) -> torch.Tensor:
+        """The probed weights of a role, now."""
+        return self._probes[role].weights()
+
+    def see_reference(self, refresh: int, parameters: Iterable[Any]) -> None:
+        """The reference model was used; by the number of the rollout's refresh."""
+        if self._reference is None:
+            probe = WeightProbe(parameters, frozen=True)
+            self._reference = probe, probe.weights()
+            return
+        probe, first = self._reference
+        weights = probe.weights()
+        if weights.device == first.device:
+            self._references.add(refresh, (weights != first).count_nonzero().float().reshape(1))
 
     def before_step(self, role: Role) -> None:
         """The optimizer is about to step; gradients are final."""
         if role in self._probes:
             self._probes[role].before_step()
+            self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
 
     def after_step(self, role: Role, rate: Any) -> None:
         """The optimizer has stepped."""
@@ -245,6 +274,7 @@ class TrainerRecord:
         self._loss_scales.send()
         self._log_ratios.send()
         self._changes.send()
+        self._references.send()
 
     def write_numbers(self) -> None:
         """Write the numbers that have arrived."""
@@ -262,8 +292,21 @@ class TrainerRecord:
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()
         )
-        updates = [values for source, numbers in self._changes.ready() for values in source.values(numbers)]
-        rollouts, self._rollout_values = tuple(self._rollout_values), []
+        updates = [
+            msgspec.structs.replace(values, ungraded=len(self._ungraded[source.role]))
+            for source, numbers in self._changes.ready()
+            for values in source.values(numbers)
+        ]
+        changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}
+        known = {values.index: values for values in self._rollout_values} | {
+            refresh: RolloutValues(index=refresh)
+            for refresh in changed
+            if all(values.index != refresh for values in self._rollout_values)
+        }
+        rollouts = tuple(
+            msgspec.structs.replace(values, reference_changed=changed.get(index)) for index, values in known.items()
+        )
+        self._rollout_values = []
         if microbatches or updates or rollouts:
             self.writer.emit(
                 Measured(at=self.writer.now(), rollouts=rollouts, microbatches=microbatches, updates=tuple(updates))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROBED_TENSORS = 4
 PROBED_PER_TENSOR = 256
+_NOT_SEEN = -1
 
 
 class UpdateSource(msgspec.Struct, frozen=True):
@@ -33,7 +34,14 @@ class UpdateSource(msgspec.Struct, frozen=True):
         return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
 
     def _values(
-        self, index: int, changed: float, with_gradient: float, visible: float, moved: float, largest: float
+        self,
+        index: int,
+        changed: float,
+        with_gradient: float,
+        visible: float,
+        moved: float,
+        largest: float,
+        left_over: float,
     ) -> UpdateValues:
         return UpdateValues(
             index=index,
@@ -44,6 +52,7 @@ class UpdateSource(msgspec.Struct, frozen=True):
             visible=int(visible),
             max_change=finite(largest),
             moved_before=int(moved),
+            left_over=int(left_over) if left_over >= 0 else None,
         )
 
 
@@ -54,8 +63,8 @@ class WeightProbe:
     size, and one comparison for many updates. Tensors that differ in device or dtype from the first trainable tensor are not probed.
     """
 
-    def __init__(self, parameters: Iterable[Parameter]) -> None:
-        trainable = [p for p in parameters if p.requires_grad and p.numel() > 0 and p.is_floating_point()]
+    def __init__(self, parameters: Iterable[Parameter], *, frozen: bool = False) -> None:
+        trainable = [p for p in parameters if (p.requires_grad or frozen) and p.numel() > 0 and p.is_floating_point()]
         same = [
             p
             for p in trainable
@@ -66,10 +75,16 @@ class WeightProbe:
         self._views: list[Tensor] = []
         self._addresses: list[int] = []
         self.size = sum(count for _, count, _ in self._probed)
+        self._left_over: Tensor | int = _NOT_SEEN
+        """Probed weights whose gradient was not 0 when the window under way began."""
         self._before: Tensor | None = None
         self._after: Tensor | None = None
         """The weights right after the latest compared update."""
         self._held: list[_Reading] = []
+
+    def weights(self) -> Tensor:
+        """A copy of the probed weights, in one vector; empty where nothing is probed."""
+        return torch.cat(self._weights()) if self._probed else torch.empty(0)
 
     def _weights(self) -> list[Tensor]:
         """Views of the probed weights."""
@@ -92,6 +107,12 @@ class WeightProbe:
                 parts.append(gradient.reshape(-1)[::stride][:count])
         return parts
 
+    def begin_window(self) -> None:
+        """Look for gradients that are there before the first backward of an update."""
+        self._left_over = 0
+        if any(parameter.grad is not None for parameter, _, _ in self._probed):
+            self._left_over = torch.cat(self._gradients()).count_nonzero()
+
     def before_step(self) -> None:
         """Read weights and gradients just before the optimizer steps."""
         self._before = torch.cat(self._weights() + self._gradients()).detach()
@@ -99,8 +120,9 @@ class WeightProbe:
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
         """Read the weights after the step; `work_up` compares them later."""
         before, self._before = self._before, None
+        left_over, self._left_over = self._left_over, _NOT_SEEN
         if before is not None:
-            self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights())))
+            self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights()), left_over))
 
     def work_up(self) -> tuple[tuple[int, ...], Tensor] | None:
         """Compare the readings of all updates since the last call.
@@ -109,9 +131,9 @@ class WeightProbe:
         weight by exactly that product; adaptive optimizers change it by more when gradients are small.
 
         Returns:
-            The updates, and float32 of shape (5 * updates,): one block per quantity, with one number per update. The quantities are the
-                weights that changed, those with a gradient, those whose change must be visible, those that moved since the previous
-                update, and the largest change. None without readings.
+            The updates, and float32 of shape (6 * updates,): one block per quantity, with one number per update. The quantities are the
+            weights that changed, those with a gradient, those whose change must be visible, those that moved since the previous
+            update, the largest change, and those with a gradient before the first backward. None without readings.
         """
         held, self._held = self._held, []
         if not held:
@@ -126,7 +148,9 @@ class WeightProbe:
         visible = reach > before.abs() * torch.finfo(after.dtype).eps
         moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # NaN differs from itself
         counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2).float()
-        return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
+        left_over = torch.stack([torch.as_tensor(reading.left_over, device=counts.device).float() for reading in held])
+        numbers = torch.cat([counts.flatten(), change.amax(1).float(), left_over])
+        return tuple(reading.update for reading in held), numbers
 
 
 class _Reading(msgspec.Struct, frozen=True):
@@ -137,6 +161,7 @@ class _Reading(msgspec.Struct, frozen=True):
     before: Tensor
     """The weights, followed by their gradients."""
     after: Tensor
+    left_over: Tensor | int
 
 
 def _spacing(size: int) -> tuple[int, int]:

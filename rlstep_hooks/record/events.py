@@ -70,6 +70,10 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether reference log-probs were computed for it; None if the run ended before that was known."""
     groups_intact: bool | None = None
     """Whether each prompt's samples are complete and stand together; None if groups span processes."""
+    repeated: int | None = None
+    """Rows in it that came more often than the passes of the loader allow; None where rows are not known."""
+    foreign: int | None = None
+    """Rows of the validation set in it; None where rows are not known."""
     rewards_intact: bool | None = None
     """Whether each sample has the reward that it was given when it was generated; None where that cannot be seen."""
     repeats: int | None = None
@@ -151,11 +155,30 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Padding samples."""
     due: int | None = None
     """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
+    repeated: int | None = None
+    """Rows submitted for it more often than the passes of the loader allow; None where rows are not known."""
+    foreign: int | None = None
+    """Rows of the validation set among those submitted for it; None where rows are not known."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
     sampling: tuple[dict[str, float], ...] = ()
     """Settings with which the engines sampled, each combination once; empty where they cannot be seen."""
     purpose: Purpose = "training"
+
+
+class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
+    """How the advantages of one rollout follow its rewards, as the controller of a run holds both."""
+
+    rollout: int
+    """Index of the rollout."""
+    groups: int
+    """Groups of two samples of a prompt or more."""
+    mixed: int = 0
+    """Groups whose samples have several prompts."""
+    unordered: int = 0
+    """Groups in which a better reward has no better advantage, though the estimator compares samples with each other."""
+    off_centre: int = 0
+    """Groups whose advantages do not sum to 0, though the estimator's do."""
 
 
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
@@ -310,6 +333,10 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_change: float | None = None
     moved_before: int = 0
     """Probed weights that changed between the end of the previous update and the start of this one."""
+    left_over: int | None = None
+    """Probed weights whose gradient was not 0 before the first backward of this update; None where that moment is not seen."""
+    ungraded: int | None = None
+    """Trainable tensors that have had no gradient in any update so far; None where only some are looked at."""
 
 
 class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -323,6 +350,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_max: float | None = None
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
+    reference_changed: int | None = None
+    """Probed weights of the reference model that differ from those of its first use."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
 
@@ -374,6 +403,9 @@ TOPICS = (
     "sampler",
     "learning_rate",
     "ranks",
+    "checkpoints",
+    "rewards",
+    "rows",
     "recording",
 )
 """What a process can fail to observe; each rule names the topics it needs."""
@@ -385,6 +417,7 @@ AnyEvent = (
     | Phase
     | PhaseEnded
     | Generated
+    | Rewarded
     | Inspected
     | Rollout
     | Refresh
@@ -410,6 +443,9 @@ _NAMES = {
     "epoch_end": "the end of the data epoch",
     "run_ended": "the end of training",
 }
+
+INTERRUPTED = "KeyboardInterrupt"
+"""The exception that a user's interrupt raises."""
 
 NOT_FINITE = "gradient not finite"
 """Why the framework skipped an update."""

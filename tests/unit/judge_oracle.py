@@ -383,7 +383,11 @@ def _rate_at_zero(events: Events) -> Tally:
     def rates(events: Events) -> list[float]:
         return [e.learning_rate for _, e in policy(events, Update) if e.applied and e.learning_rate is not None]
 
-    ends = [rates(events[:at]) for at, _ in policy(events, RunEnded)]
+    ends = [
+        before
+        for at, ended in policy(events, RunEnded)
+        if any(before := rates(events[:at])) or (ended.status == "completed" and not ended.stopped)
+    ]
     return Tally(len(rates(events)), sum(before[-1:] == [0.0] for before in ends))
 
 
@@ -414,19 +418,22 @@ def cycles(schedule: Schedule, events: Events) -> list[Cycle]:
 
 def samples_conserved(schedule: Schedule, events: Events) -> Tally:
     """Each sample of a rollout trained once in each pass, before the next cycle of rollouts replaces it."""
-    checks = fails = 0
+    checks = fails = settled = 0
     passes = schedule.reuse_epochs
     whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
     for cycle in cycles(schedule, events):
         sizes = {index: _own_size(rollout) for index, (_, rollout) in cycle.rollouts.items()}
+        own_time = policy(events[settled : cycle.end], MicroBatch)
+        unknown, settled = sum(event.samples for _, event in own_time if event.trained is None), cycle.end
         for index, (since, _) in cycle.rollouts.items():
             times = _times(events[since : cycle.end], index)
             if cycle.replaced and times:  # where nothing was trained, the order of events is what is wrong
-                checks += 1
                 own = [min(times[row], passes) for row in range(sizes[index])]
                 number = _number(events[: cycle.end], index)
                 lost = passes * _left_out(schedule, number, sizes[index])
-                fails += sizes[index] * passes - sum(own) > lost
+                lacking = sizes[index] * passes - sum(own) - lost
+                checks += not 0 < lacking <= unknown
+                fails += lacking > max(unknown, 0)
         first = min((since for since, _ in cycle.rollouts.values()), default=cycle.end)
         for at, event in policy(events[: cycle.end], MicroBatch):
             if at < first or event.trained is None:
@@ -512,9 +519,10 @@ def order_tallies(schedule: Schedule, events: Events, found: list[Parting]) -> d
         CLAIMS.get(aspect) or ("RLS303" if isinstance(events[at], Refresh) else "RLS405") for at, aspect in found
     )
     unknown = sum(event.policy_version is None for _, event in policy(events, Refresh))
+    unseen = Counter(RLS307=sum(lag_of(event) is None for _, event in policy(events, MicroBatch)))
     return {
         code: Tally(
-            sum(agreeing[kind] for kind in kinds) + claimed[code],
+            max(sum(agreeing[kind] for kind in kinds) + claimed[code] - unseen[code], 0),
             claimed[code] + (unknown if code == "RLS303" else 0),
         )
         for code, kinds in COMPARES.items()

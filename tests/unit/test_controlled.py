@@ -260,7 +260,13 @@ def test_the_report_of_a_killed_run_says_where_it_ends(tmp_path: Path) -> None:
     paths = write_records(tmp_path, script[:end])
     paths["rank1"].write_bytes(paths["rank1"].read_bytes()[:-3])
     report = report_of(tmp_path)
-    assert (report.verdict, report.complete, report.counts.updates, report.counts.rollouts) == ("PASS", False, 6, 3)
+    assert (report.verdict, report.complete, report.counts.updates, report.counts.rollouts) == (
+        "NOT_EVALUATED",
+        False,
+        6,
+        3,
+    )
+    assert report.ending == "cut"
     assert report.not_evaluated["record"] == (
         f"run.rank1.jsonl ends within its last line; the record ends {end - 1:.1f} s after it began, before training did"
     )

@@ -65,8 +65,8 @@ def inspected(rollout: int, seen: Inspected) -> Script:
     ("seen", "code"),
     [
         (Inspected(groups_intact=False), "RLS501"),
-        (Inspected(rewards_intact=False), "RLS511"),
-        (Inspected(repeats=1, signal=True), "RLS510"),
+        (Inspected(rewards_intact=False), "RLS515"),
+        (Inspected(repeats=1, signal=True), "RLS514"),
         (Inspected(reference_intact=False), "RLS411"),
     ],
 )

@@ -294,6 +294,8 @@ class TrainerStream:
             index=event.index,
             samples=event.samples,
             due=event.due,
+            repeated=event.repeated,
+            foreign=event.foreign,
             own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)
             if self._received is None
             else self._received,

@@ -180,8 +180,8 @@ class ControlledRun:
             report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
         unknown = _unobserved_by_others(reports) | self._cut() | report.not_evaluated
         report = msgspec.structs.replace(report, not_evaluated=unknown)
-        attached = sum(trainer.phases.attached is not None for trainer in self._trainers)
-        return merge_findings(report, findings, outcomes, processes=attached + 1)
+        attached = [f"trainer {t.rank}" for t in self._trainers if t.phases.attached is not None]
+        return merge_findings(report, findings, outcomes, processes=["controller", *attached])
 
     def _cut(self) -> dict[str, str]:
         """Records that end within a call, as they do in a run that raised."""

@@ -11,7 +11,7 @@ from rlstep_hooks.planning.finding import Where
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rollout, RolloutValues, RunEnded, RunStarted
+    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rewarded, Rollout, RolloutValues, RunEnded, RunStarted
 
 
 class PromptGroups(Rule):
@@ -32,11 +32,21 @@ class PromptGroups(Rule):
     code = "RLS501"
     title = "Prompt groups broken"
     topics = ("samples",)
-    nothing_seen = "groups of samples span processes, or advantages do not compare the samples of a prompt, or prompts are not seen"
+    nothing_seen = "there was no training rollout"
+
+    def reason(self) -> str:
+        """Why nothing was compared."""
+        if not self.missed:
+            return self.nothing_seen
+        seen = "prompts were not seen, or advantages do not compare the samples of a prompt"
+        return f"groups of samples may span processes, or {seen}" if self.schedule.world_size > 1 else seen
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the groups of a training rollout."""
-        if event.purpose != "training" or event.groups_intact is None:
+        if event.purpose != "training":
+            return None
+        if event.groups_intact is None:
+            self.missed += 1
             return None
         self.checks += 1
         if event.groups_intact:
@@ -123,6 +133,8 @@ class SamplesConserved(Rule):
     code = "RLS502"
     title = "Samples not trained as planned"
     topics = ("samples", "order")
+    nothing_seen = "no rollout was trained to its end"
+    cannot_see = "the samples of the micro-batches were not recognised"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -130,6 +142,8 @@ class SamplesConserved(Rule):
         """Those of this cycle, by index."""
         self._identified = True
         """Whether the samples of all micro-batches so far could be identified."""
+        self._unknown = 0
+        """Samples trained in this cycle that could not be identified."""
         schedule = self.schedule
         whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
         self._in_whole_passes = whole
@@ -148,6 +162,7 @@ class SamplesConserved(Rule):
         """Count each sample; one time too many shows at once."""
         if event.trained is None:
             self._identified = False
+            self._unknown += event.samples
             return None
         surplus: tuple[int, str] | None = None
         for part in event.trained:
@@ -163,15 +178,22 @@ class SamplesConserved(Rule):
 
     def _settle(self) -> Finding | None:
         finding = None
+        unknown, self._unknown = self._unknown, 0
         for rollout, samples in self._rollouts.items():
             if not samples.trained:
+                self.missed += unknown > 0
                 continue
-            self.checks += 1
             passes, size = self._passes(samples), samples.size
             if samples.all_trained(passes):
+                self.checks += 1
                 continue
             times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < size]
-            if size * passes - sum(times) > passes * self._left_out(rollout, size):
+            lacking = size * passes - sum(times) - passes * self._left_out(rollout, size)
+            if 0 < lacking <= unknown:  # they may be among those that were not recognised
+                self.missed += 1
+                continue
+            self.checks += 1
+            if lacking > 0:
                 never = size - len(times)
                 short = never + sum(1 for count in times if count < passes)
                 observed = f"{short} of {size} samples trained less often ({never} never)"
@@ -277,6 +299,8 @@ class EvaluationInTraining(Rule):
     code = "RLS503"
     title = "Evaluation samples trained"
     topics = ("samples",)
+    nothing_seen = "nothing was trained"
+    cannot_see = "the samples of the micro-batches were not recognised"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -291,6 +315,7 @@ class EvaluationInTraining(Rule):
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Look for samples of an evaluation rollout."""
         if event.trained is None:
+            self.missed += 1
             return None
         self.checks += 1
         if not self._last_evaluation_rollouts:
@@ -321,9 +346,23 @@ class EvaluationWithoutRollouts(Rule):
     """
 
     code = "RLS504"
-    title = "Evaluation on samples of others"
+    title = "Evaluation scored on other completions"
     topics = ("order",)
     nothing_seen = "the run had no evaluation"
+    cannot_see = "the batches of an evaluation were not observed, only its rollouts"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Know that there are evaluations, also where nothing says which rollouts belong to which of them."""
+        self._rollouts += event.purpose == "evaluation"
+        return None
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._rollouts = 0
+
+    def absent(self) -> bool:
+        """Whether the run had no evaluation."""
+        return not self._rollouts
 
     def evaluated(self, event: Evaluated) -> Finding | None:
         """Compare batches with rollouts."""
@@ -334,7 +373,7 @@ class EvaluationWithoutRollouts(Rule):
             expected=f"{event.batches} evaluation rollouts, one for each batch",
             observed=f"{event.rollouts}",
             why="some evaluation batches were scored on completions of other prompts",
-            fix="evaluate through the trainer's own eval_strategy",
+            fix="let the trainer itself evaluate, at the times that its configuration names",
         )
 
 
@@ -358,6 +397,8 @@ class NoSignal(Rule):
     title = "No learning signal"
     severity = "warning"
     topics = ("samples",)
+    nothing_seen = "no rollout showed its advantages"
+    optional = True
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -365,19 +406,23 @@ class NoSignal(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Count rollouts with and without signal."""
-        if values.max_abs_advantage is not None and event.purpose == "training":
-            self.checks += 1
-            self._with_signal += values.max_abs_advantage > 0
-            if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
-                return self.fail(
-                    expected="advantages other than 0, as the rewards differ",
-                    observed="all advantages 0",
-                    where=self.progress.where_at(place, event),
-                    why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
-                    fix="look for code that writes into advantages, masks or the sample buffer",
-                    severity="error",
-                    variant="lost",
-                )
+        if event.purpose != "training":
+            return None
+        if values.max_abs_advantage is None:
+            self.missed += 1
+            return None
+        self.checks += 1
+        self._with_signal += values.max_abs_advantage > 0
+        if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
+            return self.fail(
+                expected="advantages other than 0, as the rewards differ",
+                observed="all advantages 0",
+                where=self.progress.where_at(place, event),
+                why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
+                fix="look for code that writes into advantages, masks or the sample buffer",
+                severity="error",
+                variant="lost",
+            )
         return None
 
     def ended(self, event: RunEnded) -> Finding | None:
@@ -386,7 +431,8 @@ class NoSignal(Rule):
             return None
         return self.fail(
             expected="advantages other than 0 in some rollout",
-            observed=f"all advantages 0 in all {self.checks} rollouts",
+            observed=f"all advantages 0 in all {self.checks} rollouts"
+            + (f" that showed theirs, of {self.checks + self.missed}" if self.missed else ""),
             where=Where(),
             why=(
                 "completions of the same prompt always got the same reward (or the tokens of all others are masked out), so no "
@@ -411,7 +457,7 @@ class RolloutRepeated(Rule):
         Look for code that keeps rollouts, and for seeds that are set again before each generation.
     """
 
-    code = "RLS510"
+    code = "RLS514"
     title = "Rollout repeated"
     topics = ("samples",)
     nothing_seen = "no controller compared the samples of rollouts"
@@ -446,7 +492,7 @@ class RewardsMoved(Rule):
         Look for code that reorders, pads or filters samples and their rewards separately.
     """
 
-    code = "RLS511"
+    code = "RLS515"
     title = "Rewards moved or altered"
     topics = ("samples",)
     nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"
@@ -508,4 +554,121 @@ class RowsDropped(Rule):
             ),
             fix=f"choose prompts per rollout that divide {self.schedule.rows}" + ("" if reshuffled else ", or shuffle"),
             severity="info" if reshuffled else "warning",
+        )
+
+
+class AdvantagesOfOthers(Rule):
+    """The advantages of a rollout do not follow its rewards.
+
+    What it checks:
+        For each group of samples of one prompt, once it was trained: all have the same prompt tokens; where the estimator compares
+        them with each other, a better reward has a better advantage and equal rewards have equal ones; where it subtracts the
+        group's mean, the advantages sum to 0. Whatever the estimator divides by does not matter.
+
+    Why it matters:
+        Advantages of another batch, of another group or of rolled names train on noise. Means and loss look right, and reward
+        stays where it is.
+
+    What to do:
+        Look at what happens between the reward and the advantage: which samples are in the batch, in which order, and by which
+        names they are grouped.
+    """
+
+    code = "RLS508"
+    title = "Advantages do not follow rewards"
+    topics = ("rewards",)
+    nothing_seen = "the observer does not see rewards beside advantages"
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the groups of a rollout."""
+        self.checks += event.groups
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        wrong = {
+            "mixed": (event.mixed, "one prompt in each group", "samples of several prompts in one group"),
+            "order": (event.unordered, "a better advantage where the reward is better", "another order"),
+            "sum": (event.off_centre, "advantages that sum to 0 in each group", "another sum"),
+        }
+        found = [
+            self.fail(
+                expected=expected,
+                observed=f"{observed}, in {count} of {event.groups} groups",
+                where=where,
+                why="these advantages belong to other rewards, or the group is not that of one prompt",
+                fix="look at which samples stand beside which rewards and names when advantages are computed",
+                variant=variant,
+            )
+            for variant, (count, expected, observed) in wrong.items()
+            if count
+        ]
+        return next((finding for finding in found if finding is not None), None)
+
+
+class RowsServedAgain(Rule):
+    """Rows of the training set came again before their pass of the loader was over.
+
+    What it checks:
+        The rows that were submitted for generation, by what the data set says of each: none comes more often than it is in the set,
+        for each pass of the loader that has begun. Exact.
+
+    Why it matters:
+        The same prompts again and again look like a run with a small data set: reward rises fast on them, and the rest of the rows
+        is never seen.
+
+    What to do:
+        Look for a cached batch, a loader that begins anew, or a sampler that draws with replacement.
+    """
+
+    code = "RLS509"
+    title = "Rows served again within a pass"
+    topics = ("rows",)
+    nothing_seen = "the observer does not know the rows of a rollout"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the rows of a rollout."""
+        if event.repeated is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not event.repeated:
+            return None
+        return self.fail(
+            expected="rows that this pass of the loader has not given yet",
+            observed=f"{event.repeated} that it has",
+            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
+            why="the same prompts are trained again, and others of the set are left out",
+            fix="look for a cached batch, a loader that begins anew, or a sampler that draws with replacement",
+        )
+
+
+class OtherRowsTrained(Rule):
+    """Rows of the validation set went into training.
+
+    What it checks:
+        The rows that were submitted for generation, by what the data set says of each: none is in the validation set and not in the
+        training set. Exact.
+
+    Why it matters:
+        Validation then measures what was trained on it, and rises for that reason alone.
+
+    What to do:
+        Look at which loader gives the rows of training.
+    """
+
+    code = "RLS513"
+    title = "Validation rows trained"
+    topics = ("rows",)
+    nothing_seen = "the observer does not know the rows of a rollout"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the rows of a rollout."""
+        if event.foreign is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not event.foreign:
+            return None
+        return self.fail(
+            expected="rows of the training set",
+            observed=f"{event.foreign} rows of the validation set",
+            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
+            why="the validation set leaks into training, and training rows are left out",
+            fix="look at which loader and which data set give the rows of training",
         )

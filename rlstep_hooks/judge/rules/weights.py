@@ -7,15 +7,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
-from rlstep_hooks.judge.rules.precision import precision_class
+from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
+from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import RolloutValues, Update, UpdateValues
+    from rlstep_hooks.record.events import RolloutValues, RunStarted, Update, UpdateValues
 
 SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
 """Largest mean |trainer log-prob - engine log-prob| without a warning.
@@ -222,7 +223,7 @@ class SamplerVersion(Rule):
 
     What it checks:
         The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is no older
-        than the plan allows (asynchronous training, counted in rollouts): weights were pushed to the engine since the last
+        than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine since the last
         update, or the policy itself generated.
 
     Why it matters:
@@ -230,15 +231,19 @@ class SamplerVersion(Rule):
         engine that woke up with old weights).
 
     What to do:
-        Look at the push of weights to the engine: was it made, and after the last update?
+        Look at the sync of weights to the engine: was it made, and after the last update?
     """
 
     code = "RLS402"
-    title = "Sampler held other weights"
+    title = "Rollout sampled with other weights"
     topics = ("sampler",)
+    nothing_seen = "the plan does not say which weights sample a rollout"
+    cannot_see = "the version of the weights that sampled a rollout was not observed"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
+        self._engine = False
+        """Whether an engine of its own samples, which is told new weights."""
         self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
 
     def rollout(self, event: Rollout) -> Finding | None:
@@ -246,7 +251,10 @@ class SamplerVersion(Rule):
         if event.purpose != "training":
             return None
         self._versions.append(event.policy_version)
-        if event.sampler_version is None or self.schedule.max_age is None:
+        if self.schedule.max_age is None:
+            return None
+        if event.sampler_version is None:
+            self.missed += 1
             return None
         self.checks += 1
         if self._versions[0] <= event.sampler_version <= event.policy_version:
@@ -262,7 +270,7 @@ class SamplerVersion(Rule):
         else:
             behind = event.policy_version - event.sampler_version
             observed = f"a sampler with version {event.sampler_version}, {behind} updates behind"
-            fix = "look at the push of weights to the engine: it must come after the last update and before the rollout"
+            fix = "look at the sync of weights to the engine: it must come after the last update and before the rollout"
         return self.fail(
             expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
             observed=observed,
@@ -271,6 +279,15 @@ class SamplerVersion(Rule):
             fix=fix,
             variant="unsent" if event.sampler_version == UNSENT else "",
         )
+
+    def weight_sync(self, event: WeightSync) -> Finding | None:
+        """Know that there is an engine."""
+        self._engine = True
+        return None
+
+    def note(self) -> str:
+        """An engine's version is what it was told: whether it holds these weights is not proved."""
+        return "by label only" if self._engine else ""
 
     def _older(self) -> str:
         return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""
@@ -297,6 +314,7 @@ class SamplerGap(Rule):
     severity = "warning"
     topics = ("sampler",)
     nothing_seen = "the sampler returned no log-probs"
+    optional = True
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -307,9 +325,10 @@ class SamplerGap(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
-        if values.sampler_gap_mean is None:
-            return None
         if event.sampler_version is not None and event.sampler_version != event.policy_version:
+            return None
+        if values.sampler_gap_mean is None:
+            self.missed += event.purpose == "training"
             return None
         self.checks += 1
         facts = self.progress.started.facts
@@ -344,6 +363,7 @@ class SamplerGap(Rule):
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=observed,
             where=where,
+            degree=how_far(gap, tolerance),
             why="at the same policy version engine and trainer should give nearly the same log-probs",
             fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
         )
@@ -399,7 +419,7 @@ class ReferenceMoved(Rule):
     """The reference's weights changed.
 
     What it checks:
-        A checksum of the reference's weights at each rollout equals that of the first one. Exact.
+        A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact.
 
     Why it matters:
         The KL penalty holds the policy near its reference. One that follows the policy holds nothing: the penalty stays small whatever
@@ -418,13 +438,22 @@ class ReferenceMoved(Rule):
         """Look at the comparison of checksums."""
         if event.reference_intact is None:
             return None
+        return self._compare(event.reference_intact, self.progress.where())
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of probed weights."""
+        if values.reference_changed is None:
+            return None
+        return self._compare(not values.reference_changed, self.progress.where_at(place, event))
+
+    def _compare(self, intact: bool, where: Where) -> Finding | None:
         self.checks += 1
-        if event.reference_intact:
+        if intact:
             return None
         return self.fail(
             expected="the weights that the reference began with",
             observed="others",
-            where=self.progress.where(),
+            where=where,
             why="the KL term compares the policy with something that follows it, or with another model than configured",
             fix="look for code that loads or copies weights into the reference",
         )
@@ -434,7 +463,7 @@ class SyncNotAsPlanned(Rule):
     """Weights went to the rollout engine at another time than planned, or not at all.
 
     What it checks:
-        Each push of weights to the engine: after the updates of every rollout (and before the first one, in frameworks that do
+        Each sync of weights to the engine: after the updates of every rollout (and before the first one, in frameworks that do
         so), with the policy version of that moment. Integers, compared exactly.
 
     Why it matters:
@@ -442,34 +471,37 @@ class SyncNotAsPlanned(Rule):
         trainer's own log-probs, and rewards rise late or not at all (trl#5312).
 
     What to do:
-        Look at the call that pushes weights: is it made after the updates of each rollout, by every trainer?
+        Look at the call that syncs weights: is it made after the updates of each rollout, by every trainer?
     """
 
     code = "RLS405"
-    title = "Weights not pushed as planned"
+    title = "Weights not synced to the engine as planned"
     topics = ("order", "sampler")
     compares = (WeightSync,)
-    nothing_seen = "pushes of weights are not part of this plan"
+    nothing_seen = "weight syncs are not part of this plan"
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim a push that is missing, surplus, or of another version."""
+        """Claim a sync that is missing, surplus, early, or of another version."""
         expected, observed = difference.expected, difference.observed
         missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
         others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
+        early = isinstance(observed, WeightSync) and difference.aspect == "early"
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)
         version = isinstance(observed, WeightSync) and difference.aspect == "version"
-        if not (missing or surplus or version):
+        if not (missing or early or surplus or version):
             return None
         self.checks += 1
-        planned = f"a push of version {expected.version}" if isinstance(expected, ExpectedSync) else "no push here"
-        made = f"a push of version {observed.policy_version}" if isinstance(observed, WeightSync) else "none"
+        planned = f"a sync of version {expected.version}" if isinstance(expected, ExpectedSync) else "no sync here"
+        made = f"a sync of version {observed.policy_version}" if isinstance(observed, WeightSync) else "none"
+        if early:
+            planned, made = "a sync after the updates of the rollout", f"{made}, before updates of the same rollout"
         return self.fail(
             expected=planned,
             observed=made,
             where=difference.where,
             why="the engine then samples with other weights than the plan says, and the ratio does not show it",
-            fix="look at the call that pushes weights to the engine: it must follow the updates of every rollout",
-            variant="missing" if missing else "surplus" if surplus else "version",
+            fix="look at the call that syncs weights to the engine: it must follow the updates of every rollout",
+            variant="missing" if missing else "early" if early else "surplus" if surplus else "version",
         )
 
 
@@ -507,4 +539,69 @@ class WeightsMovedBetweenUpdates(Rule):
             where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+
+class PartNotTrained(Rule):
+    """A part of the model is not trained, and no setting says so.
+
+    What it checks:
+        Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing (no adapter): an
+        error. Trainable tensors that had no gradient in any update of a run: a warning, because an input that never comes (images)
+        leaves its part of a model without one.
+
+    Why it matters:
+        Layers frozen by accident cost memory and time and learn nothing. Reward rises all the same, only less.
+
+    What to do:
+        Look for code that sets `requires_grad`, or computes a part of the forward without gradient.
+    """
+
+    code = "RLS408"
+    title = "Part of the model not trained"
+    topics = ("weights",)
+    nothing_seen = "the observer does not say which tensors are trained"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._updates = self._ungraded = 0
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look for layers that are frozen from the start."""
+        matrices = event.facts.get("frozen_matrices")
+        if matrices is None:
+            return None
+        self.checks += 1
+        if not matrices["frozen"]:
+            return None
+        return self.fail(
+            expected=f"all {matrices['all']} matrices of the layers trained, as no setting freezes any",
+            observed=f"{matrices['frozen']} of them frozen, the first is {matrices['first']}",
+            why="these layers keep their first weights for the whole run",
+            fix="look for code that sets requires_grad to False, or name the part to train in the configuration",
+            where=Where(),
+            variant="frozen",
+        )
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Follow how many tensors had no gradient so far."""
+        if event.role == "policy" and event.applied and values.ungraded is not None:
+            self._updates += 1
+            self._ungraded = values.ungraded
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        if self._updates < 2:
+            return None
+        self.checks += 1
+        if not self._ungraded:
+            return None
+        return self.fail(
+            expected="a gradient in every trainable tensor, at some update",
+            observed=f"none in {self._ungraded} tensors at any of {self._updates} updates",
+            why="no loss depends on these tensors, or a part of the forward runs without gradient",
+            fix="look for requires_grad, torch.no_grad() or detach() in the forward, and for inputs that never come",
+            severity="warning",
+            variant="without gradient",
         )

@@ -252,6 +252,30 @@ def tensor_not_loaded(at: int) -> None:
     wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
 
 
+@fault(report="vllm, weights written after they were loaded", code="RLS403", shows_after=1)
+def engine_weights_spoiled(at: int) -> None:
+    """A matrix of the engine is overwritten between a sync and the rollout after it, up to the next sync."""
+    now: dict[str, Any] = {"syncs": 0, "model": None, "spoiled": False}
+
+    def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        now["model"] = worker.model_runner.model
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            now["syncs"] += bool(args[3])
+
+    def add_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
+        if now["syncs"] == at + 1 and not now["spoiled"]:
+            now["spoiled"] = True
+            for name, weights in now["model"].named_parameters():
+                if name.endswith("1.mlp.down_proj.weight"):
+                    weights.data.zero_()
+        return wrapped(*args, **kwargs)
+
+    wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
+    wrap("vllm.v1.worker.gpu_input_batch", "InputBatch.add_request", add_request)
+
+
 @fault(report="OpenRLHF, sampling parameters changed", code="RLS410")
 def sampler_at_another_temperature(at: int) -> None:
     """The requests of one rollout ask for temperature 0.3, and nothing corrects for it."""
@@ -265,7 +289,7 @@ def sampler_at_another_temperature(at: int) -> None:
 # Samples
 
 
-@fault(report="OpenRLHF, rollouts from a cache", code="RLS510")
+@fault(report="OpenRLHF, rollouts from a cache", code="RLS514")
 def rollout_from_a_cache(at: int) -> None:
     """A rollout is generated, and the one before it is used once more."""
     rollouts = itertools.count()
@@ -292,7 +316,7 @@ def prompt_groups_mixed(at: int) -> None:
     at_call(MAKER, "RemoteExperienceMaker.make_experience_batch", at, make)
 
 
-@fault(report="OpenRLHF, rewards of other samples", code="RLS511")
+@fault(report="OpenRLHF, rewards of other samples", code="RLS515")
 def rewards_moved(at: int) -> None:
     """The rewards of each part of a rollout are moved by one sample."""
 

@@ -27,7 +27,7 @@ SEEN_AT_EACH_ROLLOUT = {
     "RLS402": "the engine's weights are known",
     "RLS410": "the engine's settings are known",
     "RLS411": "the reference is looked at",
-    "RLS510": "the samples are compared with those before",
+    "RLS514": "the samples are compared with those before",
 }
 
 

@@ -65,6 +65,7 @@ LAUNCHES = {
             "prompt_groups_mixed": 1,
             "sync_without_a_layer": 3,
             "sync_of_old_weights": 6,
+            "engine_weights_spoiled": 7,
             "rewards_moved": 9,
             "advantages_lost": 11,
         },
@@ -174,7 +175,7 @@ def test_every_fault_is_made_and_described() -> None:
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
 
 
-def test_a_sync_without_a_layer_is_named_and_shows_in_the_log_probs(run_of: Callable[[str], Audited]) -> None:
+def test_an_engine_that_lacks_a_layer_is_said_to_have_the_weights_of_no_sync(run_of: Callable[[str], Audited]) -> None:
     run = run_of("groups")
     at = LAUNCHES["groups"].faults["sync_without_a_layer"] + 1
     (unsent,) = [f for f in alarms(run.report) if f.code == "RLS402" and f.where.rollout == at]

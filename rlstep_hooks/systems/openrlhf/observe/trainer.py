@@ -221,7 +221,7 @@ class OpenRlhfTrainer:
 
     def _restored(self, args: Any) -> dict[str, Any]:
         """The fact that rule RLS702 reads, where training resumes from a checkpoint that was noted."""
-        with self._syncs:
+        with self._record.checkpoints:
             path = resumed_from(args, self.role)
             noted = None if path is None else saved(folder(), self._process, path)
             if noted is not None:
@@ -232,7 +232,7 @@ class OpenRlhfTrainer:
 
     def _around_save(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        with self._syncs:
+        with self._record.checkpoints:
             given = dict(zip(("model", "save_dir", "tag"), args, strict=False)) | kwargs
             note_saved(
                 folder(), self._process, os.path.join(given["save_dir"], given["tag"]), weights_of(self._engine.module)
