@@ -5,7 +5,7 @@ A complete one, in `rlstep_hooks/systems/example.py`:
     """Example: prompts of a rollout in whole mini-batches; the last, smaller batch of the loader is dropped."""
 
     from rlstep_hooks.systems.declaration import REQUIRED, Check, Formula, Note, System, count, flag, number
-    from rlstep_hooks.systems.index import Entry
+    from rlstep_hooks.systems.index import Entry, named
 
     _TRAINER = "Example 1.2 trainer.py"
 
@@ -109,7 +109,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -122,7 +121,7 @@ from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import shaped
-from rlstep_hooks.systems.index import Entry
+from rlstep_hooks.systems.index import Entry, named
 from rlstep_hooks.systems.reader import Request, release_of
 
 if TYPE_CHECKING:
@@ -308,7 +307,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
             request.settings.add_defaults(self.defaults_of(request))
         launch = Quantities(self, request)
         if self.plan:
-            reading: Reading = _named(self.plan)(launch)
+            reading: Reading = named(self.plan)(launch)
             return reading
         try:
             return _read(self, launch)
@@ -355,7 +354,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.writes is None:
             raise LaunchError(f"there is no conversion to {self.title}")
-        writer = _named(self.writes) if isinstance(self.writes, str) else self.writes
+        writer = named(self.writes) if isinstance(self.writes, str) else self.writes
         conversion: Conversion = writer(schedule)
         return conversion
 
@@ -367,12 +366,6 @@ def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
-
-
-def _named(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
 
 
 class Quantities:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.openrlhf.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SYSTEM = System(
     name="openrlhf",
     title="OpenRLHF",
     version="0.11.2",
-    releases=("0.5", "0.12"),
+    releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="openrlhf",
     recognised=(
         Entry(
@@ -50,7 +51,7 @@ SYSTEM = System(
     writes="rlstep_hooks.systems.openrlhf.launch:write",
     deviations="rlstep_hooks.systems.openrlhf.deviations:DEVIATIONS",
     attaches_by="`rlstep run -- <command>`, or `RLSTEP_DIR` and `RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook`.",
-    observed_releases=("0.11", "0.12"),
+    observed_releases=("0.11", str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts with the policy version that sampled them",
         "refreshes of old log-probs",

@@ -7,6 +7,7 @@ rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, System, count, text
+from rlstep_hooks.systems.sb3.releases import FIRST, FIRST_UNSUPPORTED
 
 SYSTEM = System(
     name="sb3",
@@ -30,7 +31,7 @@ SYSTEM = System(
     },
     plan="rlstep_hooks.systems.sb3.launch:read",
     attaches_by="`model.learn(..., callback=StepAuditSB3Callback())`, or `rlstep run -- <command>`.",
-    observed_releases=("2.7", "2.10"),
+    observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts",
         "old log-probs, sample by sample",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.declaration import Entry, System, count, flag, number, text
 from rlstep_hooks.systems.trl.plan import PLAN_SETTINGS
+from rlstep_hooks.systems.trl.releases import FIRST, FIRST_UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,7 @@ SYSTEM = System(
     name="trl",
     title="TRL",
     version="1.16.0",
-    releases=("0.16", "1.17"),
+    releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="trl",
     recognised=(
         Entry(

@@ -9,6 +9,8 @@ OnPolicyConfig and PPOConfig, the same in all releases.
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, System, count, flag, number, text
+from rlstep_hooks.systems.trl.releases import FIRST
+from rlstep_hooks.systems.trl_ppo.releases import FIRST_UNSUPPORTED
 
 SYSTEM = System(
     name="trl_ppo",
@@ -69,7 +71,7 @@ SYSTEM = System(
     live="rlstep_hooks.systems.trl_ppo.plan:plan_live",
     deviations="rlstep_hooks.systems.trl_ppo.deviations:DEVIATIONS",
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
-    observed_releases=("0.16", "0.25"),
+    observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts",
         "old log-probs",

@@ -6,13 +6,14 @@ The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads liv
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.verl.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.verl.settings import SETTINGS
 
 SYSTEM = System(
     name="verl",
     title="verl",
     version="0.9.1",
-    releases=("0.6.1", "0.10"),
+    releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="verl",
     recognised=(
         Entry(
@@ -36,7 +37,7 @@ SYSTEM = System(
     writes="rlstep_hooks.systems.verl.launch:write",
     deviations="rlstep_hooks.systems.verl.deviations:DEVIATIONS",
     attaches_by="`RLSTEP_DIR=<folder>` in front of the launch command, or `rlstep run -- <command>`.",
-    observed_releases=("0.9", "0.10"),
+    observed_releases=("0.9", str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts with the policy version behind each sample",
         "refreshes of old log-probs",
