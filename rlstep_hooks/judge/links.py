@@ -40,7 +40,7 @@ LINKS = (
     Link("learning rate", ("RLS6",)),
     Link("weights of the sampler", ("RLS402", "RLS403", "RLS405")),
     Link("rows of the data set", ("RLS506",), matters=False),
-    Link("evaluation", ("RLS503", "RLS504"), matters=False),
+    Link("evaluation", ("RLS504",), matters=False),
     Link("resume", ("RLS7",), matters=False),
     Link("agreement of the processes", ("RLS9",), matters=False),
     Link("configuration", ("RLS1",), matters=False),

@@ -47,8 +47,24 @@ def report_of(folder: Path, run: str | None = None) -> Report:
         raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
     if run is not None and run not in runs:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
-    name = run or next(reversed(runs))
-    return _report(folder, runs[name])
+    return _report(folder, runs[run or latest_run(runs)])
+
+
+def latest_run(runs: dict[str, list[Record]]) -> str:
+    """The run that a folder is asked about where none is named: the latest of those whose records begin as a run does."""
+    whole = [name for name, found in runs.items() if not all(map(_without_beginning, found))]
+    return whole[-1] if whole else next(reversed(runs))
+
+
+def other_runs(folder: Path, run: str) -> str:
+    """What else a folder holds beside the run that was reported, in a line; empty for nothing."""
+    runs = records(folder)
+    others = [name for name in runs if name != run]
+    if not others:
+        return ""
+    told = [name if not all(map(_without_beginning, runs[name])) else f"{name} (no record of a run)" for name in others]
+    more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+    return f"this is run {run}; {folder} also holds {', '.join(told[:MOST_NAMED])}{more} (--run NAME)"
 
 
 def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:

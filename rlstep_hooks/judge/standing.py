@@ -28,6 +28,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_log_ratio: float | None = None
     """Largest |log ratio| of the latest rollout that has numbers; None if none has."""
 
+    starting: bool = False
+    """Whether nothing has happened yet but that the run began."""
+
     def since(self, earlier: Standing | None) -> Standing:
         """This standing, with the larger |log ratio| of this one and an earlier one."""
         if earlier is None or earlier.max_abs_log_ratio is None:
@@ -42,6 +45,7 @@ class Tally:
     def __init__(self) -> None:
         self._rollouts = 0
         self._updates = 0
+        self._starting = True
         self._schedule: Schedule | None = None
         self._lag: int | None = None
         self._largest: float | None = None
@@ -54,8 +58,10 @@ class Tally:
             self._schedule = event.schedule
             self._updates = event.start_updates
             self._rollouts = _rollouts_before(event)
+            self._starting = True
         elif isinstance(event, Rollout) and event.purpose == "training":
             self._rollouts += 1
+            self._starting = False
             self._largest, self._largest_now = self._latest, None
         elif isinstance(event, MicroBatch) and event.role == "policy":
             self._lag = observed_lag(event)
@@ -75,6 +81,7 @@ class Tally:
             schedule=self._schedule,
             lag=self._lag,
             max_abs_log_ratio=self._latest,
+            starting=self._starting,
         )
 
     @property
