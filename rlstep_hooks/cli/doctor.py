@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
+
 import msgspec
 from rich.console import Console
 from rich.table import Table
