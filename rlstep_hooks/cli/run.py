@@ -176,7 +176,7 @@ def _in_front_of_a_terminal() -> bool:
 
 
 def _report(folder: Path, before: set[str], status: int, *, strict: bool) -> int:
-    """Print the report of each new run, after the command ended with `status`; the exit status that they call for."""
+    """Print the report of each new run, after the command ended with `status`. Returns the exit status that they require."""
     from rich.console import Console
 
     from rlstep_hooks.judge.replay import report_of
@@ -205,7 +205,7 @@ def _report(folder: Path, before: set[str], status: int, *, strict: bool) -> int
 
 
 def _whose(report: Report, number: int, count: int) -> RenderableType:
-    """Which of several trainings of one command a report is of, and its plan."""
+    """The heading of a report among several of one command: which training it is of, and its plan."""
     from rich.console import Group
     from rich.text import Text
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from rlstep_hooks.launch.command import Command
-from rlstep_hooks.launch.rows import Rows, count_rows
+from rlstep_hooks.launch.rows import RowCount, count_rows
 from rlstep_hooks.launch.settings import Settings
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
 
@@ -40,15 +40,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     world_size_given: int | None = None
     """`--world-size`."""
 
-    def rows(self, *names: str) -> Rows:
+    def rows(self, *names: str) -> RowCount:
         """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
         given = self.settings.is_given(*names)
         if self.rows_given is not None:
-            return Rows(self.rows_given, "--rows")
+            return RowCount(self.rows_given, "--rows")
         if not names:
-            return Rows(None, "the launch does not say; give --rows")
+            return RowCount(None, "the launch does not say; give --rows")
         if not given:
-            return Rows(None, f"{names[0]} is not given; give --rows")
+            return RowCount(None, f"{names[0]} is not given; give --rows")
         setting = self.settings.given(*names)
         assert setting is not None
         return count_rows(self.settings.files(*names), self.folder)

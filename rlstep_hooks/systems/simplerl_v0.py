@@ -13,15 +13,15 @@ import msgspec
 from rlstep_hooks.planning.reading import Formula, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.declaration import Entry, System
-from rlstep_hooks.systems.openrlhf.releases import Release
+from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 from rlstep_hooks.systems.openrlhf.settings import SETTINGS
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import Quantities
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
 
-OPENRLHF = Release("0.5.0")
+OPENRLHF = OpenRLHFRelease("0.5.0")
 """What train/version.txt says."""
 
 _CHECKS = "SimpleRL v0 2702a87 train/openrlhf/cli/train_ppo_ray_box.py _validate_args"
@@ -53,7 +53,7 @@ def _named(schedule: Schedule, launch: Quantities) -> Schedule:
     return msgspec.structs.replace(schedule, framework=framework, version=version, sources=of)
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: OpenRLHFSettings) -> None:
     """Processes in powers of two, and the critic's as a part of the policy's.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`rlstep doctor`: what is here, and what can be done with it."""
+"""`rlstep doctor`: what is installed and what can be done with it."""
 
 from __future__ import annotations
 

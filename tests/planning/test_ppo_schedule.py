@@ -1,4 +1,4 @@
-"""Schedule.ppo: the quantities of the PPO paper's Algorithm 1, against published settings and the timeline itself."""
+"""Schedule.ppo: the quantities of the PPO paper's Algorithm 1, compared with published settings and with the timeline."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def test_what_is_not_asked_for_is_not_evaluated() -> None:
     [
         ({"actors": 0, "steps": 4}, "actors = 0"),
         ({"actors": 1, "steps": 4, "rollouts": 0}, "rollouts = 0"),
-        ({"actors": 8, "steps": 128, "minibatches": 3}, "2 or 4 would"),
+        ({"actors": 8, "steps": 128, "minibatches": 3}, "use 2 or 4"),
         ({"actors": 8, "steps": 128, "minibatches": 0}, "minibatches = 0"),
-        ({"actors": 1, "steps": 4, "minibatches": 9}, "4 would"),
+        ({"actors": 1, "steps": 4, "minibatches": 9}, "use 4, or"),
         ({"actors": 1, "steps": 8, "minibatches": (8, 8)}, "cannot be cut from 8"),
         ({"actors": 1, "steps": 8, "minibatches": ()}, "cannot be cut from 8"),
         ({"actors": 1, "steps": 8, "minibatches": 2, "microbatches": 3}, "3 micro-batches"),

@@ -1,4 +1,4 @@
-"""`assert_schedule`: what it reads, what it compares, and what it says when a plan is another one."""
+"""`assert_schedule`: what it reads and compares, and its message when the plan differs."""
 
 from __future__ import annotations
 

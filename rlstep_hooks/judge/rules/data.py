@@ -5,13 +5,23 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.base import Rule, disabled
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rewarded, Rollout, RolloutValues, RunEnded, RunStarted
+    from rlstep_hooks.record.events import (
+        Evaluated,
+        MicroBatch,
+        Rewarded,
+        Rollout,
+        RolloutValues,
+        RunEnded,
+        RunStarted,
+        Update,
+        UpdateValues,
+    )
 
 
 class PromptGroups(Rule):
@@ -381,8 +391,8 @@ class NoSignal(Rule):
     """Every advantage of the run is zero.
 
     What it checks:
-        The largest |advantage| of each rollout; it warns when a run ends with none above 0. Where the rewards are seen too, and differ
-        where the advantages compare them, a single rollout whose advantages are all 0 is an error.
+        The largest |advantage| of each rollout; it warns when a run ends with none above 0. Where the trainer has a loss of its
+        own, which may learn from more than advantages, it is not evaluated if some weight had a gradient.
 
     Why it matters:
         No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some rollouts
@@ -403,6 +413,7 @@ class NoSignal(Rule):
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
         self._with_signal = 0
+        self._gradient = False
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Count rollouts with and without signal."""
@@ -425,9 +436,20 @@ class NoSignal(Rule):
             )
         return None
 
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Remember whether some gradient flowed."""
+        self._gradient = self._gradient or (event.role == "policy" and values.with_gradient > 0)
+        return None
+
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the run as a whole."""
         if not self.checks or self._with_signal or event.status != "completed":
+            return None
+        own_loss = self.progress.started.facts.get("own_loss")
+        if own_loss and self._gradient:
+            disabled(
+                self, f"all advantages were 0, but gradients flowed: {own_loss} may learn from more than advantages"
+            )
             return None
         return self.fail(
             expected="advantages other than 0 in some rollout",

@@ -37,7 +37,7 @@ class LossScale(Rule):
     code = "RLS801"
     title = "Loss is not that of its formula"
     severity = "warning"
-    topics = ("loss", "log_ratio")
+    topics = ("formula", "loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:

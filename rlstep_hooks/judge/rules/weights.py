@@ -236,7 +236,7 @@ class SamplerVersion(Rule):
 
     code = "RLS402"
     title = "Rollout sampled with other weights"
-    topics = ("sampler",)
+    topics = ("sampler", "sampler_weights")
     nothing_seen = "the plan does not say which weights sample a rollout"
     cannot_see = "the version of the weights that sampled a rollout was not observed"
 
@@ -312,8 +312,8 @@ class SamplerGap(Rule):
     code = "RLS403"
     title = "Engine and trainer disagree"
     severity = "warning"
-    topics = ("sampler",)
-    nothing_seen = "the sampler returned no log-probs"
+    topics = ("sampler", "sampler_weights")
+    nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
     optional = True
 
     def __init__(self, progress: Progress) -> None:
@@ -569,7 +569,7 @@ class PartNotTrained(Rule):
     def started(self, event: RunStarted) -> Finding | None:
         """Look for layers that are frozen from the start."""
         matrices = event.facts.get("frozen_matrices")
-        if matrices is None:
+        if matrices is None or not matrices["all"]:
             return None
         self.checks += 1
         if not matrices["frozen"]:

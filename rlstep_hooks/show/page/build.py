@@ -68,7 +68,7 @@ def page_of(report: Report, found: Sequence[Record]) -> Page:
         not_evaluated=not_evaluated(report),
         links=tuple(links_of(report)),
         in_part=tuple(in_part(report)),
-        ending=ending(report),
+        ending=re.split("[:,]", ending(report))[0],
         recorded_by=processes(report),
         sampler_note=next((rule.note for rule in report.rules if rule.code == SamplerVersion.code), ""),
         settings={name: _text(value) for name, value in schedule.settings.items()} if schedule is not None else {},

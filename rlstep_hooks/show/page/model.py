@@ -169,7 +169,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     in_part: tuple[str, ...]
     """Rules that could look at a part of what they are about, with how much."""
     ending: str
-    """How training ended and how far it came; empty where it came to its end."""
+    """How training ended, in short; empty where it came to its end."""
     recorded_by: str
     """Which processes recorded, where there are several."""
     sampler_note: str

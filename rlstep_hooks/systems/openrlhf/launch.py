@@ -12,9 +12,8 @@ from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.openrlhf.plan import make_schedule
-from rlstep_hooks.systems.openrlhf.releases import Release
-from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, NAMES, SETTINGS, flag_of
-from rlstep_hooks.systems.openrlhf.settings import Settings as OpenRLHFSettings
+from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
+from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, NAMES, SETTINGS, OpenRLHFSettings, flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +46,7 @@ def read(launch: Quantities) -> Reading:
     return reading_of(launch, settings, release, notes)
 
 
-def reading_of(launch: Quantities, settings: OpenRLHFSettings, release: Release, notes: Iterable[Note] = ()) -> Reading:
+def reading_of(launch: Quantities, settings: OpenRLHFSettings, release: OpenRLHFRelease, notes: Iterable[Note] = ()) -> Reading:
     """The Schedule of settings that were read from a launch.
 
     Args:
@@ -72,7 +71,7 @@ def reading_of(launch: Quantities, settings: OpenRLHFSettings, release: Release,
     )
 
 
-def read_flags(launch: Quantities, release: Release) -> OpenRLHFSettings:
+def read_flags(launch: Quantities, release: OpenRLHFRelease) -> OpenRLHFSettings:
     """The settings of a launch, checked one by one.
 
     Raises:
@@ -90,13 +89,13 @@ def read_flags(launch: Quantities, release: Release) -> OpenRLHFSettings:
     return msgspec.structs.replace(read, actor_nodes=1, actor_gpus=processes, critic_nodes=1, critic_gpus=processes)
 
 
-def release_of_flags(request: Request) -> tuple[Release, list[Note]]:
+def release_of_flags(request: Request) -> tuple[OpenRLHFRelease, list[Note]]:
     """The release that fits the flags: OpenRLHF renamed them all in 0.10.2.
 
     Raises:
         SettingError: Flags of both kinds are given, or dotted ones for a release without them.
     """
-    release, settings = Release(request.version), request.settings
+    release, settings = OpenRLHFRelease(request.version), request.settings
     flat = next((name for dotted in NAMES.values() for name in SETTINGS[dotted].also if settings.is_given(name)), None)
     dotted = next((name for name in NAMES.values() if settings.is_given(name)), None)
     if flat and dotted:
@@ -105,7 +104,7 @@ def release_of_flags(request: Request) -> tuple[Release, list[Note]]:
             settings.place(flat),
         )
     if _without_ray(request) and release.since("0.6"):
-        return Release(LAST_WITHOUT_RAY), [
+        return OpenRLHFRelease(LAST_WITHOUT_RAY), [
             Note("assumes", f"openrlhf.cli.train_ppo ended with 0.5: read as {LAST_WITHOUT_RAY}; --version says which")
         ]
     if dotted and not release.has_dotted_names:
@@ -113,7 +112,7 @@ def release_of_flags(request: Request) -> tuple[Release, list[Note]]:
             f"--{dotted} came with OpenRLHF 0.10.2; this plan is for {release.openrlhf}", settings.place(dotted)
         )
     if flat and release.has_dotted_names:
-        return Release(LAST_FLAT), [
+        return OpenRLHFRelease(LAST_FLAT), [
             Note(
                 "assumes",
                 f"--{flat} was renamed in 0.10.2: read as {LAST_FLAT}, the last with such flags; --version says which",
@@ -132,7 +131,7 @@ def _without_ray(request: Request) -> bool:
     return request.command.program.name.rpartition("/")[2] in ("openrlhf.cli.train_ppo", "train_ppo.py")
 
 
-def _estimator(name: str, release: Release) -> str:
+def _estimator(name: str, release: OpenRLHFRelease) -> str:
     if name not in ALGORITHMS:
         raise PlanError(
             f"argument --{flag_of('estimator', release)}: invalid choice: {name!r} (choose from {', '.join(ALGORITHMS)})",
@@ -143,7 +142,7 @@ def _estimator(name: str, release: Release) -> str:
     return name
 
 
-def _formulas(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> tuple[Formula, ...]:
+def _formulas(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> tuple[Formula, ...]:
     """The formulas of a release, in the words of its settings."""
     sources = schedule.sources
     group, batch, epochs = "rollout.n_samples_per_prompt", "train.batch_size", "train.max_epochs"
@@ -198,7 +197,7 @@ def _formulas(schedule: Schedule, settings: OpenRLHFSettings, release: Release) 
     return tuple(formulas)
 
 
-def _notes(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> list[Note]:
+def _notes(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> list[Note]:
     """What OpenRLHF does without a message."""
     batch, prompts = flag_of("batch", release), flag_of("prompts", release)
     notes = [Note("unit", f"{prompts} counts prompts, {batch} counts samples over all processes")]
@@ -259,7 +258,7 @@ def _notes(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> 
     return notes
 
 
-def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> Note:
+def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> Note:
     prompts = schedule.prompts_per_rollout
     if release.ranks_generate:
         return Note(

@@ -10,12 +10,12 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.openrlhf.settings import NEEDS_GROUP, flag_of
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.openrlhf.releases import Release
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
     from rlstep_hooks.systems.openrlhf.updates import Role
 
 
-def check_settings(settings: Settings, release: Release) -> None:
+def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None:
     """The assertions on sizes at the end of cli/train_ppo_ray.py, in its order."""
     start = "at the start"
     source = f"OpenRLHF {release.openrlhf} cli/train_ppo_ray.py"
@@ -80,7 +80,7 @@ def check_settings(settings: Settings, release: Release) -> None:
         )
 
 
-def check_shares(settings: Settings, release: Release, role: Role, samples: int, when: str) -> None:
+def check_shares(settings: OpenRLHFSettings, release: OpenRLHFRelease, role: Role, samples: int, when: str) -> None:
     """Whether every process gets as many micro-batches of a rollout as the others.
 
     K = ceil(S / micro_rollout_batch_size) pieces are shared in chunks of ceil(K / W) (trainer/ray/launcher.py:348-371). A process

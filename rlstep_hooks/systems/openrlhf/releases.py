@@ -15,7 +15,7 @@ SUPPORTED = "0.5 to 0.11"
 """The supported releases, in words."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class OpenRLHFRelease(msgspec.Struct, frozen=True):
     """The behaviour of one release of OpenRLHF."""
 
     openrlhf: str
@@ -107,12 +107,12 @@ class Release(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def installed_release() -> Release | None:
+def installed_release() -> OpenRLHFRelease | None:
     """The release that is installed here, or None without OpenRLHF. Looked up once: reading metadata takes milliseconds."""
     from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
     from importlib.metadata import version as installed
 
     try:
-        return Release(installed("openrlhf"))
+        return OpenRLHFRelease(installed("openrlhf"))
     except PackageNotFoundError:
         return None

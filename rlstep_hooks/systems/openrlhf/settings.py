@@ -12,7 +12,7 @@ from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.systems.openrlhf.releases import Release
+    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 
 ALGORITHMS = {
     "gae": "PPO",
@@ -94,10 +94,10 @@ NAMES = {
     "engine_gpus": "vllm.tensor_parallel_size",
     "colocate_all": "train.colocate_all",
 }
-"""The settings that the formulas need, by their name in `Settings`."""
+"""The settings that the formulas need, by their name in `OpenRLHFSettings`."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class OpenRLHFSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the formulas need, with the release's defaults filled in."""
 
     prompts: int
@@ -150,8 +150,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.ring_attention * self.tensor_parallel
 
 
-def flag_of(name: str, release: Release) -> str:
-    """A setting as the release's command line calls it, by its name in `Settings`."""
+def flag_of(name: str, release: OpenRLHFRelease) -> str:
+    """A setting as the release's command line calls it, by its name in `OpenRLHFSettings`."""
     dotted = NAMES[name]
     return dotted if release.has_dotted_names else SETTINGS[dotted].also[0]
 
@@ -182,7 +182,7 @@ def _walk(args: Any, path: Iterable[str]) -> Any:
     return value
 
 
-def read_settings(args: Any, release: Release) -> Settings:
+def read_settings(args: Any, release: OpenRLHFRelease) -> OpenRLHFSettings:
     """The settings of live or plain arguments.
 
     Args:
@@ -200,9 +200,9 @@ def read_settings(args: Any, release: Release) -> Settings:
         values[name] = SETTINGS[dotted].default_in(release.openrlhf) if value is None else value
     # Up to 0.10.0 the default of max_samples is a float.
     values["max_samples"] = int(values["max_samples"])
-    return Settings(**values)
+    return OpenRLHFSettings(**values)
 
 
-def written_settings(settings: Settings) -> dict[str, Any]:
+def written_settings(settings: OpenRLHFSettings) -> dict[str, Any]:
     """The settings behind a plan, under their dotted names, as plain values."""
     return {dotted: getattr(settings, name) for name, dotted in NAMES.items() if getattr(settings, name) is not None}

@@ -10,8 +10,8 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.simplerl.deviations import FACTS
 from rlstep_hooks.systems.simplerl.script import config_of_script
 from rlstep_hooks.systems.verl.early import (
+    EarlyRoleSettings,
     ForkPlan,
-    RoleSettings,
     WorkerSizes,
     algorithm_of,
     gpus_of,
@@ -94,7 +94,7 @@ def _check(config: Mapping[str, Any]) -> None:
         )
 
 
-def _sizes(role: RoleSettings) -> WorkerSizes:
+def _sizes(role: EarlyRoleSettings) -> WorkerSizes:
     """Samples of a mini-batch over all processes, divided by the processes and rounded down (the critic's: fsdp_workers.py:609)."""
     processes, section = role.processes, role.section
     cut = role.minibatch * role.group // processes

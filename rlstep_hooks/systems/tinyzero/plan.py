@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.tinyzero.deviations import FACTS
-from rlstep_hooks.systems.verl.early import ForkPlan, RoleSettings, WorkerSizes, plan_fork, read_settings
+from rlstep_hooks.systems.verl.early import EarlyRoleSettings, ForkPlan, WorkerSizes, plan_fork, read_settings
 from rlstep_hooks.systems.verl.forks import fork_reading
 from rlstep_hooks.systems.verl.settings import nested, setting
 
@@ -59,7 +59,7 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None) -> ForkPlan:
     return plan_fork(config, settings, rows, framework="TinyZero", sources=SOURCES, facts=FACTS)
 
 
-def _sizes(role: RoleSettings) -> WorkerSizes:
+def _sizes(role: EarlyRoleSettings) -> WorkerSizes:
     """Divided by the processes first, rounded down, and then multiplied by the group."""
     cut = role.minibatch // role.processes * role.group
     each = setting(role.values, "ppo_micro_batch_size", 64) // role.processes * role.group

@@ -11,9 +11,8 @@ from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading, mu
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.reader import release_of
 from rlstep_hooks.systems.training_arguments import learning_rate_facts
-from rlstep_hooks.systems.trl.plan import NEEDS_ROWS, PLAN_SETTINGS, Algorithm, make_schedule
-from rlstep_hooks.systems.trl.plan import Settings as TrlSettings
-from rlstep_hooks.systems.trl.releases import Release
+from rlstep_hooks.systems.trl.plan import NEEDS_ROWS, PLAN_SETTINGS, Algorithm, TrlSettings, make_schedule
+from rlstep_hooks.systems.trl.releases import TrlRelease
 from rlstep_hooks.systems.trl.system import algorithm_of
 
 if TYPE_CHECKING:
@@ -26,10 +25,10 @@ _TRANSFORMERS = (("0.17", "4.51.3"), ("1.0", "4.57.6"), ("99", "5.23.0"))
 _BUILT = "when the configuration is built"
 
 
-def release_named(version: str) -> Release:
+def release_named(version: str) -> TrlRelease:
     """The release of a version, with the transformers of its time."""
     known = (transformers for below, transformers in _TRANSFORMERS if release_of(version) < release_of(below))
-    return Release(version, next(known, _TRANSFORMERS[-1][1]))
+    return TrlRelease(version, next(known, _TRANSFORMERS[-1][1]))
 
 
 def read(launch: Quantities) -> Reading:
@@ -135,7 +134,7 @@ def _check_enough(group: int, algorithm: Algorithm) -> None:
         )
 
 
-def _steps_per_generation(launch: Quantities, release: Release, global_batch: int) -> int:
+def _steps_per_generation(launch: Quantities, release: TrlRelease, global_batch: int) -> int:
     """spg from itself, from generation_batch_size, or from GA (grpo_config.py `__post_init__`, 0.18 and later)."""
     accumulation: int = launch["gradient_accumulation_steps"]
     per_generation: int | None = launch["steps_per_generation"]
@@ -165,7 +164,7 @@ def _steps_per_generation(launch: Quantities, release: Release, global_batch: in
     return size // global_batch
 
 
-def _check_groups(release: Release, batch: int, world_size: int, per_generation: int, group: int) -> None:
+def _check_groups(release: TrlRelease, batch: int, world_size: int, per_generation: int, group: int) -> None:
     """Whole groups in what is generated at a time.
 
     Raises:
@@ -208,7 +207,7 @@ def _check_groups(release: Release, batch: int, world_size: int, per_generation:
     )
 
 
-def _formulas(release: Release, schedule: Schedule) -> tuple[Formula, ...]:
+def _formulas(release: TrlRelease, schedule: Schedule) -> tuple[Formula, ...]:
     trainer, sources = f"trl {release.trl} trl/trainer/grpo_trainer.py", schedule.sources
     size = "per_device_train_batch_size * world_size"
     if release.generates_per_microbatch:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from rlstep_hooks.planning.schedule import OldLogProbSource, ReferenceSource, Schedule, lag_pattern
-from rlstep_hooks.systems.trl.releases import Release, installed_release
+from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
 Algorithm = Literal["GRPO", "RLOO"]
 
@@ -38,11 +38,13 @@ PLAN_SETTINGS = (
     "learning_rate",
     "lr_scheduler_type",
     "use_vllm",
+    "num_remains_in_group",
+    "divergence_type",
 )
 """Settings that appear in a plan."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class TrlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The live settings that the formulas need, with this release's defaults filled in."""
 
     algorithm: Algorithm
@@ -64,6 +66,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_correction: bool
     """Whether an engine's log-probs are corrected by importance sampling, which needs old log-probs always."""
     peft: bool = False
+    kept: int = 0
+    """Samples that GFPO's filter leaves of each prompt's; 0 without a filter."""
+    ratio_to_sampler: bool = False
+    """Whether the sampler's own log-probs are the old ones (DPPO)."""
 
 
 def is_config(config: Any) -> bool:
@@ -81,7 +87,7 @@ def _algorithm(config: Any) -> Algorithm | None:
     return None
 
 
-def read_settings(config: Any, release: Release) -> Settings:
+def read_settings(config: Any, release: TrlRelease) -> TrlSettings:
     """The settings of a live configuration.
 
     Raises:
@@ -91,7 +97,7 @@ def read_settings(config: Any, release: Release) -> Settings:
     if algorithm is None:
         raise TypeError(f"{type(config).__name__} is neither a GRPOConfig nor an RLOOConfig of TRL 0.16 or later")
     accumulation = config.gradient_accumulation_steps
-    return Settings(
+    return TrlSettings(
         algorithm=algorithm,
         batch=config.per_device_train_batch_size * max(getattr(config, "n_gpu", 1), 1),
         accumulation=accumulation,
@@ -105,16 +111,21 @@ def read_settings(config: Any, release: Release) -> Settings:
         engine_correction=bool(
             getattr(config, "use_vllm", False) and getattr(config, "vllm_importance_sampling_correction", False)
         ),
+        # trl.experimental: gfpo (0.24 to 1.8), dppo (1.0 to 1.8), where the fields are their configurations' own.
+        kept=getattr(config, "num_remains_in_group", None) or 0,
+        ratio_to_sampler=hasattr(config, "divergence_type"),
     )
 
 
-def old_logprob_source(settings: Settings, release: Release) -> OldLogProbSource:
+def old_logprob_source(settings: TrlSettings, release: TrlRelease) -> OldLogProbSource:
     """Whether a release computes old log-probs with the rollout, or takes the detached current ones in the loss.
 
     Read in `_generate_and_score_completions`: 0.16.1 and 0.17.0 `num_iterations > 1`; 0.18.2 and 0.19.1 also
     `steps_per_generation > gradient_accumulation_steps`; 0.20 and later `GA % (spg * mu) != 0`, and with an engine whose
     log-probs are corrected. RLOO computes them always (rloo_trainer.py 0.24.0).
     """
+    if settings.ratio_to_sampler:
+        return "engine"
     if settings.algorithm == "RLOO":
         return "at_rollout"
     if not release.has_steps_per_generation:
@@ -127,7 +138,7 @@ def old_logprob_source(settings: Settings, release: Release) -> OldLogProbSource
     return "at_rollout" if computed else "detach"
 
 
-def reference_source(settings: Settings, release: Release) -> ReferenceSource:
+def reference_source(settings: TrlSettings, release: TrlRelease) -> ReferenceSource:
     """Where reference log-probs are computed: with the rollout, except in 0.18, where the loss does it.
 
     RLOO adds the KL term to the reward and computes it with the rollout in all releases.
@@ -137,7 +148,7 @@ def reference_source(settings: Settings, release: Release) -> ReferenceSource:
     return "in_loss" if release.since("0.18") and not release.since("0.19") else "at_rollout"
 
 
-class _Totals(msgspec.Struct, frozen=True, kw_only=True):
+class _TrlTotals(msgspec.Struct, frozen=True, kw_only=True):
     """What the number of rows decides."""
 
     chunks: int
@@ -149,7 +160,7 @@ class _Totals(msgspec.Struct, frozen=True, kw_only=True):
     microbatches: int
 
 
-def _prompts_per_chunk(settings: Settings, release: Release, world_size: int) -> int:
+def _prompts_per_chunk(settings: TrlSettings, release: TrlRelease, world_size: int) -> int:
     """U: prompts that the sampler takes at a time; a remainder of the rows is dropped.
 
     0.16 and 0.17: B*P*GA // G; 0.18 and later: generation_batch_size // G with generation_batch_size = B*P*spg
@@ -162,7 +173,7 @@ def _divide_up(value: int, by: int) -> int:
     return -(-value // by)
 
 
-def _totals(settings: Settings, release: Release, world_size: int, rows: int) -> _Totals:
+def _totals(settings: TrlSettings, release: TrlRelease, world_size: int, rows: int) -> _TrlTotals:
     prompts = _prompts_per_chunk(settings, release, world_size)
     chunks = rows // prompts
     microbatches = chunks * settings.steps_per_generation * settings.iterations
@@ -186,7 +197,7 @@ def _totals(settings: Settings, release: Release, world_size: int, rows: int) ->
     possible = _divide_up(microbatches, settings.accumulation)
     updates = min(horizon, passes * possible)
     full, rest = divmod(updates, possible) if possible else (0, 0)
-    return _Totals(
+    return _TrlTotals(
         chunks=chunks,
         microbatches_per_epoch=microbatches,
         rows_dropped=rows - chunks * prompts,
@@ -204,7 +215,12 @@ NEEDS_ROWS = (
 
 
 def make_schedule(
-    settings: Settings, release: Release, *, world_size: int, rows: int | None, written: dict[str, Any] | None = None
+    settings: TrlSettings,
+    release: TrlRelease,
+    *,
+    world_size: int,
+    rows: int | None,
+    written: dict[str, Any] | None = None,
 ) -> Schedule:
     """The Schedule of one configuration under one release.
 
@@ -225,6 +241,9 @@ def make_schedule(
     lags = {lag for window in pattern for lag in window}
     totals = _totals(settings, release, world_size, rows) if rows is not None else None
     prompts = Fraction(samples_per_rollout, settings.group)
+    # GFPO filters each prompt's samples before it cuts them into micro-batches (gfpo_trainer.py 0.24.0 and 1.0.0).
+    dropped = int(prompts * (settings.group - settings.kept)) if settings.kept else 0
+    samples_per_microbatch = samples_per_microbatch * (settings.kept or settings.group) // settings.group
     of_a_stream = dict.fromkeys(NEEDS_ROWS, "the training set is a stream of unknown length")
     not_evaluated = of_a_stream if totals is None else {}
     updates = totals.updates if totals else (settings.max_steps if settings.max_steps > 0 else None)
@@ -236,6 +255,7 @@ def make_schedule(
         prompts_per_rollout=prompts,
         samples_per_prompt=settings.group,
         samples_per_rollout=samples_per_rollout,
+        samples_dropped_per_rollout=dropped,
         rollouts_per_cycle=rollouts_per_cycle,
         samples_per_microbatch=samples_per_microbatch,
         reuse_epochs=settings.iterations,
@@ -289,7 +309,7 @@ def make_schedule(
     return schedule
 
 
-def _sources(release: Release) -> dict[str, str]:
+def _sources(release: TrlRelease) -> dict[str, str]:
     trainer = f"trl {release.trl} trl/trainer/grpo_trainer.py"
     return {
         "samples_per_rollout": f"{trainer} _prepare_inputs"
@@ -335,7 +355,7 @@ def rows_of(dataset: Any) -> int | None:
 
 
 def plan_config(
-    config: Any, *, rows: int | None, world_size: int | None = None, release: Release | None = None
+    config: Any, *, rows: int | None, world_size: int | None = None, release: TrlRelease | None = None
 ) -> Schedule:
     """The Schedule of a live GRPOConfig or RLOOConfig.
 

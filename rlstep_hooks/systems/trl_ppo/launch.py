@@ -45,7 +45,7 @@ def with_evaluation(launch: Quantities, evaluation_rows: int | None, why: str = 
         raise LaunchError(
             f"RLOO of TRL {request.version} has no rloo_k any more: --version 0.21.0 reads this launch, --framework trl later ones"
         )
-    sizes = _Sizes.of(launch, release, request.world_size(), rloo=rloo)
+    sizes = _PpoSizes.of(launch, release, request.world_size(), rloo=rloo)
     group = launch["rloo_k"] if rloo else 1
     if sizes.per_process % group:
         raise PlanError(
@@ -130,7 +130,7 @@ def _flushes(accumulation: Accumulation, passes: Passes, updates: int | None) ->
     return updates > passes.rollouts * accumulation.updates_per_rollout
 
 
-class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class _PpoSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Batch sizes as `__init__` works them out."""
 
     world_size: int
@@ -143,7 +143,7 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
     window: int
 
     @classmethod
-    def of(cls, launch: Quantities, release: tuple[int, ...], world_size: int, *, rloo: bool) -> _Sizes:
+    def of(cls, launch: Quantities, release: tuple[int, ...], world_size: int, *, rloo: bool) -> _PpoSizes:
         """The sizes.
 
         Raises:

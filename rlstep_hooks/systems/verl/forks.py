@@ -14,7 +14,7 @@ from rlstep_hooks.systems.verl.settings import intervals, place, setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlstep_hooks.launch.rows import Rows
+    from rlstep_hooks.launch.rows import RowCount
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import Quantities
     from rlstep_hooks.systems.verl.early import ForkPlan
@@ -89,7 +89,7 @@ _NOTES: dict[str, NoteKind] = {
 
 
 def fork_reading(
-    launch: Quantities, config: dict[str, Any], plan: Callable[..., ForkPlan], *, rows: Rows, minibatch: str
+    launch: Quantities, config: dict[str, Any], plan: Callable[..., ForkPlan], *, rows: RowCount, minibatch: str
 ) -> Reading:
     """The reading of a fork's configuration.
 
@@ -97,7 +97,7 @@ def fork_reading(
         launch: The launch.
         config: Its configuration, nested.
         plan: The fork's `plan_config`.
-        rows: Rows of the training set.
+        rows: RowCount of the training set.
         minibatch: Samples of a mini-batch as a formula.
 
     Raises:

@@ -13,7 +13,7 @@ import msgspec
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
 from rlstep_hooks.systems.verl.plan import plan_config
-from rlstep_hooks.systems.verl.releases import Release
+from rlstep_hooks.systems.verl.releases import VerlRelease
 from rlstep_hooks.systems.verl.settings import evaluates_only, intervals, nested, place, setting
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def read(launch: Quantities) -> Reading:
         LaunchError: It is a trainer of its own that was not read.
         PlanError: verl refuses this configuration, or fails on it.
     """
-    request, release = launch.request, Release(launch.request.version)
+    request, release = launch.request, VerlRelease(launch.request.version)
     config = nested(launch)
     dapo = _entry_point(request, config)
     _engine(launch, config)
@@ -76,7 +76,7 @@ def read(launch: Quantities) -> Reading:
     )
 
 
-def _planned(config: dict[str, Any], rows: int | None, release: Release) -> Schedule:
+def _planned(config: dict[str, Any], rows: int | None, release: VerlRelease) -> Schedule:
     schedule = plan_config(config, rows=rows, release=release)
     return msgspec.structs.replace(schedule, not_evaluated=dict(schedule.not_evaluated))
 

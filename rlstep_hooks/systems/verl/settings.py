@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.systems.declaration import Quantities
-    from rlstep_hooks.systems.verl.releases import Release
+    from rlstep_hooks.systems.verl.releases import VerlRelease
 
 Trainer = Literal["v1-sync", "v1-colocate-async", "v1-separate-async", "main-ppo-sync", "ray", "ray-legacy"]
 """Which of verl's trainers runs: those of `trainer/ppo/v1` (0.9), 0.8's `main_ppo_sync`, or RayPPOTrainer with engine workers
@@ -152,7 +152,7 @@ PLAN_SETTINGS = (
     "trainer.v1.colocate_async.num_warmup_batches",
     "trainer.v1.sampler.max_off_policy_threshold",
 )
-"""Settings that appear in a plan, under verl's own names."""
+"""VerlSettings that appear in a plan, under verl's own names."""
 
 
 class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`use_dynamic_bsz` in this role's section; with it verl checks no sizes."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class VerlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the formulas need, with verl's defaults filled in."""
 
     trainer: Trainer
@@ -263,7 +263,7 @@ def is_config(config: Any) -> bool:
     return hasattr(config, "get") and all(name in config for name in ("actor_rollout_ref", "data", "trainer"))
 
 
-def read_settings(config: Mapping[str, Any], release: Release) -> Settings:
+def read_settings(config: Mapping[str, Any], release: VerlRelease) -> VerlSettings:
     """The settings of a nested configuration, resolved, as `OmegaConf.to_container(config, resolve=True)` gives it.
 
     Raises:
@@ -280,7 +280,7 @@ def read_settings(config: Mapping[str, Any], release: Release) -> Settings:
     single = filters or refills or trainer in ("v1-colocate-async", "v1-separate-async")
     policy = _policy(config, gpus)
     separate = trainer == "v1-separate-async"
-    return Settings(
+    return VerlSettings(
         trainer=trainer,
         algorithm=_algorithm(config),
         batch_multiple=_batch_multiple(config, policy, gpus),
@@ -318,7 +318,7 @@ def read_settings(config: Mapping[str, Any], release: Release) -> Settings:
     )
 
 
-def _trainer(config: Mapping[str, Any], release: Release) -> Trainer:
+def _trainer(config: Mapping[str, Any], release: VerlRelease) -> Trainer:
     if release.has_v1_trainer and setting(config, "trainer.use_v1", True):
         mode = setting(config, "trainer.v1.trainer_mode", "sync")
         return _MODES.get(mode, "v1-sync")
@@ -358,7 +358,7 @@ def _policy(config: Mapping[str, Any], gpus: int) -> RoleSettings:
 
 
 def _critic(
-    config: Mapping[str, Any], release: Release, trainer: Trainer, gpus: int, policy: RoleSettings
+    config: Mapping[str, Any], release: VerlRelease, trainer: Trainer, gpus: int, policy: RoleSettings
 ) -> RoleSettings:
     critic = setting(config, "critic", {})
     engine = release.critic_engine_section

@@ -11,7 +11,7 @@ import pytest
 from rlstep_hooks import StepAuditCallback, StepAuditError, plan
 from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.systems.trl.observe import callback as callback_module
-from rlstep_hooks.systems.trl.releases import Release
+from rlstep_hooks.systems.trl.releases import TrlRelease
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_rows, tiny_tokenizer, tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
 from tests.systems.trl.conftest import RELEASE
@@ -51,14 +51,14 @@ def test_an_unsupported_trainer_is_named(tmp_path: Path, capsys: pytest.CaptureF
     trainer.train()
     assert trainer.state.global_step == 1
     assert audit.report.verdict == "NOT_EVALUATED"
-    assert "SFTTrainer is not supported" in audit.report.not_evaluated["order"]
-    assert "SFTTrainer is not supported" in capsys.readouterr().err
+    assert "SFTTrainer makes no rollouts" in audit.report.not_evaluated["order"]
+    assert "SFTTrainer makes no rollouts" in capsys.readouterr().err
     with pytest.raises(TypeError, match="no reader knows SFTTrainer"):
         plan(trainer)
 
 
 def test_an_unsupported_release_is_named(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callback_module, "installed_release", lambda: Release("9.9.0", "9.9.0"))
+    monkeypatch.setattr(callback_module, "installed_release", lambda: TrlRelease("9.9.0", "9.9.0"))
     trainer, audit = build(**SHORT)
     trainer.train()
     assert trainer.state.global_step == 2
@@ -159,7 +159,7 @@ def test_a_subclass_that_overrides_hooked_methods(tmp_path: Path) -> None:
     audit = StepAuditCallback(log_dir=None, listeners=())
     tiny_trainer(tmp_path, callbacks=[audit], trainer_class=Mine, **SHORT).train()
     assert audit.report.verdict == "PASS", problems(audit.report)
-    assert "Mine overrides compute_loss" in audit.report.not_evaluated["RLS801"]
+    assert "the loss of Mine" in audit.report.not_evaluated["RLS801"]
 
 
 def test_dispatch_batches(build: Callable[..., Any]) -> None:

@@ -156,9 +156,9 @@ def test_an_exception_of_the_user_passes_unchanged(build: Callable[..., Any], pl
 
 
 HOOKS = (
-    "observe.TrlObserver._emit_microbatch",
-    "observe.TrlObserver._emit_rollout",
-    "observe.TrlObserver._measure_loss",
+    "trainer.TrlObserver._emit_microbatch",
+    "trainer.TrlObserver._emit_rollout",
+    "trainer.TrlObserver._measure_loss",
     "identities.SampleIdentities.trained",
     "live_settings.LiveSettings.changes",
     "updates.WeightProbe.before_step",
@@ -166,6 +166,8 @@ HOOKS = (
     "numbers.NumberCollector._work_up",
     "numbers.NumberCollector._emit",
     "trackers.scalars",
+    "sampling.SamplingWatch._record",
+    "updates.optimizer_tensors",
 )
 
 
@@ -177,7 +179,7 @@ def test_a_hook_that_raises_costs_an_observation_and_nothing_else(
         raise RuntimeError("broken on purpose")
 
     bare = _run(tmp_path / "bare", "reuse", [])
-    monkeypatch.setattr(f"rlstep_hooks.systems.trl.{hook}", broken)
+    monkeypatch.setattr(f"rlstep_hooks.systems.trl.observe.{hook}", broken)
     audit = StepAuditCallback(log_dir=None, listeners=())
     audited = _run(tmp_path / "audited", "reuse", [audit])
     for key, value in bare["weights"].items():

@@ -24,9 +24,10 @@ from rlstep_hooks.session.recorder import Listener, Recorder
 from rlstep_hooks.show import scalars
 from rlstep_hooks.show.console import ConsoleListener
 from rlstep_hooks.systems.trl.observe.facts import package_versions
+from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
-from rlstep_hooks.systems.trl.releases import Release, installed_release
+from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.options import OnFail
@@ -189,7 +190,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         accelerator = trainer.accelerator
         rank, world_size = accelerator.process_index, accelerator.num_processes
         run, agreed = agree_on_run(rank, world_size)
-        release, subject = cast("Release", installed_release()), cast("Subject", subject_of(trainer))
+        release, subject = cast("TrlRelease", installed_release()), cast("Subject", subject_of(trainer))
         start = subject.start(trainer, release)
         opened = open_ledger(self._wanted_folder(trainer), run, rank_process(rank))
         self.folder = opened.folder
@@ -350,13 +351,12 @@ def _calling_trainer(callback: StepAuditCallback) -> Any:
 
 def _unsupported(trainer: Any) -> str:
     """Why a trainer cannot be audited; empty where it can."""
-    name = type(trainer).__name__
     release = installed_release()
     if release is None:
         return "TRL is not installed"
     subject = subject_of(trainer)
     if subject is None:
-        return f"{name} is not supported (GRPOTrainer, RLOOTrainer and PPOTrainer are)"
+        return why_not(trainer)
     return subject.refusal(release)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.systems.trl.observe.facts import live_facts
+from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
@@ -15,7 +16,7 @@ from rlstep_hooks.systems.trl.releases import installed_release
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class GrpoSubject(Subject):
@@ -24,11 +25,11 @@ class GrpoSubject(Subject):
     settings = CYCLE_SETTINGS
     stops = True
 
-    def refusal(self, release: Release) -> str:
+    def refusal(self, release: TrlRelease) -> str:
         """Outside 0.16 to 1.16."""
         return "" if release.supported else f"TRL {release.trl} is not supported (0.16 to 1.16 are)"
 
-    def start(self, trainer: Any, release: Release) -> Start:
+    def start(self, trainer: Any, release: TrlRelease) -> Start:
         """The plan, and the place in it where a resumed run goes on."""
         schedule = plan_trainer(trainer)
         updates = int(trainer.state.global_step)
@@ -38,11 +39,11 @@ class GrpoSubject(Subject):
             updates_per_epoch=_updates_per_epoch(trainer, schedule.window),
             skips_data=not trainer.args.ignore_data_skip,
         )
-        facts = live_facts(trainer) | {"position": msgspec.structs.asdict(position)}
+        facts = live_facts(trainer) | {"position": msgspec.structs.asdict(position), "own_loss": own_loss(trainer)}
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
     def observer(
-        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+        self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Hooks on the trainer's methods."""
         epoch = start.facts["position"]["epoch"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,11 +80,11 @@ class Subject(ABC):
     """Whether the trainer ends training cleanly when a callback asks it to."""
 
     @abstractmethod
-    def refusal(self, release: Release) -> str:
+    def refusal(self, release: TrlRelease) -> str:
         """Why this kind of trainer is not audited in a release; empty where it is."""
 
     @abstractmethod
-    def start(self, trainer: Any, release: Release) -> Start:
+    def start(self, trainer: Any, release: TrlRelease) -> Start:
         """Read a trainer whose training begins.
 
         Raises:
@@ -93,7 +93,7 @@ class Subject(ABC):
 
     @abstractmethod
     def observer(
-        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+        self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Who observes it."""
 
