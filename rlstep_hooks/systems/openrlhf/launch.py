@@ -46,7 +46,9 @@ def read(launch: Quantities) -> Reading:
     return reading_of(launch, settings, release, notes)
 
 
-def reading_of(launch: Quantities, settings: OpenRLHFSettings, release: OpenRLHFRelease, notes: Iterable[Note] = ()) -> Reading:
+def reading_of(
+    launch: Quantities, settings: OpenRLHFSettings, release: OpenRLHFRelease, notes: Iterable[Note] = ()
+) -> Reading:
     """The Schedule of settings that were read from a launch.
 
     Args:
