@@ -90,7 +90,7 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
         state = f"[red]not supported[/red]: supported are {diagnosis.releases}"
     else:
         state = f"not installed; supported are {diagnosis.releases}"
-    console.print(f"{title}: {state}", highlight=False)
+    console.print(f"{title}: {state}", highlight=False, soft_wrap=True)
     if not diagnosis.supported:
         return
     table = Table.grid(padding=(0, 2))

@@ -465,7 +465,7 @@ def test_any_configuration_is_planned_by_one_function(monkeypatch: pytest.Monkey
         train_dataset = range(ROWS)
 
     assert rlstep_hooks.plan(Trainer()) == planned()
-    with pytest.raises(TypeError, match="no reader knows"):
+    with pytest.raises(TypeError, match="no system knows"):
         rlstep_hooks.plan({"trainer": {}})
 
 
