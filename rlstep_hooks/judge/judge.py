@@ -366,7 +366,9 @@ class Judge:
             ending=ending,
             error=self._ended.error if self._ended is not None else "",
             updates_before=self._run.start_updates if self._run else 0,
-            start=_start(self._run) if self._run else {},
+            start=msgspec.json.decode(msgspec.json.encode(_start(self._run)))
+            if self._run
+            else {},  # as a record has it
         )
 
     def _broken_off(self, ending: Ending) -> str:
