@@ -106,6 +106,23 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("as the launch says it under its other name", system="rllm", field="schedule.settings.rllm.trainer."),
     Allowed("sizes as they were written", system="rllib", field="schedule.settings."),
+    Allowed(
+        "an unknown release is refused in one form",
+        field="words",
+        before="is not supported: |PPOTrainer of TRL|has no step",
+        after="is not known: ",
+    ),
+    Allowed("the default of RLOOConfig, which the plan always took", system="trl", field="schedule.settings.beta"),
+    Allowed(
+        "the default of the release that the launch is read as",
+        system="openrlhf",
+        field="schedule.settings.rollout.micro",
+    ),
+    Allowed(
+        "the default of the release that the launch is read as",
+        system="openrlhf",
+        field="schedule.critic.settings.rollout.micro",
+    ),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
     Allowed(
