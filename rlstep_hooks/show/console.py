@@ -111,7 +111,7 @@ def verdict_block(report: Report) -> RenderableType:
 
 def _link_lines(report: Report) -> list[RenderableType]:
     """What was observed and is right, what was observed in part, and what was not, each with its reason."""
-    unknown, links = not_evaluated(report), links_of(report)
+    unknown, links = not_evaluated(report), links_of(report.rules, report.findings)
     lines: list[tuple[str, str, str]] = []
     right = [link.name + (f" ({link.note})" if link.note else "") for link in links if link.state == "right"]
     if right:

@@ -148,7 +148,7 @@ def _lags(report: Report) -> list[str]:
 def _links(report: Report) -> list[str]:
     """What became of each link of the run, and how much of it was looked at."""
     lines = []
-    for link in links_of(report):
+    for link in links_of(report.rules, report.findings):
         if link.state not in ("absent", "not observed"):
             more = ", ".join(link.codes) or link.note
             lines.append(f"- {escaped(link.name)}: {link.state}" + (f" ({escaped(more)})" if more else ""))

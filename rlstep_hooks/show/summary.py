@@ -62,7 +62,7 @@ def rule_counts(report: Report) -> str:
 
 def shown(report: Report) -> str:
     """What a run showed, in a line: which links are wrong, how many are right, which were not observed."""
-    links = links_of(report)
+    links = links_of(report.rules, report.findings)
     by_state = {state: [link for link in links if link.state == state] for state in ("wrong", "warned", "right")}
     lacking = [link.name for link in links if link.state == "not observed"]
     parts = []
@@ -220,7 +220,7 @@ _TOPIC_WORDS = {
 
 def not_evaluated(report: Report) -> NotEvaluated:
     """What could not be judged, with reasons: topics, quantities of the plan, links without any check, and single rules."""
-    links = links_of(report)
+    links = links_of(report.rules, report.findings)
     by_reason: dict[str, list[str]] = {}
     rules = {rule.code: rule for rule in report.rules}
     for name, reason in report.not_evaluated.items():

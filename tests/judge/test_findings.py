@@ -29,7 +29,8 @@ from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, composed, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.report import Report, RuleOutcome
+    from rlstep_hooks.judge.outcome import RuleOutcome
+    from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import AnyEvent
 
@@ -220,7 +221,7 @@ def test_the_headline_names_what_was_not_observed() -> None:
     report = judge([*scripted_run(PLAN)[:1], Unobserved(what="loss", why="the loss is fused"), *scripted_run(PLAN)[1:]])
     assert report.verdict == "PASS"
     assert "not observed: loss" in shown(report)
-    (link,) = (link for link in links_of(report) if link.name == "loss")
+    (link,) = (link for link in links_of(report.rules, report.findings) if link.name == "loss")
     assert (link.state, link.reason) == ("not observed", "the loss is fused")
 
 

@@ -66,7 +66,7 @@ def page_of(report: Report, found: Sequence[Record]) -> Page:
             problem=problem,
         ),
         not_evaluated=not_evaluated(report),
-        links=tuple(links_of(report)),
+        links=tuple(links_of(report.rules, report.findings)),
         in_part=tuple(in_part(report)),
         ending=re.split("[:,]", ending(report))[0],
         recorded_by=processes(report),
