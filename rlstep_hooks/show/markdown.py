@@ -6,10 +6,11 @@ import html
 import re
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.planning.words import number, printable
 from rlstep_hooks.show.plan import headline, plan_rows, steps_rows
-from rlstep_hooks.show.summary import count_rows, in_part, not_evaluated, sentence, verdict_words
+from rlstep_hooks.show.summary import in_part, not_evaluated, sentence, verdict_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.links import LINKS, link_of, links_of
 from rlstep_hooks.judge.ranks import shape, why_it_matters
@@ -24,7 +25,7 @@ from rlstep_hooks.record.events import (
     WeightSync,
 )
 from rlstep_hooks.show.live import live_line
-from rlstep_hooks.show.summary import count_rows, shown
+from rlstep_hooks.show.summary import shown
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, composed, phase_plan, scripted_phases
 
