@@ -1,4 +1,4 @@
-"""How a system is recognised, and how the index and declarations name what they do not import."""
+"""How a system is recognised, as its declaration says it and the index holds it."""
 
 from __future__ import annotations
 
