@@ -7,6 +7,7 @@ one system. It never imports that system.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -117,13 +118,15 @@ class Reader(ABC):
 
 
 def release_of(version: str, place: Place | None = None) -> tuple[int, ...]:
-    """A release as numbers that compare, for example "0.17.0" as (0, 17, 0).
+    """A release as numbers that compare, for example "0.17.0" as (0, 17, 0), and "0.10.1.post2" as (0, 10, 1).
 
     Raises:
         LaunchError: It is no release.
     """
-    parts = version.lstrip("v").split("+")[0].split(".")
-    try:
-        return tuple(int(part) for part in parts)
-    except ValueError:
-        raise LaunchError(f"{version!r} is no release such as 0.17.0", place) from None
+    numbers = _RELEASE.fullmatch(version)
+    if numbers is None:
+        raise LaunchError(f"{version!r} is no release such as 0.17.0", place)
+    return tuple(int(part) for part in numbers[1].split("."))
+
+
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|post|dev)\d*)*(?:\+.*)?")

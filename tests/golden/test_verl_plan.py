@@ -22,8 +22,8 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import RunStarted
-from rlstep_hooks.systems.simplerl.plan import config_of_flags
 from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
+from rlstep_hooks.systems.simplerl.script import config_of_flags
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
 from rlstep_hooks.systems.verl.plan import plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import VerlRelease
@@ -465,7 +465,7 @@ def test_any_configuration_is_planned_by_one_function(monkeypatch: pytest.Monkey
         train_dataset = range(ROWS)
 
     assert rlstep_hooks.plan(Trainer()) == planned()
-    with pytest.raises(TypeError, match="no reader knows"):
+    with pytest.raises(TypeError, match="no system knows"):
         rlstep_hooks.plan({"trainer": {}})
 
 

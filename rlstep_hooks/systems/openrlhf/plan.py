@@ -18,7 +18,7 @@ from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems.openrlhf.refusals import check_settings, check_shares
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, OpenRLHFRelease, installed_release
 from rlstep_hooks.systems.openrlhf.rollouts import Rollouts, count_rows, data_epochs, max_age, prompts_of_rollout
-from rlstep_hooks.systems.openrlhf.settings import read_settings, written_settings
+from rlstep_hooks.systems.openrlhf.settings import is_config, read_settings, written_settings
 from rlstep_hooks.systems.openrlhf.updates import role_of, update_fields
 
 if TYPE_CHECKING:
@@ -170,3 +170,13 @@ def _sources(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> dict[str, 
         "max_age": f"{openrlhf} trainer/ppo_trainer_async.py rollout_slots" if settings.asynchronous else "no queue",
         "old_logprob_source": f"{openrlhf} trainer/ppo_utils/experience_maker.py make_experience",
     }
+
+
+def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
+    """The Schedule of the parsed arguments of OpenRLHF 0.5 to 0.11; None for anything else. They say the processes themselves.
+
+    Raises:
+        LookupError: OpenRLHF is not installed, or its release is not supported.
+        PlanError: OpenRLHF refuses these arguments, or fails on them.
+    """
+    return plan_config(thing, rows=rows) if is_config(thing) else None

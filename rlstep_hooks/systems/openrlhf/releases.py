@@ -41,11 +41,6 @@ class OpenRLHFRelease(msgspec.Struct, frozen=True):
         return not self.since("0.7")
 
     @property
-    def microbatch_default(self) -> tuple[int, int]:
-        """Default samples of a micro-batch where log-probs are computed, and in training (cli/train_ppo_ray.py 0.9.10, 0.10.0)."""
-        return (1, 1) if self.since("0.10") else (8, 4)
-
-    @property
     def has_generate_batch(self) -> bool:
         """0.8.1 and later have `vllm_generate_batch_size` (cli/train_ppo_ray.py 0.8.3:307)."""
         return self.since("0.8.1")

@@ -11,7 +11,7 @@ import msgspec
 from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import lag_pattern
-from rlstep_hooks.systems.openrlhf.settings import flag
+from rlstep_hooks.systems.openrlhf.settings import flag_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
@@ -63,7 +63,7 @@ def role_of(settings: OpenRLHFSettings, release: OpenRLHFRelease, name: str) -> 
             raise PlanError(
                 "ZeroDivisionError: integer division or modulo by zero",
                 when="after the first rollout",
-                fix=f"{flag('batch', release)} = {processes} or more",
+                fix=f"{flag_of('batch', release)} = {processes} or more",
                 source=f"OpenRLHF {release.openrlhf} trainer/ppo_utils/replay_buffer.py setup_dynamic_batch",
             )
         return Role(processes=processes, accumulation=0, microbatch=1, epochs=settings.epochs)
@@ -81,8 +81,8 @@ def role_of(settings: OpenRLHFSettings, release: OpenRLHFRelease, name: str) -> 
         raise PlanError(
             f"AssertionError: {message}",
             when=f"when the {name} is built, after generation engines and models were started",
-            fix=f"{flag('batch', release)} = {' or '.join(str(size) for size in (below, above) if size)} (a multiple of "
-            f"{flag('microbatch', release)} x {processes} processes)",
+            fix=f"{flag_of('batch', release)} = {' or '.join(str(size) for size in (below, above) if size)} (a multiple of "
+            f"{flag_of('microbatch', release)} x {processes} processes)",
             source="DeepSpeed runtime/config.py _batch_assertion",
         )
     return Role(processes=processes, accumulation=accumulation, microbatch=settings.microbatch, epochs=settings.epochs)

@@ -388,3 +388,22 @@ def plan_trainer(trainer: Any) -> Schedule:
         TypeError: The object is no such trainer.
     """
     return plan_config(trainer.args, rows=rows_of(trainer.train_dataset), world_size=trainer.accelerator.num_processes)
+
+
+def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
+    """The Schedule of a GRPOConfig, RLOOConfig, GRPOTrainer or RLOOTrainer of TRL 0.16 to 1.16; None for anything else.
+
+    Raises:
+        LookupError: TRL is not installed, or its release is not supported.
+    """
+    trainer = thing if hasattr(thing, "train_dataset") else None
+    config = thing if trainer is None else getattr(trainer, "args", None)
+    if not is_config(config):
+        return None
+    release = installed_release()
+    if release is not None and not release.supported:
+        raise LookupError(f"TRL {release.trl} is not supported (0.16 to 1.16 are)")
+    if trainer is not None:
+        rows = rows_of(trainer.train_dataset) if rows is None else rows
+        world_size = world_size or trainer.accelerator.num_processes
+    return plan_config(config, rows=rows, world_size=world_size)

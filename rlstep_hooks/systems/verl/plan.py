@@ -23,6 +23,7 @@ from rlstep_hooks.systems.verl.settings import (
     PADDING,
     RoleSettings,
     VerlSettings,
+    is_config,
     read_settings,
     unsupported,
     written_settings,
@@ -539,3 +540,25 @@ def _sources(settings: VerlSettings, release: VerlRelease) -> dict[str, str]:
         "one tick for each call, whatever its updates",
         "rows_dropped_per_epoch": f"{driver}: drop_last=True in batches of {settings.loader_batch}",
     }
+
+
+def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
+    """The Schedule of a configuration (a DictConfig or a nested dict) or a trainer of verl 0.6.1 to 0.9; None for anything else.
+
+    The configuration says the processes itself.
+
+    Raises:
+        LookupError: verl is not installed, or its release is not supported.
+        PlanError: verl refuses this configuration, or fails on it.
+    """
+    trainer = thing if hasattr(thing, "train_dataset") else None
+    config = thing if trainer is None else getattr(trainer, "config", None)
+    if not is_config(config):
+        return None
+    if trainer is not None and rows is None:
+        rows = len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else None
+    if not isinstance(config, dict):
+        from omegaconf import OmegaConf
+
+        config = OmegaConf.to_container(config, resolve=True)
+    return plan_config(config, rows=rows)

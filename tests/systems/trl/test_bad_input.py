@@ -53,7 +53,7 @@ def test_an_unsupported_trainer_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert audit.report.verdict == "NOT_EVALUATED"
     assert "SFTTrainer makes no rollouts" in audit.report.not_evaluated["order"]
     assert "SFTTrainer makes no rollouts" in capsys.readouterr().err
-    with pytest.raises(TypeError, match="no reader knows SFTTrainer"):
+    with pytest.raises(TypeError, match="no system knows SFTTrainer"):
         plan(trainer)
 
 
