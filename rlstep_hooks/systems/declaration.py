@@ -4,8 +4,7 @@ A complete one, in `rlstep_hooks/systems/example.py`:
 
     """Example: prompts of a rollout in whole mini-batches; the last, smaller batch of the loader is dropped."""
 
-    from rlstep_hooks.systems.declaration import REQUIRED, Check, Formula, Note, System, count, flag, number
-    from rlstep_hooks.systems.index import Entry, named
+    from rlstep_hooks.systems.declaration import REQUIRED, Check, Entry, Formula, Note, System, count, flag, number
 
     _TRAINER = "Example 1.2 trainer.py"
 
@@ -121,7 +120,7 @@ from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import shaped
-from rlstep_hooks.systems.index import Entry, named
+from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.reader import Request, release_of
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.systems.entry import Entry, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,31 +36,6 @@ if TYPE_CHECKING:
 GROUP = "rlstep_hooks.systems"
 """The entry points of other packages."""
 _FILE = Path(__file__).with_name("index.json")
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one system is recognised; a system may have several."""
-
-    name: str
-    """Name of the system and of its module in `rlstep_hooks.systems`."""
-    programs: tuple[str, ...] = ()
-    """Patterns of `Program.matches`: "module:verl.trainer.main_ppo", "script:train_ppo_ray.py", "executable:trl grpo"."""
-    keys: tuple[str, ...] = ()
-    """Settings of which one is enough to know the system: for configuration files and for scripts with common names."""
-    calls: tuple[str, ...] = ()
-    """Classes or functions of which a Python file calls one."""
-    with_key: str = ""
-    """A setting that must be there as well, where the program alone is not enough."""
-    before: str = ""
-    """The system that would be recognised otherwise: this one is a fork or a relative, and tried first."""
-
-    # What the index takes from the declaration, in a system's first entry.
-    observed: bool = False
-    """Whether runs of it are observed, and not only planned."""
-    live: str = ""
-    """`System.live`."""
-    deviations: dict[str, str] = {}
-    """The system's name in a Schedule -> `System.deviations`."""
 
 
 @lru_cache(maxsize=1)
@@ -134,12 +110,6 @@ def deviations_of(framework: str, version: str) -> tuple[Deviation, ...]:
     places += [system.deviations for system in others if system.deviations]
     found: tuple[Deviation, ...] = sum((named(place) for place in places), ())
     return tuple(deviation for deviation in found if deviation.concerns(version))
-
-
-def named(place: str) -> Any:
-    """What a declaration names as "module:name"."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
 
 
 @lru_cache(maxsize=1)

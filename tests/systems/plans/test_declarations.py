@@ -16,6 +16,7 @@ from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import DERIVED, Check, System
+from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def test_what_a_declaration_names_is_there(name: str) -> None:
     if hasattr(home, "SYSTEM"):
         system = home.SYSTEM
         places = (system.plan, system.live, system.writes if isinstance(system.writes, str) else "")
-        assert all(callable(index.named(place)) for place in places if place)
-        assert not system.deviations or index.named(system.deviations)
+        assert all(callable(named(place)) for place in places if place)
+        assert not system.deviations or named(system.deviations)
 
 
 def test_deviations_are_those_of_the_framework_and_the_release() -> None:

@@ -11,7 +11,7 @@ from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
-from rlstep_hooks.systems.trl.plan import CYCLE_SETTINGS, plan_trainer
+from rlstep_hooks.systems.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
 from rlstep_hooks.systems.trl.releases import installed_release
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ class GrpoSubject(Subject):
 
     settings = CYCLE_SETTINGS
     stops = True
+
+    def knows(self, trainer: Any) -> bool:
+        """With a GRPOConfig or RLOOConfig, and the loop of GRPO."""
+        return is_config(trainer.args) and hasattr(trainer, "_generate_and_score_completions")
 
     def refusal(self, release: TrlRelease) -> str:
         """Outside 0.16 to 1.16."""

@@ -9,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.judge.timeline import Position
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.systems.entry import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +81,10 @@ class Subject(ABC):
     """Whether the trainer ends training cleanly when a callback asks it to."""
 
     @abstractmethod
+    def knows(self, trainer: Any) -> bool:
+        """Whether a trainer is of this kind."""
+
+    @abstractmethod
     def refusal(self, release: TrlRelease) -> str:
         """Why this kind of trainer is not audited in a release; empty where it is."""
 
@@ -98,16 +103,17 @@ class Subject(ABC):
         """Who observes it."""
 
 
+_SUBJECTS = {
+    "GRPOTrainer": "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject",
+    "RLOOTrainer": "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject",
+    "PPOTrainer": "rlstep_hooks.systems.trl_ppo.observe.subject:PpoSubject",
+}
+"""TRL's class of a trainer -> its kind. A configuration may make a GrpoSubject of any other."""
+
+
 def subject_of(trainer: Any) -> Subject | None:
     """What kind of trainer this is; None for one that is not known."""
-    from rlstep_hooks.systems.trl.observe import grpo
-    from rlstep_hooks.systems.trl.plan import is_config
-    from rlstep_hooks.systems.trl_ppo import plan as ppo
-
-    if is_config(trainer.args) and hasattr(trainer, "_generate_and_score_completions"):
-        return grpo.GrpoSubject()
-    if ppo.is_trainer(trainer):
-        from rlstep_hooks.systems.trl_ppo.observe.subject import PpoSubject
-
-        return PpoSubject()
-    return None
+    names = (kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.split(".")[0] == "trl")
+    place = next((_SUBJECTS[name] for name in names if name in _SUBJECTS), _SUBJECTS["GRPOTrainer"])
+    subject: Subject = named(place)()
+    return subject if subject.knows(trainer) else None

@@ -10,7 +10,7 @@ from rlstep_hooks.judge.timeline import PhasePosition
 from rlstep_hooks.systems.trl.observe.facts import trainer_facts
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl_ppo.observe.trainer import PpoObserver
-from rlstep_hooks.systems.trl_ppo.plan import SETTINGS, read_trainer
+from rlstep_hooks.systems.trl_ppo.plan import SETTINGS, is_trainer, read_trainer
 from rlstep_hooks.systems.trl_ppo.releases import refusal
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ class PpoSubject(Subject):
 
     settings = SETTINGS
     stops = False
+
+    def knows(self, trainer: Any) -> bool:
+        """A PPOTrainer with a policy and a value model."""
+        return is_trainer(trainer)
 
     def refusal(self, release: TrlRelease) -> str:
         """Outside 0.16 to 0.24."""
