@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rlstep_hooks.judge.deviations import DeviationsOf
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
@@ -30,16 +31,19 @@ class ControllerRecord:
     Args:
         folder: Where all processes of the run record.
         run: Its name.
+        deviations_of: The known deviations of the framework.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, deviations_of: DeviationsOf) -> None:
         opened = open_ledger(folder, run, CONTROLLER)
         self.trouble = opened.trouble
         """Why nothing is recorded; empty where it is."""
         self.sink = ray_sink.Sink(folder, run) if ray_sink.asked() else None
         """Where trainers without a disk in common send their records; None where they write files."""
         self.recorder = Recorder(
-            opened.ledger, (ConsoleListener(),), judge=ControlledRun(lambda rank: recorded_phases(folder, run, rank))
+            opened.ledger,
+            ControlledRun(lambda rank: recorded_phases(folder, run, rank), deviations_of),
+            (ConsoleListener(),),
         )
         self.called: list[PhaseName] = []
         """Calls to all trainers that were made and may not have returned."""

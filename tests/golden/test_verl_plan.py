@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 import rlstep_hooks
-from rlstep_hooks.judge.deviations import known_deviations
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.timeline import (
     ExpectedEpochEnd,
@@ -22,6 +21,7 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import RunStarted
+from rlstep_hooks.systems.index import deviations_of
 from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
 from rlstep_hooks.systems.simplerl.script import config_of_flags
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
@@ -609,10 +609,10 @@ def test_a_fork_audited_against_its_settings_fails_with_the_explanation() -> Non
 
 
 def test_deviations_are_found_by_the_name_of_their_framework() -> None:
-    assert {d.name.split("-")[0] for d in known_deviations("TinyZero", "0.1")} == {"tinyzero"}
-    assert {d.name.split("-")[0] for d in known_deviations("SimpleRL", "0.1")} == {"simplerl"}
-    assert {d.name.split("-")[0] for d in known_deviations("verl", "0.9.1")} == {"verl"}
-    assert all(d.codes or d.name.endswith("steps-are-rollouts") for d in known_deviations("TinyZero", "0.1"))
+    assert {d.name.split("-")[0] for d in deviations_of("TinyZero", "0.1")} == {"tinyzero"}
+    assert {d.name.split("-")[0] for d in deviations_of("SimpleRL", "0.1")} == {"simplerl"}
+    assert {d.name.split("-")[0] for d in deviations_of("verl", "0.9.1")} == {"verl"}
+    assert all(d.codes or d.name.endswith("steps-are-rollouts") for d in deviations_of("TinyZero", "0.1"))
 
 
 def test_a_run_in_letters() -> None:

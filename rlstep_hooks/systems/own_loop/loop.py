@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.ranks import agree_on_run
 from rlstep_hooks.judge.report import Report, StepAuditError, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
@@ -15,6 +16,7 @@ from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import open_ledger, rank_process
 from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.systems import index
 from rlstep_hooks.version import __version__
 
 if TYPE_CHECKING:
@@ -268,7 +270,7 @@ class LoopAudit:
         run, _ = agree_on_run(0, 1)
         opened = open_ledger(self._log_dir, run, rank_process(0))
         self.folder = opened.folder
-        recorder = Recorder(opened.ledger, self._listeners)
+        recorder = Recorder(opened.ledger, Judge(index.deviations_of), self._listeners)
         recorder.emit(
             RunStarted(
                 run=run,

@@ -24,6 +24,7 @@ from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
@@ -99,7 +100,7 @@ class OpenRlhfController:
         """The error for which training ends before the next rollout."""
         self._ended = False
         run = run_name()
-        self._record = ControllerRecord(folder(), run)
+        self._record = ControllerRecord(folder(), run, index.deviations_of)
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))

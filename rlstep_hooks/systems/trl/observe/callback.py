@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import wrapt
 from transformers import Trainer, TrainerCallback
 
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
@@ -23,6 +24,7 @@ from rlstep_hooks.record.ledger import open_ledger, rank_process
 from rlstep_hooks.session.recorder import Listener, Recorder
 from rlstep_hooks.show import scalars
 from rlstep_hooks.show.console import ConsoleListener
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
@@ -199,7 +201,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         listeners = self._listeners
         if listeners is None:
             listeners = (ConsoleListener(),) if rank == 0 else ()
-        recorder = self._recorder = Recorder(opened.ledger, listeners)
+        recorder = self._recorder = Recorder(opened.ledger, Judge(index.deviations_of), listeners)
         facts = start.facts | {"trained_before": self._training_calls > 0}
         self._training_calls += 1
         recorder.emit(

@@ -22,6 +22,7 @@ from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import EpochEnd, Generated, Rewarded
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
@@ -145,7 +146,7 @@ class VerlController:
         self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
         self._stopped = False
         self._followed = False
-        self._record = ControllerRecord(folder(), run_name())
+        self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
         self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))
         self._contained_rewards = Contained(self._recorder, ("rewards",))
