@@ -477,7 +477,7 @@ def test_any_configuration_is_planned_by_one_function(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_horizon_that_verl_builds_too_long_is_explained(settings: dict[str, Any], code: str, name: str) -> None:
-    judge = Judge()
+    judge = Judge(deviations_of)
     judge.observe(started(planned(**settings)))
     found = {finding.code: finding.deviation for finding in judge.report().findings}
     assert found[code] == name
@@ -603,7 +603,7 @@ def test_forks_make_one_rollout_fewer_but_never_none(total: int) -> None:
 def test_a_fork_audited_against_its_settings_fails_with_the_explanation() -> None:
     schedule = plan_tinyzero(tinyzero_script(64, dynamic=False), rows=327680).schedule
     written = msgspec.structs.replace(schedule, rollouts=19200, updates=76800, lr_ticks=19199)
-    judge = Judge()
+    judge = Judge(deviations_of)
     judge.observe(started(written))
     assert {f.code: f.deviation for f in judge.report().findings}["RLS601"] == "tinyzero-one-rollout-fewer"
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.judge.run_diff.recorded import RecordedRun
 from rlstep_hooks.judge.run_diff.two_runs import compare_runs
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.launches import plan_launch
@@ -18,6 +17,8 @@ from tests.systems.trl.conftest import RELEASE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rlstep_hooks.judge.run_diff.recorded import RecordedRun
 
 SETTINGS: dict[str, Any] = {"max_steps": 4, "num_iterations": 2, "gradient_accumulation_steps": 2}
 
