@@ -92,6 +92,12 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
+    Allowed(
+        "a file that is not there, in other words",
+        field="schedule.not_evaluated",
+        before="not a file here",
+        after="there is no such file here",
+    ),
     Allowed("a formula is shown as it ran", field="formulas.", before=r"^\[", after=r"^\["),
     Allowed("more formulas are shown", field="formulas", before="^null$"),
     Allowed("more formulas are shown", field="schedule.sources", before="^null$"),
@@ -125,6 +131,12 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed("as the launch says it, not as the plan took it", system="prime_rl", field="schedule.settings."),
+    Allowed(
+        "the critic's default is shown without a critic too",
+        system="areal",
+        field="schedule.settings.critic.",
+        before="^null$",
+    ),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
     Allowed(
         "a demand that is about a setting says its place",
