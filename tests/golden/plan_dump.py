@@ -89,6 +89,7 @@ ALLOWED: tuple[Allowed, ...] = (
         only_refused=True,
     ),
     Allowed("there are more systems to name", field="words", before=" paper, trlx", after=" paper, trlx"),
+    Allowed("a plainer word", field="words", before="stands twice", after="occurs twice"),
     Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
