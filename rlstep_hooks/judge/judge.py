@@ -344,6 +344,7 @@ class Judge:
             verdict=self.verdict,
             findings=findings,
             counts=self.counts,
+            stopped_by=self._ended.stopped_by if self._ended is not None else "",
             schedule=schedule,
             rules=outcomes,
             lags=self._lag_values(),

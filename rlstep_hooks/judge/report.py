@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def ends_training(findings: Iterable[Finding]) -> Finding | None:
+    """The first finding for which "stop" and "raise" end training: an error about what happened.
+
+    What plan and settings alone show ends no run: whoever planned it was told so before it began, and the training is healthy.
+    """
+    return next((found for found in findings if found.severity == "error" and not found.planned), None)
 
 
 class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,6 +68,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     findings: list[Finding] = []
     counts: Counts = Counts()
+    stopped_by: str = ""
+    """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
     schedule: Schedule | None = None
     rules: list[RuleOutcome] = []
     lags: list[LagValues] = []

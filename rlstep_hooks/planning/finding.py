@@ -48,6 +48,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     occurrences: int = 1
     deviation: str = ""
     """Name of the known deviation of the framework that explains it."""
+    planned: bool = False
+    """Whether plan and settings alone show it, before anything happened."""
 
     def __str__(self) -> str:
         lines = [

@@ -241,6 +241,7 @@ class Rule:
             where=where or self.progress.where(),
             why=why,
             fix=fix,
+            planned=not self.progress.events,
         )
         self._reported[variant] = _Reported(finding, self.progress.events)
         return finding

@@ -11,8 +11,6 @@ from rlstep_hooks.judge.timeline import Position
 from rlstep_hooks.planning.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.releases import Release
 
@@ -34,8 +32,6 @@ class Observer(ABC):
     """
 
     def __init__(self) -> None:
-        self.on_raise: Callable[[BaseException], None] | None = None
-        """Told of an exception out of training, where nobody else sees it."""
         self.microbatches_in_epoch = 0
 
     @property
@@ -96,6 +92,11 @@ class Subject(ABC):
         self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Who observes it."""
+
+    @abstractmethod
+    def exits(self, trainer: Any) -> list[tuple[Any, str]]:
+        """What the loop calls, as far as it may raise: objects and their methods. A context manager that one of them gives is one
+        that a part of the loop runs in."""
 
 
 def subject_of(trainer: Any) -> Subject | None:
