@@ -355,7 +355,8 @@ def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
 
 
 def _of_rollout(expected: ExpectedRollout, event: Rollout) -> tuple[Aspect, ...]:
-    samples: tuple[Aspect, ...] = ("samples",) if expected.samples not in (None, event.samples) else ()
+    due = expected.samples if event.due is None else event.due
+    samples: tuple[Aspect, ...] = ("samples",) if due not in (None, event.samples) else ()
     return samples if event.reference in (None, expected.reference) else (*samples, "reference")
 
 

@@ -339,6 +339,7 @@ class Judge:
         if schedule is not None:
             not_evaluated |= schedule.not_evaluated
         not_evaluated |= {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
+        not_evaluated |= {o.code: f"looked at {o.checks} of {o.checks + o.missed}" for o in outcomes if o.missed}
         return Report(
             run=self._run.run if self._run else "",
             verdict=self.verdict,

@@ -29,6 +29,8 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     verdict: Verdict
     checks: int = 0
     """How often the rule compared something."""
+    missed: int = 0
+    """How often it could not look at what it compares elsewhere in the run."""
     reason: str = ""
     """Why it was not evaluated."""
     idle: bool = False

@@ -70,6 +70,9 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
+        """Whether old log-probs came unaltered, by micro-batch."""
+        self._tokens: dict[int, bool] = {}
+        """Whether tokens did."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
@@ -132,11 +135,14 @@ class TrainerRecord:
             samples=samples,
             policy_version=self.version,
             trained=found.trained,
+            unknown=found.unknown,
             old_version=found.old_version,
             old_source=old_source,
         )
         if found.old_intact is not None:
             self._intact[index] = found.old_intact
+        if found.tokens_intact is not None:
+            self._tokens[index] = found.tokens_intact
 
     def see_log_probs(self, log_probs: Any, old_log_probs: Any, mask: Any) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
@@ -224,6 +230,7 @@ class TrainerRecord:
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
                 old_intact=self._intact.pop(index, None),
+                tokens_intact=self._tokens.pop(index, None),
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()
         )

@@ -69,6 +69,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether reference log-probs came with it; None where the run did not come so far."""
     groups_intact: bool | None = None
     """Whether every prompt's samples stand together and are complete; None where groups span processes."""
+    due: int | None = None
+    """Samples that are due where the data decide and not the plan; None where the plan says it."""
     own_samples: int | None = None
     """Samples that this process follows by identity, where a controller generates for all; None where `samples` says it."""
     digest: int = 0
@@ -132,6 +134,8 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Prompts that were submitted for it."""
     added: int = 0
     """Padding samples."""
+    due: int | None = None
+    """Samples that are due by what the data asked for and the framework itself recorded; None where that is what the plan says."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> samples that carry it. A label is what the framework gives the engine with each push."""
     purpose: Purpose = "training"
@@ -174,6 +178,8 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     policy_version: int
     sampled_version: int | None = None
     """Oldest policy version among the rollouts of these samples."""
+    unknown: int = 0
+    """Samples under a name that no rollout has; only where the framework names its samples."""
     old_version: int | None = None
     """Version that computed the old log-probs used; None with `old_source` "detach" or where it cannot be seen."""
     old_source: Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"] = "at_rollout"

@@ -280,6 +280,34 @@ def test_an_uneven_minibatch_in_each_release(
     assert "6 or 9 prompts" in caught.value.fix
 
 
+def test_remax_is_planned_for_the_trainer_that_has_it() -> None:
+    schedule = planned(algorithm__adv_estimator="remax", trainer__use_v1=False)
+    assert (schedule.algorithm, schedule.samples_per_rollout, schedule.updates) == ("ReMax", 16, 8)
+
+
+@pytest.mark.parametrize(("settings", "updates"), [({}, 0), ({"trainer__val_before_train": False}, 8)])
+def test_val_only_is_an_evaluation_if_there_is_one_before_training(settings: dict[str, Any], updates: int) -> None:
+    schedule = planned(trainer__val_only=True, **settings)
+    assert schedule.updates == updates
+    assert counted(schedule)["ExpectedRollout"] == (4 if updates else 0)
+
+
+def test_an_agent_loop_of_ones_own_decides_how_many_samples_there_are() -> None:
+    schedule = planned(actor_rollout_ref__rollout__agent__default_agent_loop="mine")
+    assert (schedule.updates_bound, planned().updates_bound) == ("data_dependent", "exact")
+    timeline = expected_events(schedule)
+    made = []
+    event, samples = next(timeline), iter([11, 25])
+    while True:
+        size = next(samples, None) if isinstance(event, ExpectedRollout) else None
+        if isinstance(event, ExpectedRollout) and size is None:
+            break
+        made.append(type(event).__name__)
+        event = timeline.send(size)
+    # 11 samples are filled up to 16, 25 to 32; 8 to an update.
+    assert made.count("ExpectedUpdate") == 2 + 4
+
+
 def test_legacy_workers_round_their_share_of_a_minibatch_down() -> None:
     schedule = planned(
         Release("0.7.1"),
@@ -328,8 +356,24 @@ def test_pushes_of_weights_are_planned_where_they_are_known(release: str, settin
     assert bool(counted(schedule)["ExpectedSync"]) == (syncs != "unseen")
 
 
+SEPARATE: dict[str, Any] = {
+    "trainer__v1": {"trainer_mode": "separate_async", "separate_async": {"parameter_sync_step": 2}},
+    "actor_rollout_ref__rollout__nnodes": 1,
+    "actor_rollout_ref__rollout__checkpoint_engine__backend": "nccl",
+}
+
 # What verl says, and the values that would work.
 REFUSED = {
+    # Measured: the run ends with this message when it computes the first advantages.
+    "remax of the newer trainers": (
+        {"algorithm__adv_estimator": "remax"}, "missing 1 required positional argument: 'reward_baselines'", "trainer.use_v1=False",
+    ),
+    "separate_async without nodes": (
+        SEPARATE | {"actor_rollout_ref__rollout__nnodes": 0}, "nnodes must be > 0", "the nodes that generate",
+    ),
+    "separate_async with the default backend": (
+        SEPARATE | {"actor_rollout_ref__rollout__checkpoint_engine__backend": "naive"}, "use nccl/nixl/mooncake", "nccl",
+    ),
     "rows": ({"rows": 7}, "ZeroDivisionError", "7 or smaller"),
     "rows of the ray trainer": ({"rows": 7, "trainer__use_v1": False}, "Train dataloader is empty!", "7 or smaller"),
     "processes": ({"trainer__n_gpus_per_node": 3}, r"real_train_batch_size \(16\)", "a multiple of 3"),
@@ -399,7 +443,7 @@ def test_what_cannot_be_audited_is_still_planned() -> None:
         trainer__n_gpus_per_node=8,
     )
     assert (megatron.world_size, megatron.updates) == (2, 8)
-    separate = planned(trainer__v1={"trainer_mode": "separate_async", "separate_async": {"parameter_sync_step": 2}})
+    separate = planned(**SEPARATE)
     # Two calls to update the policy for each rollout, and a tick of the learning rate for each.
     assert (separate.updates_per_rollout, separate.lr_ticks, separate.lr_horizon) == (2, 8, 8)
 

@@ -267,6 +267,7 @@ class TrainerStream:
             at=event.at,
             index=event.index,
             samples=event.samples,
+            due=event.due,
             own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None),
             policy_version=self._version,
             sampler_version=oldest,

@@ -209,6 +209,8 @@ class Rule:
         self.progress = progress
         self.schedule = progress.schedule
         self.checks = 0
+        self.missed = 0
+        """What it should have compared and could not look at."""
         self.disabled = ""
         self._reported: dict[str, _Reported] = {}
 
@@ -276,7 +278,7 @@ class Rule:
                 reason=self.disabled or self.nothing_seen,
                 idle=not self.disabled,
             )
-        return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=checks)
+        return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=checks, missed=self.missed)
 
     # Handlers. The judge calls only those that a subclass overrides.
 

@@ -57,6 +57,7 @@ RULES: tuple[type[Rule], ...] = (
     data.EvaluationWithoutRollouts,
     data.NoSignal,
     data.RowsDropped,
+    data.UnknownSamples,
     learning_rate.ScheduleHorizon,
     learning_rate.SchedulerTicks,
     learning_rate.RateAtZero,

@@ -225,6 +225,42 @@ class SamplesConserved(Rule):
         return None
 
 
+class UnknownSamples(Rule):
+    """A trained sample is none of those that old log-probs were computed for.
+
+    What it checks:
+        Where the framework names its samples: each sample of a micro-batch has a name that one of the latest rollouts has on this
+        process. Exact.
+
+    Why it matters:
+        What is trained then has no rollout: rewards, advantages and old log-probs beside it belong to others, and every rule that
+        follows samples from their rollout to the loss looks at nothing.
+
+    What to do:
+        Look for code between rollout and loss that adds, renames or moves samples.
+    """
+
+    code = "RLS507"
+    title = "Trained samples belong to no rollout"
+    topics = ("samples",)
+    nothing_seen = "the framework gives its samples no names"
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look at the samples that could not be recognised."""
+        if event.trained is None and not event.unknown:
+            return None
+        self.checks += 1
+        if not event.unknown:
+            return None
+        return self.fail(
+            expected=f"{event.samples} samples of the latest rollouts",
+            observed=f"{event.unknown} under names that no rollout has",
+            where=self.progress.where(microbatch=event.index),
+            why="something put other samples in the place of those that were generated",
+            fix="look for code between rollout and loss that adds, renames or moves samples",
+        )
+
+
 class EvaluationInTraining(Rule):
     """A sample generated for evaluation was trained.
 

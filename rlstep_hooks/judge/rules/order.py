@@ -340,7 +340,8 @@ class EventSize(Rule):
             return None
         self.checks += 1
         left = getattr(expected, "at_most", None)
-        size = f"at most {left}" if expected.samples is None else expected.samples
+        due = getattr(observed, "due", None)
+        size = due if due is not None else f"at most {left}" if expected.samples is None else expected.samples
         return self.fail(
             expected=f"{name_of(expected)} of {size} samples on each process",
             observed=f"{observed.samples} samples",

@@ -17,8 +17,8 @@ class NoUpdate(Rule):
     """Training ended without a single update.
 
     What it checks:
-        A run that ends without an exception applied at least one optimizer step. A run resumed where its plan ends is a warning:
-        the plan leaves it nothing to do.
+        A run that ends without an exception applied at least one optimizer step, unless its settings make it an evaluation. A run
+        resumed where its plan ends is a warning: the plan leaves it nothing to do.
 
     Why it matters:
         It exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).
@@ -34,7 +34,7 @@ class NoUpdate(Rule):
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Look at the updates of a completed run."""
-        if event.status != "completed":
+        if event.status != "completed" or self.progress.started.facts.get("evaluation_only"):
             return None
         self.checks += 1
         if self.progress.applied:

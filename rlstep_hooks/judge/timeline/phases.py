@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -74,22 +75,24 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
     while schedule.rollouts is None or rollout < schedule.rollouts:
         if per_epoch and rollout != position.rollouts and rollout % per_epoch == 0:
             yield ExpectedEpochEnd(rollout // per_epoch)
-        samples = samples_of_rollout(schedule, rollout)
-        if schedule.rows_bound == "data_dependent":
-            outcome = yield ExpectedRollout(None, version, reference)
-            samples = _size(outcome, samples)
-        else:
-            yield ExpectedRollout(samples, version, reference)
+        planned = samples_of_rollout(schedule, rollout)
+        data_dependent = schedule.rows_bound == "data_dependent"
+        outcome = yield ExpectedRollout(None if data_dependent else planned, version, reference)
+        # Padding makes whole mini-batches of whatever was generated, so the samples that came decide how many.
+        samples = _size(outcome, planned) if data_dependent or schedule.remainder == "pad" else planned
         if schedule.old_logprob_source in ("at_rollout", "recompute"):
             yield ExpectedRefresh(version)
         if critic is not None and schedule.critic_order == "before":
-            yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
+            waits = rollout < schedule.frozen_rollouts
+            minibatches = padded_minibatches(schedule, samples, role="critic", policy_waits=waits)
+            yield from critic.of_critic(samples, rollout, waits=waits, minibatches=minibatches)
         if rollout >= schedule.frozen_rollouts:
             lag = 0 if counted else None
             if schedule.flush is not None:
                 made, applied = yield from policy.windows(lag, flushed=schedule.flush.covers(rollout))
             else:
-                made, applied = yield from policy.phase(samples + waiting, lag, schedule.minibatches)
+                minibatches = padded_minibatches(schedule, samples) or schedule.minibatches
+                made, applied = yield from policy.phase(samples + waiting, lag, minibatches)
             updates, version, waiting = updates + made, version + applied, 0
         elif schedule.frozen_samples_kept:
             waiting += samples
@@ -150,20 +153,24 @@ class _Updates:
         self._ended = False
         """Whether the updates on this rollout ended early."""
 
-    def of_critic(self, samples: int, rollout: int, *, waits: bool) -> Generator[ExpectedEvent, Outcome, int]:
+    def of_critic(
+        self, samples: int, rollout: int, *, waits: bool, minibatches: tuple[int, ...] = ()
+    ) -> Generator[ExpectedEvent, Outcome, int]:
         """A critic's updates on one rollout.
 
         Args:
             samples: Samples of the rollout.
             rollout: Its number, from 0.
             waits: Whether the policy is frozen on it.
+            minibatches: Samples behind each update of one pass, where the size of the rollout is not the planned one.
 
         Returns:
             Updates made.
         """
         if rollout < self.schedule.frozen_rollouts:
             return 0
-        minibatches = (self.schedule.warmup_minibatches if waits else ()) or self.schedule.minibatches
+        planned = (self.schedule.warmup_minibatches if waits else ()) or self.schedule.minibatches
+        minibatches = minibatches or planned
         made, _ = yield from self.phase(samples, None, minibatches)
         return made
 
@@ -270,6 +277,32 @@ class _Updates:
                 self._window = 0
                 applied += yield from self._update(self.schedule.window)
         return applied
+
+
+def padded_minibatches(
+    schedule: Schedule, samples: int, *, role: Role = "policy", policy_waits: bool = False
+) -> tuple[int, ...]:
+    """The mini-batches of one pass over a padded rollout of another size than the planned one.
+
+    Samples are filled up until the mini-batches of every role that trains on the rollout, and the processes, divide them.
+
+    Args:
+        schedule: The plan of the policy.
+        samples: Samples that were generated.
+        role: Whose mini-batches.
+        policy_waits: Whether the policy is frozen on this rollout.
+
+    Returns:
+        Nothing where the rollout has the planned size, or nothing is padded.
+    """
+    if schedule.remainder != "pad" or samples == schedule.samples_per_rollout:
+        return ()
+    sizes = {"policy": None if policy_waits else schedule.samples_per_update}
+    if schedule.critic is not None:
+        sizes["critic"] = schedule.critic.samples_per_update
+    multiple = math.lcm(schedule.world_size, *(size for size in sizes.values() if size))
+    size = sizes[role] or multiple
+    return (size,) * (-(-samples // multiple) * multiple // size)
 
 
 def _size(outcome: Outcome, planned: int) -> int:

@@ -17,7 +17,7 @@ from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
 from rlstep_hooks.systems.reader import Reader, Request, release_of
 from rlstep_hooks.systems.verl.plan import plan_config
 from rlstep_hooks.systems.verl.releases import SUPPORTED, Release
-from rlstep_hooks.systems.verl.settings import setting
+from rlstep_hooks.systems.verl.settings import evaluates_only, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +112,12 @@ KINDS: dict[str, Kind] = {
     "trainer.v1.trainer_mode": "text",
     "trainer.v1.colocate_async.num_warmup_batches": "number",
     "trainer.v1.separate_async.parameter_sync_step": "count",
+    "trainer.val_only": "flag",
+    "trainer.val_before_train": "flag",
+    f"{_ROLLOUT}.nnodes": "whole",
+    f"{_ROLLOUT}.checkpoint_engine.backend": "text",
+    f"{_ROLLOUT}.agent.default_agent_loop": "text",
+    f"{_ROLLOUT}.agent.agent_loop_config_path": "text",
     "trainer.v1.sampler.max_off_policy_threshold": "count",
     "trainer.v1.sampler.max_off_policy_strategy": "text",
     "trainer.v1.sampler.sync_refill_failed_groups": "flag",
@@ -289,7 +295,7 @@ def formulas_of(schedule: Schedule, config: Mapping[str, Any]) -> tuple[Formula,
     ]
     if schedule.frozen_rollouts:
         formulas.append(Formula("frozen_rollouts", "trainer.critic_warmup - 1", sources["frozen_rollouts"]))
-    if schedule.rows_bound == "exact":
+    if schedule.rows_bound == "exact" and not evaluates_only(config):
         length = "floor(rows / prompts_per_rollout) * trainer.total_epochs"
         if setting(config, "trainer.total_training_steps") is not None:
             length = f"min({length}, trainer.total_training_steps)"
@@ -331,6 +337,20 @@ def _notes(schedule: Schedule, config: Mapping[str, Any]) -> list[Note]:
         )
     if schedule.rows is not None:
         notes.append(Note("assumes", "the rows are those left after data.filter_overlong_prompts"))
+    if evaluates_only(config):
+        notes.append(Note("ignores", "trainer.val_only=True: verl validates once and ends, nothing is trained"))
+        return notes
+    if setting(config, "trainer.val_only", False):
+        notes.append(
+            Note("ignores", "trainer.val_only has no effect where trainer.val_before_train=False: verl trains")
+        )
+    if schedule.updates_bound == "data_dependent":
+        notes.append(
+            Note(
+                "assumes",
+                "each session of the agent loop gives one sample; with several or none, updates of a rollout follow the samples",
+            )
+        )
     asked = setting(config, "trainer.total_training_steps")
     if asked is not None and schedule.rollouts is not None and schedule.rollouts < asked:
         notes.append(

@@ -97,6 +97,7 @@ def make_schedule(settings: Settings, release: Release, rows: int | None) -> Sch
     frozen = max(settings.critic_warmup - 1, 0)
     source = _old_logprob_source(settings, sizes)
     updates = len(sizes.policy) * settings.policy.epochs
+    own_loop = settings.own_agent_loop and settings.trainer in COALESCING
     data_dependent = settings.replaces_groups or settings.trainer in ("v1-colocate-async", "v1-separate-async")
     not_evaluated: dict[str, str] = {}
     schedule = Schedule(
@@ -133,10 +134,11 @@ def make_schedule(settings: Settings, release: Release, rows: int | None) -> Sch
         step_means=_step_means(updates, len(sizes.critic) * settings.critic.epochs if settings.critic else 0),
         sources=_sources(settings, release),
         not_evaluated=not_evaluated,
+        updates_bound="data_dependent" if own_loop else "exact",
         **_updates(settings.policy, sizes.policy, samples, totals, frozen, settings, not_evaluated),
     )
     schedule = msgspec.structs.replace(schedule, critic=_critic(schedule, settings, sizes, samples, totals))
-    return _with_epochs(schedule, totals)
+    return _evaluation(schedule) if settings.evaluates_only else _with_epochs(schedule, totals)
 
 
 def _check(settings: Settings) -> None:
@@ -175,6 +177,33 @@ def _check(settings: Settings) -> None:
             "AssertionError: train_batch_size must equal parameter_sync_step * ppo_mini_batch_size in separate async training",
             when="at the start",
             fix=f"choose train_batch_size {trained}",
+            source="trainer/ppo/v1/trainer_separate_async.py __init__",
+        )
+    if settings.trainer == "v1-separate-async":
+        _check_separate_engine(settings)
+    if settings.trainer in COALESCING and settings.algorithm == "ReMax" and not settings.evaluates_only:
+        raise PlanError(
+            "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: 'reward_baselines'",
+            when="after the first rollout",
+            fix="choose trainer.use_v1=False, whose trainer generates the greedy baselines, or another adv_estimator",
+            source="trainer/ppo/v1/trainer_base.py _compute_advantage",
+        )
+
+
+def _check_separate_engine(settings: Settings) -> None:
+    """What separate_async asks of its engine (trainer_separate_async.py:68-74)."""
+    failure, fix = "", ""
+    if settings.engine_nodes < 1:
+        failure = "nnodes must be > 0 in separate async training"
+        fix = "set actor_rollout_ref.rollout.nnodes to the nodes that generate"
+    elif settings.engine_backend == "naive":
+        failure = "please use nccl/nixl/mooncake, etc. backend for separate async training"
+        fix = "set actor_rollout_ref.rollout.checkpoint_engine.backend, for instance to nccl"
+    if failure:
+        raise PlanError(
+            f"AssertionError: {failure}",
+            when="at the start",
+            fix=fix,
             source="trainer/ppo/v1/trainer_separate_async.py __init__",
         )
 
@@ -446,6 +475,25 @@ def _critic(
         planned,
         warmup_minibatches=sizes.warmup_critic,
         updates=None if planned.updates is None else planned.updates + more,
+    )
+
+
+def _evaluation(schedule: Schedule) -> Schedule:
+    """The plan of a run that validates once and ends: what a rollout would be, and none of it made."""
+    none_made = {"rollouts": 0, "updates": 0, "lr_ticks": 0}
+    critic = schedule.critic and msgspec.structs.replace(schedule.critic, **none_made)
+    schedule.not_evaluated["lr_horizon"] = "nothing is trained: trainer.val_only"
+    schedule.not_evaluated["rows_dropped_per_epoch"] = "no row of the training set is used: trainer.val_only"
+    return msgspec.structs.replace(
+        schedule,
+        **none_made,
+        critic=critic,
+        rows_dropped_per_epoch=None,
+        lags=(),
+        ratio_one_updates=(),
+        lr_horizon=None,
+        data_epochs=Fraction(0),
+        loader_epochs=Fraction(0),
     )
 
 

@@ -58,6 +58,7 @@ PLAN_SETTINGS = (
     "trainer.total_epochs",
     "trainer.total_training_steps",
     "trainer.critic_warmup",
+    "trainer.val_only",
     "trainer.use_v1",
     "trainer.use_legacy_worker_impl",
     "trainer.v1.trainer_mode",
@@ -126,6 +127,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     waits_for_stale: bool
     colocated_reward: bool
     """Whether a reward model shares the engine's GPUs, so that validation pushes weights once more."""
+    evaluates_only: bool
+    """Whether the run validates once and ends."""
+    own_agent_loop: bool
+    """Whether samples come from an agent loop that verl does not ship, which may give several for a session, or none."""
+    engine_nodes: int
+    """rollout.nnodes: nodes of the rollout engine's own, which separate_async needs."""
+    engine_backend: str
+    """rollout.checkpoint_engine.backend: how weights reach the engine."""
 
 
 def setting(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
@@ -191,6 +200,10 @@ def read_settings(config: Mapping[str, Any], release: Release) -> Settings:
             setting(config, "reward.reward_model.enable", False)
             and not setting(config, "reward.reward_model.enable_resource_pool", False)
         ),
+        evaluates_only=evaluates_only(config),
+        own_agent_loop=own_agent_loop(config),
+        engine_nodes=setting(config, "actor_rollout_ref.rollout.nnodes", 0),
+        engine_backend=setting(config, "actor_rollout_ref.rollout.checkpoint_engine.backend", "naive"),
     )
 
 
@@ -255,6 +268,25 @@ def _critic(
         dynamic=dynamic,
         checked_dynamic=checked,
     )
+
+
+def evaluates_only(config: Mapping[str, Any]) -> bool:
+    """Whether a run validates once and ends.
+
+    `val_only` is read after the validation before training, and nowhere else (trainer_base.py 0.9.1:440, ray_trainer.py:1447).
+    """
+    return bool(setting(config, "trainer.val_only", False) and setting(config, "trainer.val_before_train", True))
+
+
+SHIPPED_AGENT_LOOPS = ("single_turn_agent", "tool_agent")
+"""Agent loops that give one sample for each session (experimental/agent_loop 0.9.1)."""
+
+
+def own_agent_loop(config: Mapping[str, Any]) -> bool:
+    """Whether the configuration names an agent loop that verl does not ship."""
+    agent = setting(config, "actor_rollout_ref.rollout.agent", {})
+    named = setting(agent, "default_agent_loop", SHIPPED_AGENT_LOOPS[0])
+    return setting(agent, "agent_loop_config_path") is not None or named not in SHIPPED_AGENT_LOOPS
 
 
 def _processes(role: Mapping[str, Any], gpus: int, engine: str) -> int:

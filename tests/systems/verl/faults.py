@@ -321,6 +321,39 @@ def old_log_probs_of_other_samples(at: int) -> None:
     on_training_data(at, alter)
 
 
+# Samples
+
+
+@fault(report="verl#1239", code="RLS306")
+def tokens_altered(at: int) -> None:
+    """The completion of every sample loses its last token to another one between the refresh and the loss."""
+
+    def alter(data: Any) -> None:
+        import torch
+
+        for name in ("responses", "input_ids"):
+            field = data[name]
+            values = field.values().clone()
+            last = field.offsets()[1:] - 1
+            values[last] = (values[last] + 1) % 250
+            data[name] = torch.nested.nested_tensor_from_jagged(values, field.offsets())
+
+    on_training_data(at, alter)
+
+
+@fault(report="OpenRLHF#717", code="RLS507")
+def samples_of_no_rollout(at: int) -> None:
+    """What is trained comes under names that no rollout has, as from a buffer of somebody else's."""
+
+    def alter(data: Any) -> None:
+        from verl.utils import tensordict_utils
+
+        others = [f"other-{number}" for number in range(len(data))]
+        tensordict_utils.assign_non_tensor_stack(data, "uid", others)
+
+    on_training_data(at, alter)
+
+
 # Weights of the rollout engine
 
 

@@ -19,9 +19,11 @@ from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.rollouts import counted, prompt_of, samples_due
+from rlstep_hooks.systems.verl.observe.samples import names_of
 from rlstep_hooks.systems.verl.plan import plan_config
 from rlstep_hooks.systems.verl.releases import SUPPORTED, installed_release
-from rlstep_hooks.systems.verl.settings import unsupported
+from rlstep_hooks.systems.verl.settings import SHIPPED_AGENT_LOOPS, evaluates_only, own_agent_loop, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +117,10 @@ class VerlController:
         self._patches = Patches()
         self._rollouts = 0
         self._submitted = 0
+        self._asked: dict[str, int] = {}
+        """Samples that the data ask for, by prompt; of prompts under way."""
+        self._own_loop = own_agent_loop(trainer.config)
+        """Whether an agent loop generates that may give several samples for a session, or none."""
         self._validating = False
         self._passes = 0
         self._updates_before = 0
@@ -139,6 +145,7 @@ class VerlController:
             "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
             "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
             "attach_hint": ATTACH_HINT,
+            "evaluation_only": evaluates_only(trainer.config),
         }
         self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
 
@@ -194,27 +201,46 @@ class VerlController:
 
     def _prompts_submitted(self, result: Any, args: Any) -> None:
         self._submitted += int(result)
+        asked, loops = names_of(args[0], "__rollout_n__"), names_of(args[0], "agent_name")
+        if asked is not None:
+            self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
+        self._own_loop = self._own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
 
     def _generated_v1(self, result: Any, args: Any) -> None:
-        added = sum(bool(tag.get("is_padding", False)) for tag in result.tags)
-        labels: dict[int, int] = {}
-        for tag in result.tags:
-            label = tag.get("min_global_steps")
-            if label is not None and not tag.get("is_padding", False):
-                labels[int(label)] = labels.get(int(label), 0) + 1
+        real = [
+            (key, tag) for key, tag in zip(result.keys, result.tags, strict=True) if not tag.get("is_padding", False)
+        ]
         prompts, self._submitted = self._submitted, 0
-        self._generated(len(result.tags) - added, prompts, added, labels)
+        plan = self.schedule
+        due = None
+        if plan is not None:
+            due = samples_due(
+                [key for key, _ in real],
+                self._trainer.replay_buffer,
+                prompts=int(plan.prompts_per_rollout),
+                group=plan.samples_per_prompt,
+                asked=self._asked,
+                own_loop=self._own_loop,
+            )
+        for key, _ in real:
+            self._asked.pop(prompt_of(key), None)
+        labels = counted(tag.get("min_global_steps") for _, tag in real)
+        self._generated(len(real), prompts, labels, added=len(result.tags) - len(real), due=due)
 
     def _generated_v0(self, result: Any, args: Any) -> None:
         if self._validating:
             return
-        labels: dict[int, int] = {}
-        for label in result.non_tensor_batch.get("min_global_steps", ()):
-            labels[int(label)] = labels.get(int(label), 0) + 1
+        # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
+        sampled = args[0].non_tensor_batch.get("__do_sample__") if args else None
+        labels = result.non_tensor_batch.get("min_global_steps", ())
+        kept = list(range(len(result)) if sampled is None else sampled.nonzero()[0])
         group = self.schedule.samples_per_prompt if self.schedule is not None else 1
-        self._generated(len(result), len(result) // group, 0, labels)
+        counts = counted(labels[row] for row in kept if row < len(labels))
+        self._generated(len(kept), len(kept) // group, counts)
 
-    def _generated(self, samples: int, prompts: int, added: int, labels: dict[int, int]) -> None:
+    def _generated(
+        self, samples: int, prompts: int, labels: tuple[tuple[int, int], ...], *, added: int = 0, due: int | None = None
+    ) -> None:
         self._recorder.emit(
             Generated(
                 at=self._recorder.now(),
@@ -222,7 +248,8 @@ class VerlController:
                 samples=samples,
                 prompts=prompts,
                 added=added,
-                labels=tuple(sorted(labels.items())),
+                due=due,
+                labels=labels,
             )
         )
         self._rollouts += 1

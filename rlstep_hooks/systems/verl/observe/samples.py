@@ -11,7 +11,7 @@ from typing import Any
 from rlstep_hooks.observe.identity import checksum_of
 
 Key = tuple[str, str, int]
-"""A sample: prompt, completion, and a checksum of its tokens."""
+"""A sample: prompt, completion, and a checksum of its tokens. The first two are its name."""
 
 
 def keys_of(data: Any) -> list[Key] | None:
@@ -21,9 +21,18 @@ def keys_of(data: Any) -> list[Key] | None:
     if responses is None or prompts is None or len(prompts) != len(responses):
         return None
     sessions = names_of(data, "session_id") or [""] * len(prompts)
+    # The model reads `input_ids`, prompt and completion, and takes no token from `responses`.
+    whole = rows_of(data, "input_ids") if _is_nested(data, "input_ids") else None
     return [
-        (prompt, session, checksum_of(row)) for prompt, session, row in zip(prompts, sessions, responses, strict=True)
+        (prompt, session, checksum_of(row, checksum_of(sequence)) if sequence is not None else checksum_of(row))
+        for prompt, session, row, sequence in zip(
+            prompts, sessions, responses, whole or [None] * len(responses), strict=True
+        )
     ]
+
+
+def _is_nested(data: Any, name: str) -> bool:
+    return name in data.keys() and data[name].is_nested  # noqa: SIM118 - a TensorDict iterates over its rows
 
 
 def rows_of(data: Any, name: str) -> list[Any] | None:

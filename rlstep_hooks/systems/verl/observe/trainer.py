@@ -242,7 +242,7 @@ class VerlTrainer:
             if tokens is not None and result is not None:
                 own = completion_rows(result["log_probs"], [len(row) for row in tokens])
             for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
-                refresh.add(key, None if row is None else checksum_of(row))
+                refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
             positions = sum(len(row) for row in tokens) if tokens is not None else 0
             self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
@@ -268,11 +268,12 @@ class VerlTrainer:
             samples = int(data.shape[0])
             found = Recognised()
             if role == "policy":
-                old = rows_of(data, "old_log_probs")
+                old, keys = rows_of(data, "old_log_probs"), keys_of(data)
                 found = recognise(
-                    keys_of(data),
+                    keys,
                     [checksum_of(row) for row in old] if old is not None else [None] * samples,
                     self._record.refreshes if self._fresh else [],
+                    None if keys is None else [key[:2] for key in keys],
                 )
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
 
