@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nox
+from nox.command import CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,8 @@ TORCH = "torch==2.13.0"
 TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorboard==2.21.0")
 # Two workers, as many as the cores that the tests are promised.
 IN_PARALLEL = ("-n", "2")
+FAST = ("tests/unit", "tests/golden", "tests/systems/plans")
+"""The tests of `nox -s unit`: no framework, no torch."""
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")
 COMMON = ("accelerate==1.15.0", "numpy==2.4.6", "jinja2")
@@ -74,6 +78,21 @@ folder.mkdir(exist_ok=True)
 
 ROOM = 20 * 2**30
 """Free bytes on the disk under which environments are not kept: those of all tests take 16 GB together, and the largest 3."""
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+
+IMPORTS_NOTHING_HEAVY = """
+import sys, rlstep_hooks
+from importlib.metadata import version
+assert version("rlstep-hooks") == rlstep_hooks.__version__
+assert "torch" not in sys.modules
+print(rlstep_hooks.__version__, rlstep_hooks.__file__)
+"""
+SMALL_LAUNCH = (
+    "python", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "data.train_batch_size=1024",
+    "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=256",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "trainer.n_gpus_per_node=8", "trainer.total_training_steps=100",
+)  # fmt: skip
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
@@ -133,7 +152,81 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     session.install("-e", ".", *TESTS, *PARSERS, "fsspec==2026.9.0")
-    session.run("pytest", *IN_PARALLEL, "tests/unit", "tests/golden", "tests/systems/plans", *session.posargs)
+    session.run("pytest", *IN_PARALLEL, *FAST, *session.posargs)
+
+
+@nox.session(name="unit-all", venv_backend="none")
+def unit_all(session: nox.Session) -> None:
+    """The fast part on every supported Python that is found here, one environment each; says which ran and which are not here."""
+    here = {version: path for version in PYTHONS if (path := interpreter(version)) is not None}
+    session.log(
+        f"here: {', '.join(here) or 'none'}; not here: {', '.join(v for v in PYTHONS if v not in here) or 'none'}"
+    )
+    if not here:
+        session.error("no supported Python is here")
+    failed = []
+    for version, path in here.items():
+        folder = Path(session.create_tmp(), version)
+        session.run(path, "-m", "venv", str(folder), external=True)
+        python = str(folder / "bin" / "python")
+        # tensorboard has no release for every Python; the fast part does not need it.
+        packages = (
+            *(one for one in TESTS if not one.startswith("tensorboard")),
+            "hydra-core==1.3.8",
+            "fsspec==2026.9.0",
+        )
+        session.run(python, "-m", "pip", "install", "--quiet", ".", *packages, external=True)
+        try:
+            session.run(python, "-m", "pytest", *IN_PARALLEL, *FAST, *session.posargs, external=True)
+        except CommandFailed:
+            failed.append(version)
+        session.log(f"Python {version}: {'failed' if version in failed else 'passed'}")
+    if failed:
+        session.error(f"failed on {', '.join(failed)}")
+
+
+def interpreter(version: str) -> str | None:
+    """The program of a Python release: on the path, if it runs, or among the installations of pyenv."""
+    found = [path] if (path := shutil.which(f"python{version}")) else []
+    found += sorted(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")))
+    return next((path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0), None)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Branch coverage of the three parts that decide what is said, by the fast tests alone: planning, judge, record."""
+    session.install("-e", ".", *TESTS, *PARSERS, "fsspec==2026.9.0", "coverage==7.17.3", "pytest-cov==7.1.0")
+    session.run("coverage", "erase")
+    session.run("pytest", *IN_PARALLEL, *FAST, "--cov", "--cov-branch", "--cov-report=", *session.posargs)
+    for room in ("planning", "judge", "record"):
+        session.run("coverage", "report", "--skip-covered", f"--include=rlstep_hooks/{room}/*")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, with a page a system and a page a rule made from the code; every warning is an error."""
+    session.install("mkdocs==1.6.1", "mkdocs-material==9.8.1", "pymdown-extensions==13.1", "-e", ".")
+    site = str(Path(session.create_tmp(), "site").absolute())
+    session.run("mkdocs", "build", "--strict", "--site-dir", site, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Source distribution and wheel: built, checked by twine, and the wheel planned with in an environment that has nothing else."""
+    session.install("build==1.6.1", "twine==7.0.0")
+    folder = Path(session.create_tmp()).absolute()
+    shutil.rmtree(folder)
+    session.run("python", "-m", "build", "--outdir", str(folder / "dist"))
+    built = sorted(map(str, (folder / "dist").iterdir()))
+    session.run("twine", "check", "--strict", *built)
+    session.run("python", "-m", "venv", str(folder / "empty"))
+    programs = folder / "empty" / "bin"
+    (wheel,) = (path for path in built if path.endswith(".whl"))
+    session.run(str(programs / "python"), "-m", "pip", "install", "--quiet", wheel, external=True)
+    with session.chdir(folder):  # not the checkout, whose package would be imported instead
+        session.run(str(programs / "python"), "-c", IMPORTS_NOTHING_HEAVY, external=True)
+        session.run(str(programs / "rlstep"), "plan", "--rows", "8532", "--", *SMALL_LAUNCH, external=True)
+        session.run(str(programs / "rlstep"), "rules", "RLS201", external=True, silent=True)
 
 
 @nox.session

@@ -50,7 +50,7 @@ def diagnose() -> list[Diagnosis]:
             of_trl.supported if of_trl is not None else None,
             f"{trl.FIRST} to {trl.FIRST_UNSUPPORTED} (excluded)",
             "GRPOTrainer and RLOOTrainer: rollouts, old log-probs, micro-batches, updates, learning rate, weights, evaluation; "
-            "weights pushed to vLLM (the push; the engine itself is not looked into). PPOTrainer (to 0.24): rollouts, old log-probs, "
+            "weights synced to vLLM (the sync; the engine itself is not looked into). PPOTrainer (to 0.24): rollouts, old log-probs, "
             "micro-batches, updates, learning rate, weights, the logged ratio",
             "log-probs inside a liger loss; updates made by DeepSpeed's engine; other trainers",
         ),

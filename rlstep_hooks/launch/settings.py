@@ -59,6 +59,10 @@ class Settings:
         self._defaults = defaults
         self._read: set[str] = set()
 
+    def add_defaults(self, more: Mapping[str, Any]) -> None:
+        """Defaults that depend on the launch, over those of the framework."""
+        self._defaults = {**self._defaults, **more}
+
     # Looking.
 
     def given(self, *names: str) -> Setting | None:

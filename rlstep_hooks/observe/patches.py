@@ -40,7 +40,7 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._placed: list[_Placed] = []
+        self._placed: list[tuple[Any, str, Any, Any, _Switch]] = []
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Put a wrapper in front of a method or function.
@@ -90,7 +90,9 @@ class _Switch:
     def __init__(self, wrapper: Callable[..., Any]) -> None:
         self.wrapper = wrapper
 
-    def __call__(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(
+        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         return self.wrapper(wrapped, instance, args, kwargs)
 
 

@@ -1,4 +1,4 @@
-"""What a trainer process of a controlled run writes, whatever the framework: micro-batches, updates, pushes, and their numbers.
+"""What a trainer process of a controlled run writes, whatever the framework: micro-batches, updates, syncs, and their numbers.
 
 A framework's observer says what happened; this counts it, keeps what the device computes until it is ready, and writes events in
 their order. Nothing is judged here.
@@ -204,9 +204,9 @@ class TrainerRecord:
         )
         self._updates[role] += 1
 
-    # Numbers, and pushes of weights
+    # Numbers, and weight syncs
 
-    def pushed(self, label: int | None) -> None:
+    def synced(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
         self.writer.emit(WeightSync(at=self.writer.now(), policy_version=self.version, label=label))
 

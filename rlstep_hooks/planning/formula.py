@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.planning.phases import equal_minibatches, minibatches_of
 from rlstep_hooks.planning.reading import multiples, nearest
 
@@ -270,6 +271,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": max,
     "sum": sum,
     "len": len,
+    "range": lambda count: tuple(range(countable(count))),
     "lcm": lambda *values: math.lcm(*(int(value) for value in values)),
     "gcd": lambda *values: math.gcd(*(int(value) for value in values)),
     "decimal": float,
@@ -331,7 +333,8 @@ class _Shown(ast.NodeTransformer):
         step = self._steps.get(dotted(node))
         if step is None:
             return node
-        return self.visit(_copy(_parsed(step)))  # type: ignore[no-any-return]
+        others = {name: text for name, text in self._steps.items() if name != dotted(node)}
+        return _Shown(self._values, others).visit(_copy(_parsed(step)))  # type: ignore[no-any-return]
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._name(node)

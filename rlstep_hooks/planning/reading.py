@@ -16,25 +16,29 @@ NoteKind = Literal["drops", "pads", "carries", "shrinks", "grows", "ignores", "a
 setting. Or what the plan takes for granted, and a unit that is easily mistaken."""
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happens without any message, or that the plan assumes."""
 
     kind: NoteKind
     text: str
+    """In a declaration with {expressions}."""
+    when: str = ""
+    """In a declaration: the condition under which it is said."""
 
 
-class Formula(msgspec.Struct, frozen=True):
-    """One formula as a person would write it, and where it was read.
-
-    `text` uses settings by their first name, quantities of Schedule, + - * / %, and floor, ceil, min, max, lcm. A test evaluates
-    it and compares the result with the Schedule, so it cannot differ from what the reader computes.
-    """
+class Formula(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One formula as a person would write it, and where it was read."""
 
     quantity: str
     """Field of Schedule; "critic." in front for the critic's."""
     text: str
+    """An expression of `rlstep_hooks.planning.formula`, of settings by their first name and quantities."""
     source: str
     """Document, or file and function, with its version."""
+    where: str = ""
+    """In a declaration: the condition under which it is the one that holds."""
+    inputs: dict[str, Any] = {}
+    """In a plan: the values that went in, by name; None for one that is not known."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Rows of numbers written as columns: each name once instead of once in every row, and once each value that all rows share."""
+"""Rows of numbers written as columns: each name once instead of once per row, and a value that all rows share once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Columns(Generic[Row]):
     """How rows of one type are written.
 
     `[Values(index=3, tokens=8), Values(index=4, tokens=8)]` becomes `{"index": [3, 4], "tokens": 8}`. A field that has its
-    default in all rows is left out.
+    default value in all rows is left out.
 
     Args:
-        row: A struct with a field `index`, and no field that is a list.
+        row: A struct with a field `index` and no list fields.
     """
 
     def __init__(self, row: type[Row]) -> None:
@@ -40,10 +40,10 @@ class Columns(Generic[Row]):
             kw_only=True,
             gc=False,
         )
-        """What they are decoded as."""
+        """The type that columns are decoded as."""
 
     def of(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """The columns of some rows, as they are encoded."""
+        """The columns of these rows, ready to encode."""
         columns: dict[str, Any] = {}
         for (name, default), column in zip(
             self._defaults.items(), zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True
@@ -59,7 +59,7 @@ class Columns(Generic[Row]):
         """The rows of decoded columns.
 
         Raises:
-            ValueError: The columns are of different lengths.
+            ValueError: The columns have different lengths.
         """
         size = len(columns.index)  # type: ignore[attr-defined]
         values = msgspec.structs.astuple(columns)

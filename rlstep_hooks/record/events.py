@@ -1,8 +1,8 @@
-"""The events that observers emit, and their wire form: one JSON object a line.
+"""The events that observers emit, and their wire form: one JSON object per line.
 
-An event states what happened at the moment it happened and holds only integers, names and times. Numbers that a device has
-to compute (log ratios, whether weights changed) come later in a `Measured` event, with a rollout or a second later, so that recording
-never waits for the device.
+An event states what happened at the moment it happened; it holds only integers, names and times. Numbers that a device must
+compute (log ratios, whether weights changed) follow in a `Measured` event, one rollout or a second later, so that recording never
+waits for the device.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from rlstep_hooks.planning.schedule import Schedule, decode_fraction, encode_fra
 from rlstep_hooks.record.columns import Columns
 
 FORMAT_VERSION = 1
-"""Raised when a reader of older files could misunderstand newer ones."""
+"""Increased when a reader of older files could misunderstand newer ones."""
 
 Purpose = Literal["training", "evaluation"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="event"):
-    """What all events carry."""
+    """The field that every event has."""
 
     at: float = 0.0
     """Seconds since this process began recording."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, gc=False, tag="run_started"):
-    """A process attached its audit. The first line of every file."""
+    """A process attached its audit. The first line of its file."""
 
     format: int = FORMAT_VERSION
     run: str
-    """Identifies the run; all its processes share it."""
+    """Identifies the run; the same in all its processes."""
     rank: int
     world_size: int
     local_world_size: int = 1
@@ -46,13 +46,13 @@ class RunStarted(Event, frozen=True, kw_only=True, gc=False, tag="run_started"):
     started: float = 0.0
     """Unix time."""
     schedule: Schedule | None
-    """The plan; None where the configuration could not be read."""
+    """The plan; None if the configuration could not be read."""
     start_updates: int = 0
-    """Updates already made when training began (a resumed run)."""
+    """Updates made before this training began (a resumed run)."""
     facts: dict[str, Any] = {}
     """What the observer read from the live trainer: precision, dropout, framework counters."""
     versions: dict[str, str] = {}
-    """Releases of the packages involved."""
+    """Installed releases of the packages involved."""
 
 
 class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
@@ -63,18 +63,18 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     samples: int
     policy_version: int
     sampler_version: int | None = None
-    """Version of the weights that the sampler held; None where it cannot be seen."""
+    """Version of the weights that the sampler held; None if it cannot be observed."""
     purpose: Purpose = "training"
     reference: bool | None = False
-    """Whether reference log-probs came with it; None where the run did not come so far."""
+    """Whether reference log-probs were computed for it; None if the run ended before that was known."""
     groups_intact: bool | None = None
-    """Whether every prompt's samples stand together and are complete; None where groups span processes."""
+    """Whether each prompt's samples are complete and stand together; None if groups span processes."""
     due: int | None = None
-    """Samples that are due where the data decide and not the plan; None where the plan says it."""
+    """Samples expected, if the data decide it; None if the plan does."""
     own_samples: int | None = None
-    """Samples that this process follows by identity, where a controller generates for all; None where `samples` says it."""
+    """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     digest: int = 0
-    """Running checksum of this process's events, equal on all ranks of a healthy run; 0 where there is one rank."""
+    """Running checksum of this process's events, equal on all ranks of a healthy run; 0 if there is one rank."""
 
 
 class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
@@ -83,19 +83,19 @@ class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
     format: int = FORMAT_VERSION
     run: str
     process: str
-    """Its name in the run, such as "rank0" (a trainer) or "engine1"; the same in the name of its file."""
+    """Its name in the run, such as "rank0" (a trainer) or "engine1"; its file has the same name."""
     world_size: int = 1
-    """Trainers of the run, where this is one of them."""
+    """Number of trainers in the run, if this process is one of them."""
     host: str = ""
     pid: int = 0
     started: float = 0.0
     """Unix time."""
     versions: dict[str, str] = {}
-    """Releases of the packages involved."""
+    """Installed releases of the packages involved."""
 
 
 class FactsRead(Event, frozen=True, kw_only=True, gc=False, tag="facts_read"):
-    """What a trainer's observer read from its live model and optimizer, once they are built."""
+    """What a trainer's observer read from its live model and optimizer once they were built."""
 
     facts: dict[str, Any]
 
@@ -106,8 +106,8 @@ PhaseName = Literal["refresh", "reference", "values", "policy_updates", "critic_
 class Phase(Event, frozen=True, kw_only=True, gc=False, tag="phase"):
     """One call of the controller to all its trainers.
 
-    The controller writes it when the call has returned, a trainer when it begins: what follows in the trainer's file up to the
-    next phase happened within the call. Both count the calls of each name, so that records need no common clock.
+    The controller writes it when the call has returned; a trainer writes it when the call begins, and its events up to the next phase
+    happened within the call. Both count the calls of each name, so that their records can be matched without a common clock.
     """
 
     name: PhaseName
@@ -117,27 +117,27 @@ class Phase(Event, frozen=True, kw_only=True, gc=False, tag="phase"):
 
 
 class PhaseEnded(Event, frozen=True, kw_only=True, gc=False, tag="phase_ended"):
-    """A trainer has done its part of a call, and its record of the call is complete."""
+    """A trainer has done its part of a call; its record of the call is complete."""
 
     name: PhaseName
     number: int
 
 
 class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
-    """One generation phase, as the controller of a run sees it: samples of all processes."""
+    """One generation phase as the controller of a run sees it: the samples of all processes."""
 
     index: int
     """Counts rollouts from 0, evaluation included."""
     samples: int
-    """Generated samples that go into training, without padding."""
+    """Generated samples to be trained on, without padding."""
     prompts: int
-    """Prompts that were submitted for it."""
+    """Prompts submitted for it."""
     added: int = 0
     """Padding samples."""
     due: int | None = None
-    """Samples that are due by what the data asked for and the framework itself recorded; None where that is what the plan says."""
+    """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
     labels: tuple[tuple[int, int], ...] = ()
-    """Weight label of the engine -> samples that carry it. A label is what the framework gives the engine with each push."""
+    """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
     purpose: Purpose = "training"
 
 
@@ -150,20 +150,20 @@ class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
     positions: int
     """Token positions covered, padding included."""
     policy_version: int | None
-    """Version that computed them; None where no forward of the policy was seen to produce them."""
+    """Version that computed them; None if no forward of the policy was seen to produce them."""
     in_loss: bool = False
-    """Whether it happened inside a training loss."""
+    """Whether they were computed inside a training loss."""
 
 
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Samples by identity: rows of one rollout of this process."""
+    """Identified samples: their rows in one rollout of this process."""
 
     rollout: int
     rows: tuple[int, ...]
 
 
 Constant = Literal["old_logprobs", "advantages", "targets"]
-"""What a loss takes as given: the denominator of the ratio, the advantages, and what the critic's values are drawn to."""
+"""What a loss treats as constant: the old log-probs, the advantages, and the targets of the critic's values."""
 
 
 class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
@@ -174,32 +174,32 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     samples: int
     role: Literal["policy", "critic"] = "policy"
     trained: tuple[SampleRows, ...] | None = None
-    """Which samples; None where they cannot be identified."""
+    """Which samples; None if they cannot be identified."""
     policy_version: int
     sampled_version: int | None = None
     """Oldest policy version among the rollouts of these samples."""
     unknown: int = 0
-    """Samples under a name that no rollout has; only where the framework names its samples."""
+    """Samples whose name no rollout has; 0 if the framework does not name samples."""
     old_version: int | None = None
-    """Version that computed the old log-probs used; None with `old_source` "detach" or where it cannot be seen."""
+    """Version that computed the old log-probs; None if `old_source` is "detach" or it cannot be observed."""
     old_source: Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"] = "at_rollout"
     constants: tuple[Constant, ...] = ()
-    """What of the loss's constants the observer saw."""
+    """The constants of the loss that the observer saw."""
     with_gradient: tuple[Constant, ...] = ()
-    """Those of them that a gradient flows into."""
+    """The constants that a gradient flows into."""
 
 
 class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
-    """One optimizer step, or one that was skipped."""
+    """One optimizer step, made or skipped."""
 
     index: int
-    """Counts windows of this process from 0, skipped ones included."""
+    """Counts windows of this process from 0, including skipped ones."""
     role: Literal["policy", "critic"] = "policy"
     applied: bool = True
     by_loop: bool = True
-    """Whether the framework's training loop asked for it; False for a step made elsewhere."""
+    """Whether the framework's training loop made the step; False if other code did."""
     version: int
-    """Policy version after it."""
+    """Policy version after the update."""
     microbatches: int
     """Micro-batches since the last update of this role."""
     learning_rate: float | None = None
@@ -209,33 +209,33 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
 
 
 class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
-    """Weights pushed to the rollout engine."""
+    """Weights were brought to the rollout engine."""
 
     policy_version: int
     label: int | None = None
-    """What the framework calls these weights when it hands them to the engine."""
+    """The framework's name for these weights when it hands them to the engine."""
 
 
 class EpochEnd(Event, frozen=True, kw_only=True, gc=False, tag="epoch_end"):
-    """The end of a pass of the loader."""
+    """The end of one pass of the loader."""
 
     epoch: int
-    """Passes completed, this one included."""
+    """Passes completed, including this one."""
     stopping: bool = False
     """Whether training was asked to stop before its planned end."""
     run_over: bool = False
-    """Whether the framework counts its run as done, so that the pass ends for that and not for want of rows."""
+    """Whether the pass ended because the framework counts its run as done, not because its rows were used up."""
 
 
 class Evaluated(Event, frozen=True, kw_only=True, gc=False, tag="evaluated"):
-    """One evaluation, kept apart from training."""
+    """One evaluation, recorded apart from training."""
 
     batches: int
     rollouts: int
 
 
 class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_changed"):
-    """A setting that the plan rests on has another value than before."""
+    """A setting that the plan depends on has changed."""
 
     name: str
     before: Any
@@ -251,32 +251,32 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     max_abs_log_ratio: float | None = None
     mean_abs_log_ratio: float | None = None
     clipped: float | None = None
-    """Fraction of tokens (of sequences, in sequence scope) whose gradient the clip removes."""
+    """Fraction of tokens (of sequences, if `scope` is "sequence") whose gradient the clip removes."""
     scope: Literal["token", "sequence"] = "token"
     old_intact: bool | None = None
-    """Whether the old log-probs are bit for bit those of the refresh, row by row."""
+    """Whether the old log-probs equal those of the refresh bit for bit, row by row."""
     tokens_intact: bool | None = None
-    """Whether the completion tokens are those of the rollout, row by row."""
+    """Whether the completion tokens equal those of the rollout, row by row."""
     loss_ratio: float | None = None
-    """Loss over the loss that the documented formula gives for the same log-probs; None where it cannot be told."""
+    """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Numbers of one update, from a probe of the trainable weights."""
+    """Numbers of one update, from a probe of trainable weights."""
 
     index: int
     probed: int
-    """Weights in the probe."""
+    """Number of probed weights."""
     changed: int
     """Probed weights whose value the optimizer step changed."""
     with_gradient: int
-    """Probed weights with a gradient other than zero."""
+    """Probed weights whose gradient is not zero."""
     visible: int
-    """Probed weights whose gradient times learning rate is large enough to change them in their dtype."""
+    """Probed weights whose gradient times the learning rate is large enough to change them in their dtype."""
     role: Literal["policy", "critic"] = "policy"
     max_change: float | None = None
     moved_before: int = 0
-    """Probed weights that differ from their value right after the update before this one."""
+    """Probed weights that changed between the end of the previous update and the start of this one."""
 
 
 class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -286,16 +286,16 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_abs_advantage: float | None = None
     """Over real tokens."""
     sampler_gap_mean: float | None = None
-    """Mean |trainer log-prob - engine log-prob| of the sampled tokens, where the engine returns them."""
+    """Mean |trainer log-prob - engine log-prob| of the sampled tokens, if the engine returns log-probs."""
     sampler_gap_max: float | None = None
     mean_ratio: float | None = None
-    """Mean ratio of all micro-batches trained on it, masked tokens counted as 1, as the framework takes it."""
+    """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     logged_ratio: float | None = None
-    """The mean ratio that the framework logged for it."""
+    """The mean ratio that the framework logged."""
 
 
 class Measured(Event, frozen=True, kw_only=True, gc=False, tag="measured"):
-    """Numbers that the device had ready, for events already written; they come with the next rollout and at the end."""
+    """Numbers for events already written. They are written when the device has them: with the next rollout, and at the end."""
 
     rollouts: tuple[RolloutValues, ...] = ()
     microbatches: tuple[MicroBatchValues, ...] = ()
@@ -306,7 +306,7 @@ class Unobserved(Event, frozen=True, kw_only=True, gc=False, tag="unobserved"):
     """Something that could not be observed, with the reason. Rules that need it are NOT EVALUATED."""
 
     what: str
-    """A topic of `TOPICS`."""
+    """One of `TOPICS`."""
     why: str
 
 
@@ -315,11 +315,11 @@ class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
 
     status: Literal["completed", "raised"]
     updates: int
-    """Windows closed in the whole run, as the framework counts them."""
+    """Windows closed in the whole run, by the framework's own count."""
     error: str = ""
     """Type and text of the exception, for "raised"."""
     stopped: bool = False
-    """Whether something asked for an early stop."""
+    """Whether an early stop was asked for."""
     stopped_by: str = ""
     """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
     digest: int = 0
@@ -327,7 +327,7 @@ class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
 
 
 class Judged(Event, frozen=True, kw_only=True, gc=False, tag="judged"):
-    """What the process itself found, so that one process can report for all. The last line of every complete file."""
+    """The process's own judgement, so that one process can report for all. The last line of every complete file."""
 
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
@@ -345,7 +345,7 @@ TOPICS = (
     "ranks",
     "recording",
 )
-"""What a process can fail to observe; each rule names the topics that it needs."""
+"""What a process can fail to observe; each rule names the topics it needs."""
 
 AnyEvent = (
     RunStarted
@@ -373,17 +373,17 @@ _NAMES = {
     "refresh": "old log-probs",
     "microbatch": "a micro-batch",
     "update": "an update",
-    "weight_sync": "a push of weights to the engine",
+    "weight_sync": "a weight sync",
     "epoch_end": "the end of the data epoch",
     "run_ended": "the end of training",
 }
 
 NOT_FINITE = "gradient not finite"
-"""Reason of an update that the framework itself skips because of its gradient."""
+"""Why the framework skipped an update."""
 
 
 def name_of(event: Any) -> str:
-    """The event's kind in words, and its role where that is not the policy."""
+    """The event's kind in words, with its role if that is not the policy."""
     of = " of the critic" if getattr(event, "role", "policy") == "critic" else ""
     return _NAMES[event.__struct_config__.tag] + of
 
@@ -414,7 +414,7 @@ _MeasuredLine: Any = msgspec.defstruct(
     kw_only=True,
     gc=False,
 )
-"""`Measured` as it is written: numbers of many micro-batches would be most of a record if each carried its names."""
+"""`Measured` as it is written: in columns, because the field names would take most of the space in rows."""
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_extension)
 _lines = [_MeasuredLine, *(kind for kind in get_args(AnyEvent) if kind is not Measured)]
@@ -434,7 +434,7 @@ def _from_line(line: Any) -> Measured:
 
 
 def encode(*events: Event) -> bytes:
-    """Events as lines of JSON, newlines included."""
+    """Events as lines of JSON, with their newlines."""
     return _encoder.encode_lines([_to_line(event) if isinstance(event, Measured) else event for event in events])
 
 
@@ -447,11 +447,11 @@ def decode(line: bytes) -> AnyEvent:
     try:
         event = _decoder.decode(line)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
     return _from_line(event) if type(event) is _MeasuredLine else cast("AnyEvent", event)
 
 
 def to_json(value: Any, *, indent: int = 0) -> bytes:
-    """Any of this package's data as JSON: whole fractions as numbers, others as text such as "1/2"."""
+    """Data of this package as JSON: whole fractions as numbers, others as text such as "1/2"."""
     data = _encoder.encode(value)
     return msgspec.json.format(data, indent=indent) if indent else data

@@ -1,8 +1,8 @@
-"""Where events are kept: a folder of JSON lines (one file a process), or memory; and reading them back.
+"""Where events are kept: a folder of JSON lines (one file per process), or memory; and reading them back.
 
-A file belongs to one process of one run and is never opened for writing again. Its name is `<run>.<process>.jsonl`, where the
-process is `rank<k>`, `controller`, or another that the framework has (`engine0`). Each event
-is one line, and events of one moment are one `write`, so a process that is killed loses at most what is being written.
+A file belongs to one process of one run and is never reopened for writing. Its name is `<run>.<process>.jsonl`; the process is
+`rank<k>`, `controller`, or a name of the framework's own (`engine0`). Each event is one line, and the events of one moment are one
+`write`, so a killed process loses at most the events it was writing.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MEMORY_EVENTS = 100_000
-"""Events that a memory ledger keeps; the oldest go first, so that memory stays constant."""
+"""Events that a memory ledger keeps. The oldest are dropped first, so that memory use is constant."""
 
 NO_FOLDER = "a run records in a folder of its machine; `rlstep run --copy-to URL` copies its records"
-"""What is said where a URL is given for a folder."""
+"""The message when a URL is given as the folder."""
 
 CONTROLLER = "controller"
-"""The process that makes rollouts and calls the trainers, where there is one."""
+"""The process that makes rollouts and calls the trainers, in runs that have one."""
 
 LONGEST_LINE = 1 << 24
-"""Bytes of a line beyond which it is no event; the longest real ones, of rollouts with many thousand samples, have a tenth."""
+"""A line with more bytes is not an event. The longest real events (rollouts of many thousand samples) have a tenth of this."""
 
 _NAME = re.compile(r"(?P<run>.+)\.(?P<process>controller|[a-z]+\d+)\.jsonl")
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is given by its URL, and no folder of this machine."""
+    """Whether a place is a URL rather than a folder of this machine."""
     return "://" in place
 
 
@@ -47,13 +47,13 @@ def rank_process(rank: int) -> str:
 
 
 class Ledger(Protocol):
-    """A place for one process's events."""
+    """Keeps one process's events."""
 
     def write(self, *events: AnyEvent) -> None:
-        """Keep events of one moment."""
+        """Keep the events of one moment."""
 
     def close(self) -> None:
-        """No more events will come."""
+        """Close it: no more events will come."""
 
 
 class MemoryLedger:
@@ -63,7 +63,7 @@ class MemoryLedger:
         self.events: deque[AnyEvent] = deque(maxlen=MEMORY_EVENTS)
 
     def write(self, *events: AnyEvent) -> None:
-        """Keep events of one moment."""
+        """Keep the events of one moment."""
         self.events.extend(events)
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class FolderLedger:
     """One process's file in a folder.
 
     Raises:
-        OSError: The folder cannot be made or the file not be created; an existing file is never opened.
+        OSError: The folder or the file cannot be made, or the file exists already (it is never opened again).
     """
 
     def __init__(self, folder: Path, run: str, process: str) -> None:
@@ -83,7 +83,7 @@ class FolderLedger:
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
     def write(self, *events: AnyEvent) -> None:
-        """Append one line for each event, all in one write.
+        """Append one line per event, all in one write.
 
         Raises:
             OSError: The disk is full or the file is gone.
@@ -108,17 +108,17 @@ class FolderLedger:
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A place for one process's events, as far as it could be had."""
+    """The ledger that could be opened for a process."""
 
     ledger: Ledger
     folder: Path | None
-    """Where it is; None in memory."""
+    """The folder; None if events are kept in memory."""
     trouble: str = ""
-    """Why it is not the folder that was asked for."""
+    """Why it is not the folder that was asked for; empty if it is."""
 
 
 def open_ledger(wanted: str | os.PathLike[str] | None, run: str, process: str) -> Opened:
-    """One process's file in a folder; memory where none is wanted, or where it cannot be written."""
+    """Open a process's file in a folder, or memory if no folder is wanted or it cannot be written."""
     if wanted is None:
         return Opened(MemoryLedger(), None)
     folder = Path(wanted)
@@ -139,33 +139,33 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def rank(self) -> int | None:
-        """Which trainer this is; None for any other process."""
+        """The trainer's rank; None for any other process."""
         return int(self.process[4:]) if self.process.startswith("rank") else None
 
     def events(self) -> Iterator[AnyEvent]:
-        """The file's events in order, one line at a time. Lines that are no events are passed over; see `problems`."""
+        """The file's events in order, one line at a time. Skips lines that are not events; see `problems`."""
         for event, _ in read_lines(self.path):
             if event is not None:
                 yield event
 
     def problems(self) -> list[str]:
-        """What of this file could not be read, in words."""
+        """What could not be read in this file, in words."""
         return [problem for _, problem in read_lines(self.path) if problem]
 
     def ends_within_a_line(self) -> bool:
-        """Whether the process that wrote it was killed while it wrote, or the file was cut."""
+        """Whether the file ends in the middle of a line: its process was killed while writing, or the file was cut."""
         with self.path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             return size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Each line of a file; of a longer one than any event has, pieces, so that any file can be read in constant memory."""
+    """Each line of a file, in constant memory: lines longer than any event come in pieces."""
     return iter(partial(file.readline, LONGEST_LINE), b"")
 
 
 def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
-    """Each line of a file as an event, or None with what is wrong with it."""
+    """Each line of a file: an event, or None and what is wrong with the line."""
     with path.open("rb") as file:
         for number, line in enumerate(lines_of(file), 1):
             if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
@@ -174,11 +174,11 @@ def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
             try:
                 yield decode(line), ""
             except ValueError as error:
-                yield None, f"{path.name}: line {number} is no event ({error})"
+                yield None, f"{path.name}: line {number} is not an event ({error})"
 
 
 def record_files(folder: Path) -> dict[str, list[Record]]:
-    """The records of a folder by run, without a look into them: trainers by rank and then the others. Other files are ignored."""
+    """The records of a folder by run, without reading them: trainers by rank, then the others. Other files are ignored."""
     runs: dict[str, list[Record]] = {}
     for path in folder.glob("*.jsonl"):
         match = _NAME.fullmatch(path.name)
@@ -191,12 +191,12 @@ def record_files(folder: Path) -> dict[str, list[Record]]:
 
 
 def records(folder: Path) -> dict[str, list[Record]]:
-    """The records of a folder as `record_files` has them, oldest run first."""
+    """The records of a folder as in `record_files`, oldest run first."""
     return dict(sorted(record_files(folder).items(), key=lambda item: (_started(item[1]), item[0])))
 
 
 def _started(found: list[Record]) -> float:
-    """When a run began; where its first line cannot be read, when its file was last written."""
+    """When a run began; if no first line can be read, when its newest file was last written."""
     for record in found:
         first = next(record.events(), None)
         if isinstance(first, RunStarted | Attached):

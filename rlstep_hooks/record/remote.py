@@ -1,9 +1,9 @@
-"""Folders of records that are no folders of this machine, by their URL: s3://, gs://, hdfs:// and whatever else fsspec knows.
+"""Remote folders of records, named by URL: s3://, gs://, hdfs:// and any other protocol that fsspec knows.
 
-A run records on a disk: object stores cannot append a line, and the record of a process that is killed must be there up to its last
-line. So records are copied, whole files, while a run goes on and when it ends, and copied back to be read.
+A run records to a local disk: object stores cannot append a line, and the record of a killed process must be complete up to its
+last line. Whole files are copied to the store while a run goes on and when it ends, and copied back to be read.
 
-`fsspec` is imported only for a URL. It comes with datasets and torch; a store needs its own package too (s3fs, gcsfs, ...).
+`fsspec` is imported only if a URL is given. It comes with datasets and torch; a store needs a package of its own (s3fs, gcsfs, ...).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class RemoteError(OSError):
 
 
 class RemoteFolder:
-    """A folder by its URL.
+    """A remote folder.
 
     Args:
-        url: With its protocol, such as "s3://bucket/runs".
+        url: With its protocol, for example "s3://bucket/runs".
 
     Raises:
-        RemoteError: fsspec is not here, or it does not know the protocol or lacks the package for it.
+        RemoteError: fsspec is not installed, does not know the protocol, or needs another package for it.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._copied: dict[Path, int] = {}
-        """Size of each file when it was copied."""
+        """Size of each file when it was last copied."""
         try:
             from fsspec.core import url_to_fs
 
@@ -46,14 +46,14 @@ class RemoteFolder:
             raise RemoteError(f"{url} cannot be opened: {describe(error)}") from error
 
     def fetch(self, folder: Path, run: str | None = None) -> None:
-        """Copy records from here into a folder.
+        """Copy records from the remote folder to a local one.
 
         Args:
-            folder: It is there already.
-            run: Whose; of all runs if left out.
+            folder: The local folder; it must exist.
+            run: The run whose records to copy; None for all runs.
 
         Raises:
-            RemoteError: There are none, or they cannot be read.
+            RemoteError: There are no records, or they cannot be read.
         """
         try:
             paths = [path for path in self._files.ls(self._path, detail=False) if path.endswith(".jsonl")]
@@ -68,10 +68,10 @@ class RemoteFolder:
             raise RemoteError(f"{self.url} holds no record{of_run} (files named <run>.<process>.jsonl)")
 
     def copy(self, paths: Iterable[Path]) -> None:
-        """Copy files to here that have grown since they were last copied.
+        """Copy files that have grown since they were last copied to the remote folder.
 
         Raises:
-            RemoteError: They cannot be written.
+            RemoteError: A file cannot be written.
         """
         try:
             for path in paths:
@@ -86,14 +86,14 @@ class RemoteFolder:
 
 @contextmanager
 def fetched(url: str, run: str | None = None) -> Iterator[Path]:
-    """A temporary folder with the records of a remote one.
+    """A temporary local folder with the records of a remote one.
 
     Args:
         url: The remote folder.
-        run: Whose records; of all runs if left out.
+        run: The run whose records to fetch; None for all runs.
 
     Raises:
-        RemoteError: There are none, or they cannot be read.
+        RemoteError: There are no records, or they cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="rlstep-") as name:
         RemoteFolder(url).fetch(Path(name), run)

@@ -1,4 +1,4 @@
-"""Reading a record that is still being written."""
+"""Reads a record that is still being written."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Tail:
-    """Gives the events of a file that were added since the last look. A last line without its end waits for the next look.
+    """Gives the events that were added to a file since the last read. An incomplete last line waits for the next read.
 
-    A line that is no event comes as `Unobserved`: what followed it can be read, but its order cannot be judged.
+    A line that is not an event becomes `Unobserved`: later lines can be read, but the order of events cannot be judged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,4 +37,4 @@ class Tail:
                 try:
                     yield decode(line)
                 except ValueError as error:
-                    yield Unobserved(what="order", why=f"{self.path.name}: line {self._line} is no event ({error})")
+                    yield Unobserved(what="order", why=f"{self.path.name}: line {self._line} is not an event ({error})")

@@ -1,6 +1,6 @@
-"""Variables of the environment that carry an audit from process to process."""
+"""Environment variables that carry an audit from process to process."""
 
 from __future__ import annotations
 
 PARENT = "RLSTEP_PARENT"
-"""Set in processes whose report is printed by `rlstep run`, so that none of them prints it too."""
+"""Set by `rlstep run` for the processes whose report it prints, so that they do not print it too."""

@@ -1,4 +1,4 @@
-"""What a trainer of a controlled run writes: events as they happen, judged elsewhere."""
+"""Writes a process's events to its ledger as they happen; another process judges them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EventWriter:
-    """Writes events to a ledger and never lets its own errors out."""
+    """Writes events to a ledger and contains its own errors."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -25,7 +25,7 @@ class EventWriter:
         return round(time.perf_counter() - self._began, 6)
 
     def emit(self, *events: AnyEvent) -> None:
-        """Write events of one moment, in one write. After a failure nothing more is written: the record then has an end."""
+        """Write the events of one moment in one write. After a failure nothing more is written, so the record ends there."""
         if not self._writing:
             return
         try:
@@ -34,7 +34,7 @@ class EventWriter:
             self._writing = False
 
     def cannot(self, what: str, why: str) -> None:
-        """Write once that a topic cannot be observed."""
+        """Record once that a topic cannot be observed."""
         if what not in self._told:
             self._told.add(what)
             self.emit(Unobserved(at=self.now(), what=what, why=why))

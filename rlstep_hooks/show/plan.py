@@ -218,7 +218,10 @@ def with_numbers(formula: Formula, schedule: Schedule) -> str:
         name = match.group(0)
         if name in _FUNCTIONS:
             return name
-        found = schedule.settings[name] if name in schedule.settings else quantity(schedule, name)
+        if formula.inputs:
+            found = formula.inputs.get(name, name)
+        else:
+            found = schedule.settings[name] if name in schedule.settings else quantity(schedule, name)
         return number(found) if isinstance(found, int | Fraction) else str(found)
 
     return _NAME.sub(value, formula.text)
@@ -231,15 +234,15 @@ def quantity(schedule: Schedule, name: str) -> Any:
 
 
 def formula_lines(plan: Plan) -> list[tuple[str, str]]:
-    """Each formula in three steps, with its source."""
+    """Each formula, what went in and what came out, with its source."""
     assert plan.schedule is not None
     lines = []
     for formula in plan.formulas:
         result = quantity(plan.schedule, formula.quantity)
         shown = number(result) if isinstance(result, int | Fraction) or result is None else str(result)
-        lines.append(
-            (f"{formula.quantity} = {formula.text} = {with_numbers(formula, plan.schedule)} = {shown}", formula.source)
-        )
+        numbers = with_numbers(formula, plan.schedule)
+        parts = dict.fromkeys((formula.quantity, formula.text, numbers, shown))
+        lines.append((" = ".join(parts), formula.source))
     return lines
 
 

@@ -1,27 +1,16 @@
 """CleanRL's PPO scripts: size of a mini-batch by floor division, an extra one where that leaves samples over.
 
-Read at commit fe8d8a0 (2026-04-20): cleanrl/ppo.py and its variants (dataclass `Args`, the loop under `__main__`).
+Read at commit fe8d8a0 (2026-04-20): cleanrl/ppo.py and its variants (dataclass `Args`, the loop under `__main__`). A local copy is
+read for its own defaults.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlstep_hooks.launch.calls import names_of
-from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.counting import countable
-from rlstep_hooks.planning.minibatches import cut_by_count_floored, rollouts_of
-from rlstep_hooks.planning.phases import Passes, schedule_in_phases
-from rlstep_hooks.planning.reading import Formula, Note, Reading, nearest
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.reader import Reader, Request
+from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, text
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rlstep_hooks.launch.settings import Settings
-
-_LOOP = "CleanRL fe8d8a0 cleanrl/{}.py"
+_LOOP = "CleanRL fe8d8a0 cleanrl/"
 
 _ATARI = {
     "total_timesteps": 10_000_000,
@@ -49,168 +38,136 @@ SCRIPTS: dict[str, dict[str, Any]] = {
 """Defaults of each script."""
 
 
-class CleanRL(Reader):
-    """The single-file PPO scripts; a local copy is read for its own defaults."""
-
-    name = "cleanrl"
-    title = "CleanRL"
-    version = "fe8d8a0"
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """None in common: each script has its own."""
-        return {}
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; see the module for its sources."""
-        script = request.command.program.name.rpartition("/")[2].removesuffix(".py")
-        args = _Args(request.settings, script)
-        world_size = request.world_size() if script == "ppo_atari_multigpu" else 1
-        environments = args.count("num_envs", "local_num_envs") * world_size
-        steps, count = args.count("num_steps"), args.count("num_minibatches")
-        timesteps, epochs = args.count("total_timesteps"), args.count("update_epochs")
-        samples = environments * steps
-        rollouts = rollouts_of(timesteps, samples, "down")
-        source = _LOOP.format(script if script in SCRIPTS else "ppo")
-        minibatches = _minibatches(args, script, environments // world_size, steps, source) if rollouts else ()
-        written = {
-            "num_envs": environments,
-            "num_steps": steps,
-            "num_minibatches": count,
-            "update_epochs": epochs,
-            "total_timesteps": timesteps,
-        }
-        early = args.is_set("target_kl")
-        formulas = _formulas(source, world_size) if rollouts else ()
-        schedule = schedule_in_phases(
-            framework=self.title,
-            version=request.version,
-            algorithm="PPO",
-            passes=Passes.without_rows(rollouts),
-            prompts_per_rollout=environments,
-            samples_per_prompt=steps,
-            minibatches=tuple(size * world_size for size in minibatches),
-            world_size=world_size,
-            reuse_epochs=epochs,
-            microbatches_per_update=1,
-            updates_bound="upper" if early else "exact",
-            remainder="error" if len(set(minibatches)) <= 1 else "keep",
-            old_logprob_source="at_rollout",
-            lr_clock="rollout",
-            step_unit="timestep",
-            step_means=f"1 step (global_step) = 1 timestep, {samples} for each rollout",
-            settings=written,
-            formulas=formulas,
-        )
-        return Reading(
-            schedule=schedule,
-            formulas=formulas,
-            notes=tuple(_notes(minibatches, count, timesteps, samples, rollouts, early)),
-            facts={"lr_constant": not args.anneals(), "nominal_updates_per_rollout": epochs * count},
-        )
+def _script_of(program: str) -> str:
+    """Name of the script, without its folder and ending."""
+    return program.rpartition("/")[2].removesuffix(".py")
 
 
-class _Args:
-    """Arguments of a script: its flags, else the defaults of the copy that is here, else those of the published script."""
-
-    def __init__(self, settings: Settings, script: str) -> None:
-        self._settings = settings
-        self._own = SCRIPTS.get(script, {})
-        if not self._own and not settings.is_given("Args.num_steps"):
-            raise LaunchError(f"{script}.py is none of CleanRL's PPO scripts that are read: {', '.join(SCRIPTS)}")
-
-    def count(self, key: str, *others: str) -> int:
-        """A whole number of at least 1."""
-        names = tuple(name for each in (key, *others) for name in names_of(self._settings, each, "Args"))
-        given = self._settings.optional_count(*names)
-        return given if given is not None else int(self._own[key])
-
-    def is_set(self, key: str) -> bool:
-        """Whether a setting without a default has a value."""
-        return self._settings.text(*names_of(self._settings, key, "Args")) is not None
-
-    def flag(self, key: str, default: bool) -> bool:
-        """A flag, which `--no-...` turns off."""
-        if self._settings.is_given(f"no_{key}"):
-            return False
-        names = names_of(self._settings, key, "Args")
-        return self._settings.flag(*names) if self._settings.is_given(*names) else default
-
-    def anneals(self) -> bool:
-        """Whether the learning rate goes down to 0."""
-        return self.flag("anneal_lr", bool(self._own.get("anneal_lr", True)))
-
-
-def _minibatches(args: _Args, script: str, environments: int, steps: int, source: str) -> tuple[int, ...]:
-    """Samples behind each update of one pass, on one process.
-
-    Raises:
-        PlanError: The sizes end the run, or break the policy.
-    """
-    count, samples = args.count("num_minibatches"), environments * steps
-    if script == "ppo_atari_lstm":
-        if environments % count:
-            raise PlanError(
-                f"AssertionError: assert args.num_envs % args.num_minibatches == 0 ({environments} % {count})",
-                when="after the first rollout",
-                fix=f"num_minibatches = {nearest(min(count, environments + 1), lambda m: environments % m == 0)}",
-                source=source,
-            )
-        return (samples // count,) * countable(count)
-    if samples < count:
-        raise PlanError(
-            f"ValueError: range() arg 3 must not be zero (minibatch_size = {samples} // {count} = 0)",
-            when="after the first rollout",
-            fix=f"num_minibatches = {samples} or less",
-            source=source,
-        )
-    minibatches = cut_by_count_floored(samples, count)
-    if minibatches[-1] == 1 and args.flag("norm_adv", True):
-        raise PlanError(
-            f"the policy becomes nan: the last mini-batch has 1 sample ({samples} = {len(minibatches) - 1} x {minibatches[0]} + 1), "
-            "and advantages are divided by the standard deviation of a single one",
-            when="in the first pass over the first rollout",
-            fix=f"num_minibatches = {nearest(count, lambda m: samples % m == 0)}",
-            source=source,
-        )
-    return minibatches
-
-
-def _formulas(source: str, world_size: int) -> tuple[Formula, ...]:
-    local = "num_envs * num_steps" if world_size == 1 else "num_envs * num_steps / world_size"
-    size = f"floor({local} / num_minibatches)"
-    return (
-        Formula("samples_per_rollout", "num_envs * num_steps", f"{source} batch_size"),
-        Formula("samples_per_update", f"{size} * world_size", f"{source} minibatch_size"),
+SYSTEM = System(
+    name="cleanrl",
+    title="CleanRL",
+    version="fe8d8a0",
+    recognised=(
+        Entry(
+            "cleanrl",
+            programs=(
+                "script:cleanrl/ppo*.py",
+                "script:ppo_atari_*.py",
+                "script:ppo_continuous_action.py",
+                "script:ppo_pettingzoo_ma_atari.py",
+                "script:ppo_procgen.py",
+                "script:ppo_rnd_envpool.py",
+            ),
+            # `ppo.py` and `ppo_atari.py` alone may be anyone's.
+            keys=("num_minibatches", "update_epochs", "Args.num_minibatches", "Args.update_epochs"),
+        ),
+    ),
+    keywords_of=("Args",),
+    defaults_of=lambda launch: SCRIPTS.get(_script_of(launch.command.program.name), {}),
+    settings={
+        "num_envs": count(also=("local_num_envs",)),
+        "num_steps": count(),
+        "num_minibatches": count(),
+        "update_epochs": count(),
+        "total_timesteps": count(),
+        "target_kl": text(),
+        "norm_adv": flag(True, off="no_norm_adv"),
+        "anneal_lr": flag(True, off="no_anneal_lr"),
+    },
+    shown=("num_envs", "num_steps", "num_minibatches", "update_epochs", "total_timesteps"),
+    functions={"script_of": _script_of},
+    let={
+        "script": "script_of(program)",
+        "world_size": "world_size if script == 'ppo_atari_multigpu' else 1",
+        "prompts_per_rollout": "num_envs * world_size",
+        "samples_per_prompt": "num_steps",
+        "each": "num_envs * num_steps",
+        "minibatch": "floor(each / num_minibatches)",
+        "minibatches": "() if rollouts == 0 else parts(samples_per_rollout, num_minibatches) if script == 'ppo_atari_lstm' "
+        "else slices(samples_per_rollout, minibatch * world_size)",
+        "last": "each % minibatch",
+        "reuse_epochs": "update_epochs",
+        "remainder": "'keep' if len(minibatches) > 1 and last and script != 'ppo_atari_lstm' else 'error'",
+        "updates_bound": "'exact' if target_kl is None else 'upper'",
+        "source": f"'{_LOOP}' + (script if known_script else 'ppo') + '.py'",
+        "known_script": f"script in {tuple(SCRIPTS)}",
+        "microbatches_per_update": "1",
+    },
+    always={
+        "algorithm": "PPO",
+        "loader": "none",
+        "old_logprob_source": "at_rollout",
+        "lr_clock": "rollout",
+        "step_unit": "timestep",
+        "step_means": "1 step (global_step) = 1 timestep, {samples_per_rollout} for each rollout",
+    },
+    formulas=(
+        Formula("samples_per_rollout", "num_envs * num_steps * world_size", "{source} batch_size"),
+        Formula("samples_per_update", "minibatch * world_size", "{source} minibatch_size", where="rollouts"),
         Formula(
             "updates_per_rollout",
-            f"update_epochs * ceil({local} / {size})",
-            f"{source} loop over range(0, batch_size, minibatch_size)",
+            "update_epochs * ceil(each / minibatch)",
+            "{source} loop over range(0, batch_size, minibatch_size)",
+            where="rollouts and script != 'ppo_atari_lstm'",
         ),
-        Formula("rollouts", "floor(total_timesteps / samples_per_rollout)", f"{source} num_iterations"),
-        Formula("lr_ticks", "rollouts", f"{source} anneal_lr"),
-    )
-
-
-def _notes(
-    minibatches: tuple[int, ...], count: int, timesteps: int, samples: int, rollouts: int, early: bool
-) -> list[Note]:
-    notes = []
-    if len(minibatches) > count:
-        notes.append(
-            Note(
-                "grows",
-                f"{len(minibatches)} updates a pass, not num_minibatches = {count}: {minibatches[0]} samples each by floor division, "
-                f"and {minibatches[-1]} in the last",
-            )
-        )
-    if timesteps % samples:
-        what = "they do not fill a rollout" if rollouts else "nothing is trained: they do not fill one rollout"
-        notes.append(Note("drops", f"the last {timesteps % samples} of {timesteps} timesteps are not run; {what}"))
-    if early:
-        notes.append(
-            Note("shrinks", "target_kl ends the passes over a rollout after one whose last mini-batch has a larger KL")
-        )
-    return notes
-
-
-READER = CleanRL()
+        Formula(
+            "updates_per_rollout",
+            "update_epochs * num_minibatches",
+            "{source} loop over range(0, batch_size, minibatch_size)",
+            where="rollouts",
+        ),
+        Formula("rollouts", "floor(total_timesteps / samples_per_rollout)", "{source} num_iterations"),
+        Formula("lr_ticks", "rollouts", "{source} anneal_lr", where="rollouts"),
+    ),
+    checks=(
+        Demand(
+            "known_script or given(num_steps)",
+            "{script}.py is none of CleanRL's PPO scripts that are read: " + ", ".join(SCRIPTS),
+        ),
+        Check(
+            "num_envs % num_minibatches == 0",
+            "AssertionError: assert args.num_envs % args.num_minibatches == 0 ({num_envs} % {num_minibatches})",
+            fix="num_minibatches = {nearest(min(num_minibatches, num_envs + 1), num_envs % it == 0)}",
+            when="after the first rollout",
+            source="{source}",
+            where="rollouts and script == 'ppo_atari_lstm'",
+        ),
+        Check(
+            "each >= num_minibatches",
+            "ValueError: range() arg 3 must not be zero (minibatch_size = {each} // {num_minibatches} = 0)",
+            fix="num_minibatches = {each} or less",
+            when="after the first rollout",
+            source="{source}",
+            where="rollouts",
+        ),
+        Check(
+            "last != 1 and minibatch != 1 or not norm_adv",
+            "the policy becomes nan: the last mini-batch has 1 sample ({each} = {ceil(each / minibatch) - 1} x {minibatch} + 1), "
+            "and advantages are divided by the standard deviation of a single one",
+            fix="num_minibatches = {nearest(num_minibatches, each % it == 0)}",
+            when="in the first pass over the first rollout",
+            source="{source}",
+            where="rollouts and script != 'ppo_atari_lstm'",
+        ),
+    ),
+    notes=(
+        Note(
+            "grows",
+            "{ceil(each / minibatch)} updates a pass, not num_minibatches = {num_minibatches}: {minibatch} samples each by floor "
+            "division, and {last or minibatch} in the last",
+            "len(minibatches) > num_minibatches",
+        ),
+        Note(
+            "drops",
+            "the last {total_timesteps % samples_per_rollout} of {total_timesteps} timesteps are not run; "
+            "{'they do not fill a rollout' if rollouts else 'nothing is trained: they do not fill one rollout'}",
+            "total_timesteps % samples_per_rollout",
+        ),
+        Note(
+            "shrinks",
+            "target_kl ends the passes over a rollout after one whose last mini-batch has a larger KL",
+            "target_kl is not None",
+        ),
+    ),
+    facts={"lr_constant": "not anneal_lr", "nominal_updates_per_rollout": "update_epochs * num_minibatches"},
+)

@@ -12,6 +12,7 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError, Place, Token
 from rlstep_hooks.planning.counting import TooManyError
+from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
@@ -21,6 +22,7 @@ from rlstep_hooks.systems.reader import Request
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rlstep_hooks.systems.declaration import System
     from rlstep_hooks.systems.reader import Reader
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -179,7 +181,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
 def _candidates(commands: list[Command], framework: str) -> list[Command]:
     """Commands that can be a launch of a framework that the user names: its own programs, else any Python program, else any."""
     index.reader_of(framework)
-    patterns = [pattern for entry in index.ENTRIES if entry.name == framework for pattern in entry.programs]
+    patterns = [pattern for entry in index.entries_of(framework) for pattern in entry.programs]
     own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
     return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
 
@@ -222,7 +224,7 @@ def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
-def _gather(command: Command, reader: Reader, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
+def _gather(command: Command, reader: Reader | System, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
     """Settings of a command: its configuration files first, its arguments over them."""
     from rlstep_hooks.launch.yaml_file import read_config
 
@@ -238,7 +240,7 @@ def _gather(command: Command, reader: Reader, folder: Path) -> tuple[dict[str, S
     return {**base, **settings}, notes
 
 
-def _config_paths(settings: dict[str, Setting], loose: list[Token], reader: Reader) -> list[str]:
+def _config_paths(settings: dict[str, Setting], loose: list[Token], reader: Reader | System) -> list[str]:
     paths = [token.text for token in loose if token.text.endswith(CONFIGS) and not token.unknown]
     for name in reader.config_settings:
         setting = settings.get(name)
@@ -278,7 +280,7 @@ def _python_settings(command: Command, folder: Path) -> dict[str, Setting]:
 
 def _flat_calls(calls: dict[str, Setting], framework: str) -> dict[str, Setting]:
     """Settings of Python calls; those of the framework's configuration classes also by their bare name."""
-    classes = {call for entry in index.ENTRIES if entry.name == framework for call in entry.calls}
+    classes = {call for entry in index.entries_of(framework) for call in entry.calls}
     named = [name for name in calls if name.partition(".")[0] in classes]
     bare = {name.partition(".")[2]: msgspec.structs.replace(calls[name], name=name.partition(".")[2]) for name in named}
     return {**calls, **bare}
@@ -328,9 +330,11 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     )
 
 
-def _read(reader: Reader, request: Request) -> Reading:
+def _read(reader: Reader | System, request: Request) -> Reading:
     """What a reader makes of a launch; a plan too long to list is a `LaunchError` too."""
     try:
         return reader.read(request)
     except TooManyError as error:
         raise LaunchError(str(error)) from None
+    except FormulaError as error:
+        raise LaunchError(f"the declaration of {reader.title} is at fault: {error}") from error

@@ -1,98 +1,101 @@
 """Numbers of a paper or of a log, in no framework's settings: for published runs and for quick questions.
 
 Everything is as the flags say; the loader drops what does not fill a rollout, and old log-probs are recomputed for each rollout.
+
+    rlstep plan --framework paper -- paper --prompts-per-rollout 512 ...
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.settings import MISSING
-from rlstep_hooks.launch.text import SettingError
-from rlstep_hooks.planning.phases import Passes, equal_minibatches, schedule_in_phases
-from rlstep_hooks.planning.reading import Formula, Reading, nearest
-from rlstep_hooks.systems.reader import Reader, Request
+from rlstep_hooks.planning.formula import Unknown
+from rlstep_hooks.systems.declaration import REQUIRED, Demand, Entry, Formula, System, count, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-DEFAULTS: dict[str, Any] = {
-    "title": "a paper",
-    "algorithm": "PPO",
-    "prompts_per_rollout": MISSING,
-    "samples_per_prompt": 1,
-    "samples_per_update": None,
-    "reuse_epochs": 1,
-    "rollouts": None,
-    "updates": None,
-    "epochs": None,
-    "step_unit": "rollout",
-}
+    from rlstep_hooks.systems.reader import Request
 
 _SOURCE = "by definition (DESIGN words): a rollout is prompts x samples, and each pass over it is cut into updates"
-FORMULAS = (
-    Formula("samples_per_rollout", "prompts_per_rollout * samples_per_prompt", _SOURCE),
-    Formula("updates_per_rollout", "reuse_epochs * samples_per_rollout / samples_per_update", _SOURCE),
-)
 _UNITS = ("rollout", "update", "sample", "prompt", "timestep")
 
 
-class Paper(Reader):
-    """Numbers without a framework: `rlstep plan --framework paper -- paper --prompts-per-rollout 512 ...`."""
-
-    name = "paper"
-    title = "paper"
-    version = "-"
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """One sample a prompt, one pass, one update a rollout."""
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule that the numbers describe."""
-        settings = request.settings
-        prompts, group = settings.count("prompts_per_rollout"), settings.count("samples_per_prompt")
-        samples, epochs = prompts * group, settings.count("reuse_epochs")
-        size = settings.optional_count("samples_per_update") or samples
-        if samples % size:
-            raise SettingError(
-                f"samples_per_update = {size} does not divide the {samples} samples of a rollout; "
-                f"{nearest(size, lambda v: samples % v == 0)} do",
-                settings.place("samples_per_update"),
-            )
-        unit = settings.text("step_unit") or "rollout"
-        if unit not in _UNITS:
-            raise SettingError(f"step_unit = {unit!r} is none of {', '.join(_UNITS)}", settings.place("step_unit"))
-        rollouts = settings.optional_count("rollouts")
-        updates = settings.optional_count("updates")
-        each = epochs * (samples // size)
-        if rollouts is None and updates is not None:
-            rollouts = -(-updates // each)
-        rows = request.rows("rows")
-        count = (
-            settings.optional_count("rows") if settings.is_given("rows") and request.rows_given is None else rows.count
-        )
-        passes = settings.optional_count("epochs")
-        if passes is None and rollouts is not None:
-            how = Passes.wrapping(count, prompts, rollouts=rollouts)
-        elif passes is not None:
-            how = Passes.dropping(count, prompts, epochs=passes, limit=rollouts)
-        else:
-            how = Passes.without_length(count, "the numbers do not say: give --rollouts, --updates or --epochs")
-        schedule = schedule_in_phases(
-            framework=settings.text("title") or self.title,
-            version=request.version,
-            algorithm=settings.text("algorithm") or "PPO",
-            passes=how,
-            prompts_per_rollout=prompts,
-            samples_per_prompt=group,
-            minibatches=equal_minibatches(samples, samples // size),
-            reuse_epochs=epochs,
-            step_unit=unit,  # type: ignore[arg-type]  # checked above
-            settings=settings.written(*DEFAULTS) | {"samples_per_update": size},
-            formulas=FORMULAS,
-        )
-        return Reading(schedule=schedule, formulas=FORMULAS)
+def _asked_rollouts(launch: Request, updates_per_rollout: int) -> int | None:
+    """Rollouts as the flags say, else as many as the asked-for updates need."""
+    rollouts = launch.settings.optional_count("rollouts")
+    updates = launch.settings.optional_count("updates")
+    return -(-updates // int(updates_per_rollout)) if rollouts is None and updates is not None else rollouts
 
 
-READER = Paper()
+def _rows(launch: Request) -> int | Unknown:
+    """Rows as `--rows` of this tool says, else as the flag of the launch does."""
+    if launch.rows_given is None and launch.settings.is_given("rows"):
+        return launch.settings.count("rows")
+    rows = launch.rows("rows")
+    return Unknown("the rows are not known; give --rows") if rows.count is None else rows.count
+
+
+SYSTEM = System(
+    name="paper",
+    title="paper",
+    version="-",
+    recognised=(Entry("paper", programs=("executable:paper",), keys=("prompts_per_rollout",)),),
+    settings={
+        "title": text("a paper"),
+        "algorithm": text("PPO"),
+        "prompts_per_rollout": count(REQUIRED),
+        "samples_per_prompt": count(1),
+        "samples_per_update": count(None),
+        "reuse_epochs": count(1),
+        "rollouts": count(None),
+        "updates": count(None),
+        "epochs": count(None),
+        "step_unit": text("rollout"),
+    },
+    functions={"asked_rollouts": _asked_rollouts, "asked_rows": _rows},
+    shown=(
+        "title",
+        "algorithm",
+        "prompts_per_rollout",
+        "samples_per_prompt",
+        "samples_per_update",
+        "reuse_epochs",
+        "rollouts",
+        "updates",
+        "epochs",
+        "step_unit",
+    ),
+    let={
+        "framework": "title",
+        "world_size": "1",
+        "algorithm": "algorithm",
+        "prompts_per_rollout": "prompts_per_rollout",
+        "samples_per_prompt": "samples_per_prompt",
+        "samples_per_update": "samples_per_update or samples_per_rollout",
+        "reuse_epochs": "reuse_epochs",
+        "step_unit": "step_unit",
+        "updates": "None",
+        "rows": "asked_rows(launch)",
+        "limit": "asked_rollouts(launch, updates_per_rollout)",
+        "loader": "'wraps' if epochs is None else 'drops'",
+        "rollouts_per_epoch": "None if epochs is None else floor(rows / prompts_per_rollout)",
+        "rollouts": "limited(epochs * rollouts_per_epoch, limit) if epochs is not None "
+        "else limit or unknown('the numbers do not say: give --rollouts, --updates or --epochs')",
+    },
+    formulas=(
+        Formula("samples_per_rollout", "prompts_per_rollout * samples_per_prompt", _SOURCE),
+        Formula("updates_per_rollout", "reuse_epochs * samples_per_rollout / samples_per_update", _SOURCE),
+    ),
+    checks=(
+        Demand(
+            "samples_per_rollout % samples_per_update == 0",
+            "samples_per_update = {samples_per_update} does not divide the {samples_per_rollout} samples of a rollout; "
+            "{nearest(samples_per_update, samples_per_rollout % it == 0)} do",
+            about="samples_per_update",
+        ),
+        Demand(
+            f"step_unit in {_UNITS}",
+            "step_unit = {quoted(step_unit)} is none of " + ", ".join(_UNITS),
+            about="step_unit",
+        ),
+    ),
+)

@@ -2,7 +2,7 @@
 
 Two ways, a launch each:
 
-Timed. Every call of a hook is timed in its process, without the framework's own call within it, and summed from one push of weights
+Timed. Every call of a hook is timed in its process, without the framework's own call within it, and summed from one weight sync
 to the next. Quoted are medians over the rollouts, by the wall and by the processor's time of the thread, and the share of the
 median rollout. Processes wait for each other in these runs, so the sum over controller, one trainer and one engine is what
 a rollout gets longer. The watch itself is in these figures, by what is printed for an empty hook. Not in them: what hooks leave
@@ -29,12 +29,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.bench.hook_meter import FOLDER, MODULE, PATTERN, PUSHES, SWITCH, WAY, Timing, calls, pushes
+from tests.bench.hook_meter import FOLDER, MODULE, PATTERN, SWITCH, SYNCS, WAY, Timing, calls, syncs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.bench.hook_meter import Call, Push
+    from tests.bench.hook_meter import Call, Sync
 
 TIMED = "timed"
 SETTLING = 4
@@ -114,8 +114,8 @@ def train(framework: str, way: str, size: Size, scratch: Path) -> Path:
 
 
 def by_rollout(found: Sequence[Call]) -> list[tuple[float, list[Call]]]:
-    """Seconds of each rollout, from one push of weights to the next, and the calls that ended in it."""
-    ends = sorted(call.end for call in found if call.process == "controller" and call.hook in PUSHES)
+    """Seconds of each rollout, from one weight sync to the next, and the calls that ended in it."""
+    ends = sorted(call.end for call in found if call.process == "controller" and call.hook in SYNCS)
     parts = [(end - begin, [call for call in found if begin < call.end <= end]) for begin, end in pairwise(ends)]
     return parts[SETTLING:]
 
@@ -188,18 +188,18 @@ def groups(rollouts: Sequence[tuple[bool, float]]) -> list[tuple[float, float]]:
     ]
 
 
-def show_switched(found: Sequence[Push]) -> None:
+def show_switched(found: Sequence[Sync]) -> None:
     """Print the ratio of rollouts with the hooks to rollouts without: their time, and the processor time of each process."""
     _show_ratio("time", [(later.audited, later.end - earlier.end) for earlier, later in pairwise(found)])
     for process in sorted(found[-1].processor):
         used = [(later.audited, _used(later, process) - _used(earlier, process)) for earlier, later in pairwise(found)]
         _show_ratio(f"processor time of {process}", used)
-    totals = [(push.audited, sum(push.processor.values())) for push in found]
+    totals = [(sync.audited, sum(sync.processor.values())) for sync in found]
     _show_ratio("processor time of all of these", [(b[0], b[1] - a[1]) for a, b in pairwise(totals)])
 
 
-def _used(push: Push, process: str) -> float:
-    return push.processor.get(process, 0.0)
+def _used(sync: Sync, process: str) -> float:
+    return sync.processor.get(process, 0.0)
 
 
 def _show_ratio(name: str, rollouts: Sequence[tuple[bool, float]]) -> None:
@@ -239,7 +239,7 @@ def main() -> None:
             show_timed(list(calls(train(options.framework, TIMED, size, Path(scratch)))))
             show_watch()
         if options.way != TIMED:
-            show_switched(pushes(train(options.framework, SWITCH, size, Path(scratch))))
+            show_switched(syncs(train(options.framework, SWITCH, size, Path(scratch))))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ verl and OpenRLHF import this module before they are hooked. What it does is sai
 - "time": each call of a hook is timed, by the wall and by the processor's time of its thread, and the time of the framework's own
   call within it is left out. Calls are written as JSON lines below `RLSTEP_BENCH_FOLDER`, one file for each process.
 - "switched": the hooks of all processes are called in some rollouts and left out in others. The controller says which, by one byte of a
-  file that all processes have in memory. Only the pushes of weights are written, with their time and what each process has used of
+  file that all processes have in memory. Only the weight syncs are written, with their time and what each process has used of
   the processor.
 
-A push of weights is the end of a rollout in both.
+A weight sync is the end of a rollout in both.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ PROCESS = ".pid"
 PATTERN = (True, False, False, True)
 """Rollouts with the hooks and without, again and again: a steady drift of the machine cancels."""
 
-PUSHES = ("CheckpointEngineManager.update_weights", "PPOTrainer.broadcast_to_vllm")
-"""The controller's hooks on a push of weights, of verl and of OpenRLHF."""
+SYNCS = ("CheckpointEngineManager.update_weights", "PPOTrainer.broadcast_to_vllm")
+"""The controller's hooks on a weight sync, of verl and of OpenRLHF."""
 
 CALLED_BY_TORCH = {
     "rlstep_hooks.systems.verl.observe.trainer": (
@@ -71,7 +71,7 @@ class Call(msgspec.Struct, frozen=True):
     """Seconds of the thread's processor time, likewise."""
 
 
-class Push(msgspec.Struct, frozen=True):
+class Sync(msgspec.Struct, frozen=True):
     """The end of a rollout."""
 
     end: float
@@ -191,7 +191,7 @@ class Switching:
         self._folder = folder
         with (folder / SWITCH).open("r+b") as file:
             self._byte = mmap.mmap(file.fileno(), 1)
-        self._pushes = 0
+        self._syncs = 0
 
     def named(self, process: str) -> None:
         """This process records under a name."""
@@ -205,13 +205,13 @@ class Switching:
                 return wrapper(wrapped, instance, args, kwargs)
             return wrapped(*args, **kwargs)
 
-        def pushing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        def syncing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             try:
                 return switched(wrapped, instance, args, kwargs)
             finally:
-                self._pushed()
+                self._synced()
 
-        return pushing if hook in PUSHES else switched
+        return syncing if hook in SYNCS else switched
 
     def plain(self, hook: str) -> Callable[..., Any]:
         """For a hook that wraps nothing."""
@@ -225,16 +225,16 @@ class Switching:
         """The engine's hook stands in the place of a method and keeps that itself."""
         return wrapped(*args, **kwargs) if self._byte[0] else engine._load(*args, **kwargs)
 
-    def _pushed(self) -> None:
+    def _synced(self) -> None:
         processes = {
             file.name.removesuffix(PROCESS): int(file.read_text()) for file in self._folder.glob(f"*{PROCESS}")
         }
         used = {name: _processor_time(pid) for name, pid in processes.items() if not name.startswith("process")}
-        push = Push(time.perf_counter(), bool(self._byte[0]), used)
-        with (self._folder / "pushes.jsonl").open("ab") as file:
-            file.write(msgspec.json.encode(push) + b"\n")
-        self._pushes += 1
-        self._byte[0] = PATTERN[self._pushes % len(PATTERN)]
+        sync = Sync(time.perf_counter(), bool(self._byte[0]), used)
+        with (self._folder / "syncs.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(sync) + b"\n")
+        self._syncs += 1
+        self._byte[0] = PATTERN[self._syncs % len(PATTERN)]
 
 
 def calls(folder: Path) -> Iterator[Call]:
@@ -243,10 +243,10 @@ def calls(folder: Path) -> Iterator[Call]:
         yield from msgspec.json.decode(b"[" + b",".join(file.read_bytes().splitlines()) + b"]", type=list[Call])
 
 
-def pushes(folder: Path) -> list[Push]:
-    """The pushes of a run with a switch."""
-    lines = (folder / "pushes.jsonl").read_bytes().splitlines()
-    return msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Push])
+def syncs(folder: Path) -> list[Sync]:
+    """The syncs of a run with a switch."""
+    lines = (folder / "syncs.jsonl").read_bytes().splitlines()
+    return msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Sync])
 
 
 def _processor_time(pid: int) -> float:

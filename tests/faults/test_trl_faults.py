@@ -29,7 +29,7 @@ PROVOKED_ELSEWHERE = {
     "RLS102": "an information about the plan",
     "RLS506": "an information about the plan",
     "RLS211": "TRL's GRPO and RLOO have no critic; in verl's faults (tests/systems/verl)",
-    "RLS405": "pushes of weights are no part of TRL's plan; in verl's faults (tests/systems/verl)",
+    "RLS405": "weight syncs are no part of TRL's plan; in verl's faults (tests/systems/verl)",
     "RLS113": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS309": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",

@@ -600,7 +600,7 @@ def generate_with_copy(trainer: Any) -> None:
     settings=ONCE,
 )
 def generation_by_a_stale_copy(trainer: Any) -> None:
-    """A serving copy generates, and nobody pushes weights into it."""
+    """A serving copy generates, and nobody syncs weights into it."""
     generate_with_copy(trainer)
 
 
@@ -656,18 +656,18 @@ def with_engine(trainer: Any) -> None:
 
 
 @fault(report="rllm#291", code="RLS402", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0")
-def weights_not_pushed(trainer: Any) -> None:
-    """The push of weights to the engine is taken for done after the fourth update, and is left out."""
+def weights_not_synced(trainer: Any) -> None:
+    """The weight sync is taken for done after the fourth update, and is left out."""
 
-    def pushed() -> None:
+    def synced() -> None:
         trainer._last_loaded_step = trainer.state.global_step
 
-    after_update(trainer, 4, pushed)
+    after_update(trainer, 4, synced)
 
 
 @fault(report="trl#5312", code="RLS403", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0")
-def pushed_weights_dropped_by_the_engine(trainer: Any) -> None:
-    """The engine accepts the push and wakes up with its old weights."""
+def synced_weights_dropped_by_the_engine(trainer: Any) -> None:
+    """The engine accepts the sync and wakes up with its old weights."""
     after_update(trainer, 4, lambda: replace_method(trainer.vllm_generation, "load", lambda original, weights: None))
 
 

@@ -59,7 +59,7 @@ def words_of(pattern: str) -> list[str]:
 @st.composite
 def commands(draw: st.DrawFn) -> list[str]:
     """One reader's program with settings that it knows and a few that nobody does."""
-    entry = draw(st.sampled_from(index.ENTRIES))
+    entry = draw(st.sampled_from(index.entries()))
     words = words_of(draw(st.sampled_from(entry.programs))) if entry.programs else ["python", "train.py"]
     reader = index.reader_of(entry.name)
     known = [name for name in (*reader.defaults(reader.version), *entry.keys, entry.with_key) if name]
@@ -91,7 +91,7 @@ def broken(draw: st.DrawFn, text: str) -> str:
 @st.composite
 def config_files(draw: st.DrawFn) -> tuple[str, str]:
     """A configuration or Python file of some reader: its ending and its text, often broken."""
-    entry = draw(st.sampled_from(index.ENTRIES))
+    entry = draw(st.sampled_from(index.entries()))
     reader = index.reader_of(entry.name)
     known = [name for name in (*reader.defaults(reader.version), *entry.keys) if name]
     given = {name: draw(VALUES) for name in draw(st.lists(st.sampled_from(known), max_size=8))} if known else {}
@@ -143,7 +143,9 @@ def check_launch(words: list[str], given: Options) -> None:
     with time_limit(SECONDS):
         try:
             plan = plan_launch(words, given)
-        except (LaunchError, OSError):
+        except (LaunchError, OSError) as error:
+            if "is at fault" in str(error):
+                raise AssertionError(str(error)) from error
             return
         plan_text(plan, 100, explain=True, width=100, coloured=True)
         plan_markdown(plan, 100)

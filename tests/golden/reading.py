@@ -6,10 +6,12 @@ import ast
 import math
 import re
 import shlex
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Formula, Reading
 from rlstep_hooks.systems.launches import plan_launch, reading_of
@@ -55,9 +57,31 @@ def check_formulas(reading: Reading) -> None:
         expected = quantity(reading.schedule, formula.quantity)
         if expected is None:
             continue
-        value = evaluate(formula.text, reading.schedule)
+        value = run(formula) if formula.inputs else evaluate(formula.text, reading.schedule)
         assert value == expected, f"{formula.quantity} = {formula.text} gives {value}, the Schedule says {expected}"
         assert formula.source, f"{formula.quantity} has no source"
+
+
+class Inputs(dict[str, Any]):
+    """The values that went into a formula, as the language wants them."""
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Those of all systems that are loaded."""
+        systems = [
+            module.SYSTEM
+            for name, module in sys.modules.items()
+            if name.startswith("rlstep_hooks.systems.") and hasattr(module, "SYSTEM")
+        ]
+        return {name: function for system in systems for name, function in system.functions.items()}
+
+    def given(self, name: str) -> bool:
+        return self[name] is not None
+
+
+def run(formula: Formula) -> Any:
+    """What a declaration's formula gives from the numbers that are shown with it."""
+    return language.evaluate(formula.text, Inputs(formula.inputs))
 
 
 def quantity(schedule: Schedule, name: str) -> Any:

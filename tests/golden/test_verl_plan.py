@@ -71,7 +71,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize(("settings", "rollouts", "updates", "critic_updates"), MEASURED.values(), ids=MEASURED)
-def test_rollouts_updates_and_pushes_are_the_measured_ones(
+def test_rollouts_updates_and_syncs_are_the_measured_ones(
     settings: dict[str, Any], rollouts: int, updates: int, critic_updates: int
 ) -> None:
     schedule = planned(**settings)
@@ -349,7 +349,7 @@ def test_legacy_workers_detach_where_a_rollout_makes_one_update(
         ("0.9.1", {"reward__reward_model": {"enable": True, "enable_resource_pool": True}}, "first_and_after_updates"),
     ],
 )
-def test_pushes_of_weights_are_planned_where_they_are_known(release: str, settings: dict[str, Any], syncs: str) -> None:
+def test_syncs_of_weights_are_planned_where_they_are_known(release: str, settings: dict[str, Any], syncs: str) -> None:
     schedule = planned(Release(release), **settings)
     assert schedule.syncs == syncs
     assert ("syncs" in schedule.not_evaluated) == (syncs == "unseen")
@@ -624,5 +624,5 @@ def test_a_run_in_letters() -> None:
         event.role[0] if isinstance(event, ExpectedUpdate) else letters.get(type(event), "")
         for event in expected_events(schedule)
     )
-    # The first rollout trains the critic only; weights are pushed all the same.
+    # The first rollout trains the critic only; weights are synced all the same.
     assert told == "w" + "Gocccc" + "w" + "Goccccppppw" + "|" + "Goccccppppw" * 2

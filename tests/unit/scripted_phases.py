@@ -471,8 +471,8 @@ class Controller:
     start: PhasePosition
     script: Script = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    pushed: list[tuple[int, int]] = field(default_factory=list)
-    """Label and version of each push of weights."""
+    synced: list[tuple[int, int]] = field(default_factory=list)
+    """Label and version of each weight sync."""
     indices: Iterator[int] = field(default_factory=itertools.count)
 
     def write(self, event: AnyEvent) -> None:
@@ -533,9 +533,9 @@ class Controller:
             samples = schedule.samples_of_last_rollout
         trained = sum(schedule.minibatches) or samples
         age = self.case.ages[rollout] if rollout < len(self.case.ages) else 0
-        # Only weights that were pushed have a label; before that the engine has those it was loaded with.
+        # Only weights that were synced have a label; before that the engine has those it was loaded with.
         first = schedule.syncs == "first_and_after_updates" and not self.start.resumed
-        known = self.pushed[-1 - age :] if self.pushed and (first or len(self.pushed) > age) else []
+        known = self.synced[-1 - age :] if self.synced and (first or len(self.synced) > age) else []
         label, version = known[0] if known else (None, None)
         labels = {} if label is None else {label: samples}
         if len(known) > 1 and samples > 1:
@@ -553,12 +553,12 @@ class Controller:
             trainer.receive(trained // schedule.world_size, version)
 
     def sync(self, trainers: list[Trainer], label: int) -> None:
-        def push(trainer: Trainer) -> None:
+        def sync(trainer: Trainer) -> None:
             trainer.sync(label)
             trainer.measured()
 
-        self.call("sync", trainers, push)
-        self.pushed.append((label, trainers[0].version))
+        self.call("sync", trainers, sync)
+        self.synced.append((label, trainers[0].version))
 
     def epoch_end(self, rollout: int) -> None:
         schedule = self.case.schedule

@@ -66,7 +66,7 @@ PLAN = phase_plan(
     reference_source="at_rollout",
     critic=phase_plan(world_size=2, samples=8, minibatches=(8,), microbatch=4),
 )
-"""Each rollout: reference, old log-probs, 1 update of the critic and 2 of the policy, a push; on 2 trainers."""
+"""Each rollout: reference, old log-probs, 1 update of the critic and 2 of the policy, a sync; on 2 trainers."""
 RUN = PhaseCase(schedule=PLAN)
 
 
@@ -284,7 +284,7 @@ def test_an_unreadable_line_ends_the_judging_of_the_order(tmp_path: Path, proces
     report = report_of(tmp_path)
     assert problems(report) == []
     assert report.verdict == "NOT_EVALUATED"
-    assert f"run.{process}.jsonl: line {number + 1} is no event" in report.not_evaluated["order"]
+    assert f"run.{process}.jsonl: line {number + 1} is not an event" in report.not_evaluated["order"]
 
 
 @settings(max_examples=100)
@@ -377,7 +377,7 @@ def test_an_evaluation_between_rollouts_is_no_part_of_training() -> None:
     assert (report.counts.rollouts, report.counts.evaluation_rollouts) == (4, 1)
 
 
-def test_a_push_for_an_evaluation_is_no_part_of_the_plan_and_its_label_counts() -> None:
+def test_a_sync_for_an_evaluation_is_no_part_of_the_plan_and_its_label_counts() -> None:
     """Samples that the engine makes with it later have its version."""
     script = scripted_phases(RUN)
     syncs = [i for i, _, e in of_kind(Phase, script) if e.name == "sync"]  # type: ignore[attr-defined]

@@ -260,10 +260,10 @@ def test_a_flipped_bit_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"".join(lines))
     [record] = records(tmp_path)["run"]
     assert list(record.events()) == EVENTS[:7] + EVENTS[8:]
-    assert record.problems()[0].startswith("run.rank0.jsonl: line 8 is no event")
+    assert record.problems()[0].startswith("run.rank0.jsonl: line 8 is not an event")
     report = report_of(tmp_path)
     assert report.verdict == "NOT_EVALUATED"
-    assert "line 8 is no event" in report.not_evaluated["order"]
+    assert "line 8 is not an event" in report.not_evaluated["order"]
     assert report.counts.updates == 8
 
 
@@ -301,7 +301,7 @@ def test_values_of_a_plan_that_are_no_fractions_are_no_event(tmp_path: Path) -> 
         path.write_bytes(line)
         [(event, problem)] = read_lines(path)
         assert event is None
-        assert "is no event" in problem
+        assert "is not an event" in problem
 
 
 def test_the_last_line_may_be_cut_anywhere(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def engine(folder: Path, number: int, host: str = HERE) -> FolderLedger:
     return ledger
 
 
-def test_engines_hold_their_first_weights_and_then_each_push(tmp_path: Path) -> None:
+def test_engines_hold_their_first_weights_and_then_each_sync(tmp_path: Path) -> None:
     ledger = engine(tmp_path, 0)
     weights = EngineWeights(tmp_path, "run", 1)
     assert weights.labels(4) == ((FIRST_WEIGHTS, 4),)

@@ -149,7 +149,7 @@ def test_the_first_difference_is_zoomed_in_on_and_what_is_missing_is_named(tmp_p
     assert planned == ["rollout", "refresh", *["microbatch", "microbatch", "update"] * 3]
 
 
-def test_an_update_that_a_push_of_weights_came_before_is_drawn_as_missing(tmp_path: Path) -> None:
+def test_an_update_that_a_sync_of_weights_came_before_is_drawn_as_missing(tmp_path: Path) -> None:
     script = scripted_phases(PhaseCase(schedule=phase_plan(syncs="first_and_after_updates")))
     lost = next(
         i for i, (process, e) in enumerate(script) if process == "rank0" and isinstance(e, Update) and e.index == 3
@@ -293,7 +293,7 @@ def test_the_trainer_that_a_finding_names_is_drawn(tmp_path: Path) -> None:
     assert "Timeline of rank 1 of 2" in read(shown).text
 
 
-def test_a_push_of_weights_before_the_first_rollout_has_a_row(tmp_path: Path) -> None:
+def test_a_sync_of_weights_before_the_first_rollout_has_a_row(tmp_path: Path) -> None:
     schedule = phase_plan(syncs="first_and_after_updates")
     write_records(tmp_path, scripted_phases(PhaseCase(schedule=schedule)))
     rows = page_of(report_of(tmp_path), records(tmp_path)["run"]).timeline.rows

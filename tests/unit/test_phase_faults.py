@@ -44,7 +44,7 @@ FIELDS: dict[str, object] = {
     "critic": phase_plan(world_size=2, samples=8, minibatches=(8,), microbatch=4),
 }
 PLAN = phase_plan(**FIELDS)  # type: ignore[arg-type]
-"""Each rollout: reference, old log-probs, 1 update of the critic and 4 of the policy in 2 passes, a push; on 2 trainers."""
+"""Each rollout: reference, old log-probs, 1 update of the critic and 4 of the policy in 2 passes, a sync; on 2 trainers."""
 
 Test = Callable[[str, AnyEvent], bool]
 Change = Callable[[AnyEvent], "AnyEvent | None"]
@@ -228,10 +228,10 @@ ONE: dict[str, tuple[int, Test, Change, int, str, int]] = {
         "RLS502",
         2,
     ),
-    "a push of other weights": (2, by("rank1", WeightSync), values(policy_version=8), 1, "RLS405", 2),
-    "a push is made twice": (2, by("rank1", WeightSync), values(), 2, "RLS405", 2),
-    "the last push is made twice": (3, by("rank1", WeightSync), values(), 2, "RLS405", 3),
-    "a trainer does not push": (2, by("rank1", WeightSync), lambda e: None, 1, "RLS405", 3),
+    "a sync of other weights": (2, by("rank1", WeightSync), values(policy_version=8), 1, "RLS405", 2),
+    "a sync is made twice": (2, by("rank1", WeightSync), values(), 2, "RLS405", 2),
+    "the last sync is made twice": (3, by("rank1", WeightSync), values(), 2, "RLS405", 3),
+    "a trainer does not sync": (2, by("rank1", WeightSync), lambda e: None, 1, "RLS405", 3),
     "an update without a reason is skipped": (2, by("rank1", Update, index=9), values(applied=False), 1, "RLS210", 2),
     "a gradient that is not finite": (
         2,
@@ -286,7 +286,7 @@ def test_a_call_that_is_not_made_is_named_once(name: str) -> None:
 
 @pytest.mark.parametrize(("max_age", "label", "found"), [(0, 1, True), (1, 1, False), (1, 0, True), (None, 0, False)])
 def test_a_sampler_may_be_as_old_as_the_plan_allows(max_age: int | None, label: int, found: bool) -> None:
-    """Weights of label k were pushed before rollout k; rollout 2 is sampled with those of `label`."""
+    """Weights of label k were synced before rollout k; rollout 2 is sampled with those of `label`."""
     schedule = phase_plan(**FIELDS | {"max_age": max_age})  # type: ignore[arg-type]
     script = scripted_phases(PhaseCase(schedule=schedule))
     index = places(script, 2, by(CONTROLLER, Generated))[0]
@@ -294,7 +294,7 @@ def test_a_sampler_may_be_as_old_as_the_plan_allows(max_age: int | None, label: 
     assert [(f.code, f.where.rollout) for f in findings] == ([("RLS402", 2)] * 2 if found else [])
 
 
-def test_a_label_that_was_never_pushed_says_nothing() -> None:
+def test_a_label_that_was_never_synced_says_nothing() -> None:
     script = scripted_phases(PhaseCase(schedule=PLAN))
     index = places(script, 2, by(CONTROLLER, Generated))[0]
     assert judge(spoil(script, index, values(labels=((99, 8),))))[0] == []

@@ -72,8 +72,8 @@ def test_sums_over_the_timeline_are_the_totals_of_the_plan(case: PhaseCase) -> N
     assert events[-1] == ExpectedEnd(schedule.updates or 0)
     refreshes = schedule.rollouts if schedule.old_logprob_source in ("recompute", "at_rollout") else 0
     assert len(of_kind(ExpectedRefresh, events)) == refreshes
-    pushes = {"unseen": 0, "after_updates": schedule.rollouts, "first_and_after_updates": schedule.rollouts + 1}
-    assert len(of_kind(ExpectedSync, events)) == pushes[schedule.syncs]
+    syncs = {"unseen": 0, "after_updates": schedule.rollouts, "first_and_after_updates": schedule.rollouts + 1}
+    assert len(of_kind(ExpectedSync, events)) == syncs[schedule.syncs]
     ends = (schedule.rollouts - 1) // schedule.rollouts_per_epoch if schedule.rollouts_per_epoch else 0
     planned = list(range(1, ends + 1)) if places_epoch_ends(schedule) else []
     assert [event.epoch for event in of_kind(ExpectedEpochEnd, events)] == planned  # type: ignore[union-attr]

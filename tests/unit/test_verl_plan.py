@@ -89,8 +89,8 @@ def test_totals_are_the_sums_over_the_timeline(run: Any) -> None:
     assert sum(isinstance(event, ExpectedRollout) for event in events) == schedule.rollouts
     assert updates["policy"] == schedule.updates
     assert updates["critic"] == (schedule.critic.updates if schedule.critic else 0)
-    pushes = 0 if schedule.syncs == "unseen" else schedule.rollouts + 1
-    assert sum(isinstance(event, ExpectedSync) for event in events) == pushes
+    syncs = 0 if schedule.syncs == "unseen" else schedule.rollouts + 1
+    assert sum(isinstance(event, ExpectedSync) for event in events) == syncs
 
 
 @given(RUNS)

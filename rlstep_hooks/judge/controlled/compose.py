@@ -172,7 +172,7 @@ class TrainerStream:
             self._version = self._base = event.start_updates
             self._unrecorded = event.facts.get("unrecorded", [])
             label = event.facts.get("first_label")
-            if label is not None:  # the engine loads the weights that training starts from, without a push
+            if label is not None:  # the engine loads the weights that training starts from, without a sync
                 _remember(self._labels, label, self._base)
             return []
         if isinstance(event, Phase):
@@ -222,7 +222,7 @@ class TrainerStream:
             begun += self._missing(call)
             events = []
         if call.purpose == "evaluation":
-            # A push for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
+            # A sync for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
             for event in events:
                 self._placed(event)
             return begun
@@ -257,7 +257,7 @@ class TrainerStream:
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
         versions = [self._labels.get(label) for label, _ in event.labels]
         known = [version for version in versions if version is not None]
-        # Where calls or pushes may be missing, versions are counted from another place on each side.
+        # Where calls or syncs may be missing, versions are counted from another place on each side.
         whole = bool(known) and len(known) == len(versions) and not self.lost
         oldest = min(known) if whole else None
         if event.purpose == "training":

@@ -10,10 +10,10 @@ Role = Literal["policy", "critic"]
 
 
 class ExpectedSync(msgspec.Struct, frozen=True, gc=False, tag="weight_sync"):
-    """Weights pushed to the rollout engine."""
+    """Weights synced to the rollout engine."""
 
     version: int
-    """Policy version that is pushed."""
+    """Policy version that is synced."""
 
 
 class ExpectedRollout(msgspec.Struct, frozen=True, gc=False, tag="rollout"):

@@ -44,7 +44,7 @@ class PhasePosition(msgspec.Struct, frozen=True, kw_only=True):
     waiting_samples: int = 0
     """Samples of frozen rollouts that wait in the buffer, over all processes."""
     resumed: bool = False
-    """Whether training goes on from a checkpoint or from a place in mid-run, so that no first push of weights is due."""
+    """Whether training goes on from a checkpoint or from a place in mid-run, so that no first weight sync is due."""
 
 
 def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:

@@ -133,7 +133,7 @@ def _refresh(expected: str) -> Moment:
 
 
 def _sync(version: int, expected: str) -> Moment:
-    words = f"weights of version {version} pushed to the sampler"
+    words = f"weights of version {version} synced to the sampler"
     return Moment(kind="weight_sync", label=f"sync v{version}", words=words, expected=expected)
 
 

@@ -128,7 +128,7 @@ def _syncs(settings: Settings, release: Release, frozen: int, not_evaluated: dic
     if not settings.engines and release.ranks_generate:
         reason = "the trainers generate themselves: there is no engine"
     elif frozen and not release.syncs_while_frozen:
-        reason = f"OpenRLHF {release.openrlhf} pushes no weights after a rollout that trains the critic only"
+        reason = f"OpenRLHF {release.openrlhf} syncs no weights after a rollout that trains the critic only"
     if reason:
         not_evaluated["syncs"] = reason
         return "unseen"

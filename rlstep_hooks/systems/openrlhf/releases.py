@@ -101,7 +101,7 @@ class Release(msgspec.Struct, frozen=True):
 
     @property
     def syncs_while_frozen(self) -> bool:
-        """0.9.1 and later push weights after every rollout, before only after those that train the policy
+        """0.9.1 and later sync weights after every rollout, before only after those that train the policy
         (trainer/ppo_trainer.py 0.9.0:155-157, 0.9.1:130)."""
         return self.since("0.9.1")
 

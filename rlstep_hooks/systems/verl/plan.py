@@ -399,11 +399,11 @@ def _syncs(settings: Settings, release: Release, frozen: int, not_evaluated: dic
     """Once before the first rollout and once after each (trainer_sync.py:31-38, ray_trainer.py:1430, :1686 and :1716)."""
     reason = ""
     if release.syncs_within_generation:
-        reason = f"verl {release.verl} pushes weights whenever its engine wakes to generate, validation included"
+        reason = f"verl {release.verl} syncs weights whenever its engine wakes to generate, validation included"
     elif frozen and not release.syncs_in_warmup:
-        reason = f"verl {release.verl} pushes no weights after a rollout that trains the critic only"
+        reason = f"verl {release.verl} syncs no weights after a rollout that trains the critic only"
     elif settings.colocated_reward:
-        reason = "validation pushes weights once more after a reward model that shares the engine's GPUs"
+        reason = "validation syncs weights once more after a reward model that shares the engine's GPUs"
     if reason:
         not_evaluated["syncs"] = reason
         return "unseen"

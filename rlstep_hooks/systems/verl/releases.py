@@ -47,7 +47,7 @@ class Release(msgspec.Struct, frozen=True):
 
     @property
     def syncs_in_warmup(self) -> bool:
-        """0.8 and later push weights also after a rollout that trains the critic only; 0.7.1 does so only after an update of
+        """0.8 and later sync weights also after a rollout that trains the critic only; 0.7.1 does so only after an update of
         the policy (ray_trainer.py 0.7.1:1504-1533, 0.8.0:1643-1645)."""
         return self.since("0.8")
 

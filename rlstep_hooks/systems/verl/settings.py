@@ -126,7 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     off_policy_threshold: int | None
     waits_for_stale: bool
     colocated_reward: bool
-    """Whether a reward model shares the engine's GPUs, so that validation pushes weights once more."""
+    """Whether a reward model shares the engine's GPUs, so that validation syncs weights once more."""
     evaluates_only: bool
     """Whether the run validates once and ends."""
     own_agent_loop: bool

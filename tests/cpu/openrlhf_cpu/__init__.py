@@ -2,5 +2,5 @@
 
 Put `site` and `stubs` of this folder, and the folder above it, on `PYTHONPATH`: every Python process of the launch then loads
 `site/sitecustomize.py`, which installs `shims`. Real are Ray, DeepSpeed (ZeRO, its optimizers and schedulers), vLLM's CPU engine, its
-sampling and the loading of every weight that is pushed to it. Replaced is what needs CUDA: device names, NCCL, flash-attn.
+sampling and the loading of every weight that is synced to it. Replaced is what needs CUDA: device names, NCCL, flash-attn.
 """

@@ -18,7 +18,7 @@ def install() -> None:
     """Register all patches of this process; nothing heavy is imported here."""
     wrapt.when_imported("torch")(cuda_calls)
     wrapt.when_imported("torch.distributed.device_mesh")(cpu_mesh)
-    wrapt.when_imported("openrlhf.utils.distributed_util")(push_without_nccl)
+    wrapt.when_imported("openrlhf.utils.distributed_util")(sync_without_nccl)
     wrapt.when_imported("openrlhf.trainer.ray.vllm_worker_wrap")(receive_without_cuda)
     wrapt.when_imported("vllm.model_executor.layers.utils")(keep_weights)
     wrapt.when_imported("transformers.modeling_utils")(attention_without_flash)
@@ -71,7 +71,7 @@ class _Group:
             tensor.copy_(received)
 
 
-def push_without_nccl(module: ModuleType) -> None:
+def sync_without_nccl(module: ModuleType) -> None:
     """The group between trainer and engines is NCCL whatever `--vllm.sync_backend` says (utils/distributed_util.py:21)."""
 
     def stateless_init_process_group(address: str, port: int, rank: int, world_size: int, device: Any) -> _Group:
@@ -104,7 +104,7 @@ def receive_without_cuda(module: ModuleType) -> None:
 
 
 def keep_weights(module: ModuleType) -> None:
-    """vLLM's CPU engine repacks each weight and drops the original, so that no push could load into it."""
+    """vLLM's CPU engine repacks each weight and drops the original, so that no sync could load into it."""
     import torch
 
     original = module.dispatch_cpu_unquantized_gemm

@@ -1,7 +1,7 @@
 """Weights of vLLM's CPU engine that can be updated.
 
 After loading, vLLM repacks linear weights for the CPU and deletes the originals (model_executor/layers/utils.py
-dispatch_cpu_unquantized_gemm, 0.32), so the next push of weights finds none to load into.
+dispatch_cpu_unquantized_gemm, 0.32), so the next weight sync finds none to load into.
 """
 
 from __future__ import annotations

@@ -44,8 +44,7 @@ def audited(model: Any, timesteps: int, *more: BaseCallback, **settings: Any) ->
 
 
 def events_of(audit: StepAuditSB3Callback) -> list[AnyEvent]:
-    assert audit._audit is not None
-    recorder = audit._audit._recorder
+    recorder = audit._session.recorder
     assert recorder is not None
     assert isinstance(recorder.ledger, MemoryLedger)
     return list(recorder.ledger.events)

@@ -47,7 +47,7 @@ FURTHER = (
     (RECORD, "TrainerRecord.open_microbatch"),
     (RECORD, "TrainerRecord.before_step"),
     (RECORD, "TrainerRecord.after_step"),
-    (RECORD, "TrainerRecord.pushed"),
+    (RECORD, "TrainerRecord.synced"),
     (RECORD, "TrainerRecord.measured"),
     (RECORD, "TrainerRecord.write_numbers"),
     (TRAINER, "recognise"),

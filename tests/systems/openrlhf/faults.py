@@ -1,7 +1,7 @@
 """The fault corpus of OpenRLHF: mistakes out of real reports, each made in a real run at one rollout.
 
 Every process of a launch imports this module (`RLSTEP_TEST_MODULE`), and the environment says which faults to make and when:
-`RLSTEP_TEST_FAULTS=push_left_out@1,micro_batch_dropped@3` (rollouts count from 0). Several fit into one run: after each the judge
+`RLSTEP_TEST_FAULTS=sync_left_out@1,micro_batch_dropped@3` (rollouts count from 0). Several fit into one run: after each the judge
 goes on at the next rollout. The wrappers stand below the audit's own, because they are registered before Ray calls its setup hook.
 
 Classes that Ray sends by reference are touched in every process. What the actors' classes inherit (the controller's loop) is touched
@@ -155,25 +155,25 @@ def discard(at: int) -> None:
     before_the_loop(put)
 
 
-# Pushes of weights
+# Weight syncs
 
 
 @fault(report="rllm#291", code="RLS405", shows_after=1)
-def push_left_out(at: int) -> None:
+def sync_left_out(at: int) -> None:
     """The broadcast does nothing."""
     at_call(POLICY, "ActorPPOTrainer.broadcast_to_vllm", at, lambda wrapped, trainer, args, kwargs: None)
 
 
 @fault(report="trl#5312", code="RLS402", shows_after=1)
 def engine_keeps_old_weights(at: int) -> None:
-    """Every tensor of a push arrives, and the engine loads none of them."""
-    pushes = itertools.count()
-    now = [next(pushes)]
+    """Every tensor of a sync arrives, and the engine loads none of them."""
+    syncs = itertools.count()
+    now = [next(syncs)]
 
     def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         model, here = worker.model_runner.model, now[0] == at
         if args[3]:
-            now[0] = next(pushes)
+            now[0] = next(syncs)
         if not here:
             return wrapped(*args, **kwargs)
         load, model.load_weights = model.load_weights, lambda weights: None

@@ -38,7 +38,7 @@ def check(run: Audited, **counts: int) -> None:
 
 
 def updates_of(run: Audited) -> list[int]:
-    """Updates of the policy on each rollout, by its own record: a push of weights ends a rollout."""
+    """Updates of the policy on each rollout, by its own record: a weight sync ends a rollout."""
     numbers, made = [], 0
     for event in run.record("rank0"):
         made += isinstance(event, Update)
@@ -78,13 +78,13 @@ def test_every_process_says_that_it_is_attached(two_passes: Audited) -> None:
     assert not list(Path(two_passes.folder).glob("*.driver*")), "the driver is left alone"
 
 
-def test_the_engine_takes_each_push_that_the_trainer_makes(two_passes: Audited) -> None:
+def test_the_engine_takes_each_sync_that_the_trainer_makes(two_passes: Audited) -> None:
     sent = [event.label for event in two_passes.record("rank0") if isinstance(event, WeightSync)]
     taken = [event.label for event in two_passes.record("engine0") if isinstance(event, WeightSync)]
     assert sent == taken
-    assert len(set(sent)) == 6, "each push has other weights"
+    assert len(set(sent)) == 6, "each sync has other weights"
     held = [event.labels[0][0] for event in two_passes.record("controller") if isinstance(event, Generated)]
-    assert held == [0, *sent[:-1]], "each rollout is sampled with the weights of the push before it"
+    assert held == [0, *sent[:-1]], "each rollout is sampled with the weights of the sync before it"
 
 
 def test_the_tracker_shows_the_judgement(two_passes: Audited) -> None:
@@ -135,9 +135,9 @@ def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions:
     run = audited(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
     assert set(run.processes()) == {"controller", "rank0", "generator0", "engine0"}
     check(run, rollouts=16, updates=32, weight_syncs=16, data_epochs_ended=1)
-    pushed = [0, *(event.label for event in run.record("rank0") if isinstance(event, WeightSync))]
+    synced = [0, *(event.label for event in run.record("rank0") if isinstance(event, WeightSync))]
     held = [event.labels[0][0] for event in run.record("controller") if isinstance(event, Generated)]
-    ages = [rollout - max(i for i, label in enumerate(pushed) if label == held[rollout]) for rollout in range(16)]
+    ages = [rollout - max(i for i, label in enumerate(synced) if label == held[rollout]) for rollout in range(16)]
     assert ages[0] == 0
     assert set(ages[1:]) <= {0, 1}
     # Old log-probs are computed by the current policy, so the ratio says nothing; the engine's own log-probs do.

@@ -41,7 +41,7 @@ LAUNCHES = {
         faults={
             "engine_keeps_old_weights": 1,
             "micro_batch_dropped": 3,
-            "push_left_out": 5,
+            "sync_left_out": 5,
             "old_log_probs_of_another_version": 7,
             "optimizer_step_skipped": 9,
             "old_log_probs_of_other_samples": 11,
@@ -116,7 +116,7 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
     faults = LAUNCHES["policy"].faults
     ages = [value for _, value in numbers["weight_version_age"]]
     assert [rollout for rollout, age in enumerate(ages) if age] == [
-        faults[name] + 1 for name in ("engine_keeps_old_weights", "push_left_out")
+        faults[name] + 1 for name in ("engine_keeps_old_weights", "sync_left_out")
     ]
     verdicts = [value for _, value in numbers["verdict"]]
     first = faults["engine_keeps_old_weights"] + 1

@@ -1,4 +1,4 @@
-"""The number of a push: the same on both sides, another one for other weights."""
+"""The number of a sync: the same on both sides, another one for other weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_tensor_may_change_once_it_was_seen() -> None:
     assert fingerprint.take() == expected
 
 
-def test_a_push_without_tensors_has_no_number_and_the_next_starts_anew() -> None:
+def test_a_sync_without_tensors_has_no_number_and_the_next_starts_anew() -> None:
     fingerprint = Fingerprint()
     assert fingerprint.take() is None
     fingerprint.add(torch.ones(4))

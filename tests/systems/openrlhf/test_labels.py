@@ -34,31 +34,31 @@ def attached(process: str, host: str = "") -> Attached:
     return Attached(run=RUN, process=process, world_size=1, host=host or os.uname().nodename, pid=1, started=0.0)
 
 
-def pushed(label: int) -> WeightSync:
+def synced(label: int) -> WeightSync:
     return WeightSync(policy_version=-1, label=label)
 
 
 def test_samples_are_shared_among_the_engines_by_what_each_took_last(tmp_path: Path) -> None:
-    first = record(tmp_path, "engine0", attached("engine0"), pushed(7))
+    first = record(tmp_path, "engine0", attached("engine0"), synced(7))
     record(tmp_path, "engine1", attached("engine1"))
     weights = EngineWeights(tmp_path, RUN, 2)
     assert weights.labels(4) == ((FIRST_WEIGHTS, 2), (7, 2))
-    first.write(pushed(8))
+    first.write(synced(8))
     assert weights.labels(5) == ((FIRST_WEIGHTS, 2), (8, 3))
     assert weights.trouble == ""
 
 
-def test_an_engine_that_missed_a_push_is_not_believed_again(tmp_path: Path) -> None:
-    ledger = record(tmp_path, "engine0", attached("engine0"), pushed(7), FAILED)
+def test_an_engine_that_missed_a_sync_is_not_believed_again(tmp_path: Path) -> None:
+    ledger = record(tmp_path, "engine0", attached("engine0"), synced(7), FAILED)
     weights = EngineWeights(tmp_path, RUN, 1)
     assert weights.labels(4) == NOT_KNOWN
-    ledger.write(pushed(8))
+    ledger.write(synced(8))
     assert weights.labels(4) == NOT_KNOWN
     assert weights.trouble == FAILED.why
 
 
 def test_an_engine_on_another_machine_is_not_believed(tmp_path: Path) -> None:
-    record(tmp_path, "engine0", attached("engine0", host="elsewhere"), pushed(7))
+    record(tmp_path, "engine0", attached("engine0", host="elsewhere"), synced(7))
     assert EngineWeights(tmp_path, RUN, 1).labels(4) == NOT_KNOWN
 
 

@@ -105,7 +105,7 @@ def test_max_train_also_ends_training() -> None:
     assert any("max_train = 50000" in note.text for note in reading.notes)
 
 
-def test_weights_pushed_less_often() -> None:
+def test_weights_synced_less_often() -> None:
     schedule = read(DR_GRPO + "--sync_params_every 4", rows=8522).schedule
     assert schedule.max_age == 3
     assert schedule.syncs == "unseen"

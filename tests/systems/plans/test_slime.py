@@ -10,7 +10,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.slime import READER
+from rlstep_hooks.systems.slime import SYSTEM
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def test_megatron_may_round_the_batch_down_for_its_check() -> None:
 )
 def test_what_is_written_reads_the_same(launch: str) -> None:
     schedule = read(launch, rows=999).schedule
-    conversion = READER.write(schedule)
+    conversion = SYSTEM.write(schedule)
     assert conversion.lost == ()
     again = read(shlex.join(conversion.arguments), rows=999).schedule
     for name in (
@@ -246,11 +246,11 @@ def test_what_is_written_reads_the_same(launch: str) -> None:
 def test_what_cannot_be_said() -> None:
     skyrl = "uv run -m skyrl.train.entrypoints.main_base trainer.placement.policy_num_gpus_per_node=4 "
     with pytest.raises(LaunchError, match="reuse_epochs = 2 cannot be kept"):
-        READER.write(read(skyrl + "trainer.update_epochs_per_batch=2", rows=9999).schedule)
+        SYSTEM.write(read(skyrl + "trainer.update_epochs_per_batch=2", rows=9999).schedule)
     with pytest.raises(LaunchError, match="rollouts cannot be kept"):
-        READER.write(read(skyrl).schedule)
+        SYSTEM.write(read(skyrl).schedule)
 
 
 def test_a_run_that_ends_within_a_rollout() -> None:
     trl = "trl grpo --gradient_accumulation_steps 2 --steps_per_generation 16 --num_generations 4 --max_steps 2"
-    assert "updates: 2, here 8 for whole rollouts" in READER.write(read(trl).schedule).lost
+    assert "updates: 2, here 8 for whole rollouts" in SYSTEM.write(read(trl).schedule).lost

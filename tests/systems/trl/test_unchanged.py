@@ -156,16 +156,16 @@ def test_an_exception_of_the_user_passes_unchanged(build: Callable[..., Any], pl
 
 
 HOOKS = (
-    "observe.TrlObserver._emit_microbatch",
-    "observe.TrlObserver._emit_rollout",
-    "observe.TrlObserver._measure_loss",
-    "identities.SampleIdentities.trained",
-    "live_settings.LiveSettings.changes",
-    "updates.WeightProbe.before_step",
-    "updates.UpdateObserver._emit_update",
-    "numbers.NumberCollector._work_up",
-    "numbers.NumberCollector._emit",
-    "trackers.scalars",
+    "observe.trainer.TrlObserver._emit_microbatch",
+    "observe.trainer.TrlObserver._emit_rollout",
+    "observe.trainer.TrlObserver._measure_loss",
+    "observe.identities.SampleIdentities.trained",
+    "observe.live_settings.LiveSettings.changes",
+    "observe.updates.WeightProbe.before_step",
+    "observe.updates.UpdateObserver._emit_update",
+    "observe.numbers.NumberCollector._work_up",
+    "observe.numbers.NumberCollector._emit",
+    "observe.trackers.scalars",
 )
 
 

@@ -21,7 +21,7 @@ FUNCTIONS = (
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.close_microbatch"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.probe"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.updated"),
-    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.pushed"),
+    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.synced"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.write_numbers"),
     ("rlstep_hooks.observe.weight_probe", "WeightProbe.before_step"),
     ("rlstep_hooks.observe.weight_probe", "WeightProbe.after_step"),

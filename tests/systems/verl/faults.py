@@ -140,8 +140,8 @@ def on_first_step(
     wrap_in_trainer(ENGINE, "FSDPEngine", "optimizer_step", optimizer_step)
 
 
-def on_push(at: int, act: Callable[[Any, Any, dict[str, Any]], Any]) -> None:
-    """Act in place of the push of weights after a rollout, on the trainer's side of the engine: `await act(push, weights, kwargs)`."""
+def on_sync(at: int, act: Callable[[Any, Any, dict[str, Any]], Any]) -> None:
+    """Act in place of the weight sync after a rollout, on the trainer's side of the engine: `await act(sync, weights, kwargs)`."""
 
     async def update_weights(wrapped: Any, adapter: Any, args: Any, kwargs: Any) -> Any:
         if _Now.rollout == at:
@@ -358,38 +358,38 @@ def samples_of_no_rollout(at: int) -> None:
 
 
 @fault(report="rllm#291", code="RLS405", shows_after=1)
-def push_left_out(at: int) -> None:
-    """The push of weights after a rollout does nothing, on the controller."""
-    pushes = itertools.count(-1)
+def sync_left_out(at: int) -> None:
+    """The weight sync after a rollout does nothing, on the controller."""
+    syncs = itertools.count(-1)
 
     def update_weights(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
-        return {} if next(pushes) == at else wrapped(*args, **kwargs)
+        return {} if next(syncs) == at else wrapped(*args, **kwargs)
 
     wrap_in_controller("verl.checkpoint_engine.base", "CheckpointEngineManager", "update_weights", update_weights)
 
 
 @fault(report="trl#5312", code="RLS402", shows_after=1)
 def engine_keeps_old_weights(at: int) -> None:
-    """The push is made and the engine drops it: it goes on under its old weights and their label."""
+    """The sync is made and the engine drops it: it goes on under its old weights and their label."""
 
-    async def act(push: Any, weights: Any, kwargs: dict[str, Any]) -> None:
+    async def act(sync: Any, weights: Any, kwargs: dict[str, Any]) -> None:
         async for _ in _each(weights):
             pass
 
-    on_push(at, act)
+    on_sync(at, act)
 
 
 @fault(report="trl#5312", code="RLS403", shows_after=1)
 def weights_lost(at: int) -> None:
     """The engine takes the label of the new weights and samples from others."""
 
-    async def act(push: Any, weights: Any, kwargs: dict[str, Any]) -> None:
+    async def act(sync: Any, weights: Any, kwargs: dict[str, Any]) -> None:
         import torch
 
         others = [(name, torch.zeros_like(tensor)) async for name, tensor in _each(weights)]
-        await push(iter(others), **kwargs)
+        await sync(iter(others), **kwargs)
 
-    on_push(at, act)
+    on_sync(at, act)
 
 
 async def _each(weights: Any) -> Any:

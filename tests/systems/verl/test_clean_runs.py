@@ -37,7 +37,7 @@ def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(a
     assert (schedule.samples_added_per_rollout, schedule.updates_per_rollout) == (2, 6)
     added = [event.added for event in run.record("controller") if isinstance(event, Generated)]
     assert added == [2] * 3
-    # Rounding alone between the engine's log-probs and the trainer's, also after each push.
+    # Rounding alone between the engine's log-probs and the trainer's, also after each sync.
     gaps = [values["training/rollout_probs_diff_max"] for values in metrics(run.outcome)]
     assert len(gaps) == 3
     assert max(gaps) < 1e-6
@@ -48,8 +48,8 @@ def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(a
     started = resumed.record("controller")[0]
     assert isinstance(started, RunStarted)
     assert started.start_updates == 18
-    pushed = [event.label for event in resumed.record("rank0") if isinstance(event, WeightSync)]
-    assert pushed == [3, 4, 5, 6]
+    synced = [event.label for event in resumed.record("rank0") if isinstance(event, WeightSync)]
+    assert synced == [3, 4, 5, 6]
     assert resumed.report.counts.data_epochs_ended == 1, "the fourth rollout is the last of the first pass"
 
     # With the steps of the first run again: nothing is left to do, and verl ends at once with status 0 (verl#7401).

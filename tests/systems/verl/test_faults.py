@@ -42,7 +42,7 @@ LAUNCHES = {
         faults={
             "mini_batch_dropped": 1,
             "old_log_probs_recomputed": 2,
-            "push_left_out": 3,
+            "sync_left_out": 3,
             "optimizer_step_skipped": 5,
             "mini_batch_trained_once_more": 6,
             "weights_lost": 7,

@@ -33,7 +33,7 @@ RANKS = 3
 SCRIPT = scripted_phases(
     PhaseCase(schedule=phase_plan(world_size=RANKS, samples=12, minibatches=(6, 6), microbatch=3, rollouts=4))
 )
-"""Old log-probs, 2 updates and a push in each rollout, on 3 trainers."""
+"""Old log-probs, 2 updates and a sync in each rollout, on 3 trainers."""
 
 SMALL = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
 LIMIT = 120

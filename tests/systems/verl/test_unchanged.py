@@ -57,7 +57,7 @@ def test_training_is_the_same(overrides: dict[str, Any], bare: list[dict[str, An
     lags = {values.lag: values for values in run.report.lags}
     assert [value for _, value in tracked["rollouts"]] == [0, 1, 2, 3]
     assert [value for _, value in tracked["updates"]] == [0, 4, 8, 12]
-    assert {value for _, value in tracked["verdict"]} == {1}, "the first push of weights is as planned already"
+    assert {value for _, value in tracked["verdict"]} == {1}, "the first weight sync is as planned already"
     assert {value for _, value in tracked["findings"]} == {0}
     assert {value for _, value in tracked["weight_version_age"]} == {0}
     assert tracked["lag_max"][-1] == (3, 3)

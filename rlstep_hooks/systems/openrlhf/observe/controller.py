@@ -1,7 +1,7 @@
-"""What the controller of an OpenRLHF run sees: rollouts, calls to its trainers, pushes of weights, the end.
+"""What the controller of an OpenRLHF run sees: rollouts, calls to its trainers, weight syncs, the end.
 
 One `OpenRlhfController` follows one `PPOTrainer` or, in asynchronous training, one `TrainingActor` (OpenRLHF 0.11). It plans the
-run from `strategy.args` when training begins, judges after each push of weights, when all trainers have returned from their calls
+run from `strategy.args` when training begins, judges after each weight sync, when all trainers have returned from their calls
 and their records are complete, and reports at the end.
 """
 
@@ -182,7 +182,7 @@ class OpenRlhfController:
             # tells that a loop is over which does not train them.
             wrap(logger, "close", self._around_close)
             if scalars.asked():
-                # logging_utils.py:86, 122: what each tracker gets after a rollout and its push of weights (:388, :390).
+                # logging_utils.py:86, 122: what each tracker gets after a rollout and its weight sync (:388, :390).
                 wrap(logger, "log_train", self._around_log)
         # The last thing in each turn of the loop (:382).
         wrap(trainer, "save_logs_and_checkpoints", self._around_save)
@@ -220,7 +220,7 @@ class OpenRlhfController:
 
     def _all_returned(self) -> None:
         """All processes have done what they were called for."""
-        # A resumed run pushes its weights before anything else; that is no part of the plan, but engines then hold them.
+        # A resumed run syncs its weights before anything else; that is no part of the plan, but engines then hold them.
         self._record.all_returned("training" if self._rollouts else "evaluation")
 
     def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:

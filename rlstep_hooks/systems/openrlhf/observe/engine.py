@@ -1,4 +1,4 @@
-"""What a process of a rollout engine sees: the pushes of weights that really arrive. Verified with OpenRLHF 0.11.2 on vLLM 0.32."""
+"""What a process of a rollout engine sees: the weight syncs that really arrive. Verified with OpenRLHF 0.11.2 on vLLM 0.32."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ UNKNOWN_VERSION = -1
 def place_hooks(module: Any) -> None:
     """Put the engine's hooks into `WorkerWrap`, which vLLM adds to the bases of its worker."""
     worker = module.WorkerWrap
-    # vllm_worker_wrap.py:2: joins the group in which the trainer pushes weights, once before training.
+    # vllm_worker_wrap.py:2: joins the group in which the trainer syncs weights, once before training.
     put_around(worker, "init_process_group", _after_group)
-    # vllm_worker_wrap.py:32: one tensor of a push; `empty_cache` marks the last.
+    # vllm_worker_wrap.py:32: one tensor of a sync; `empty_cache` marks the last.
     put_around(worker, "update_weight", _around_tensor)
 
 
@@ -37,7 +37,7 @@ def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         # Rank 0 of the group is the trainer; each engine's processes follow.
         _engine = _engine or EngineRecord(torch.distributed.get_rank() + offset - 1, worker.model_runner.model)
     except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
-        print(f"rlstep: not evaluated: the engine's pushes cannot be followed: {error!r}", flush=True)
+        print(f"rlstep: not evaluated: the engine's syncs cannot be followed: {error!r}", flush=True)
     return result
 
 
@@ -45,18 +45,18 @@ def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     engine = _engine
     if engine is None:
         return wrapped(*args, **kwargs)
-    engine.in_push = True
+    engine.syncing = True
     try:
         result = wrapped(*args, **kwargs)
     finally:
-        engine.in_push = False
+        engine.syncing = False
     if kwargs["empty_cache"] if "empty_cache" in kwargs else len(args) > 3 and args[3]:
         engine.received()
     return result
 
 
 class EngineRecord:
-    """One engine process: the pushes that its model loaded.
+    """One engine process: the syncs that its model loaded.
 
     Args:
         number: Counts the processes of all engines from 0.
@@ -68,14 +68,14 @@ class EngineRecord:
         self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
         self._contained = Contained(self._writer, ("sampler",))
         self._fingerprint = Fingerprint()
-        self.in_push = False
+        self.syncing = False
         """Whether what is loaded now comes from the trainer."""
         self._load = model.load_weights
         model.load_weights = self._load_weights
         self._writer.emit(introduce(process))
 
     def _load_weights(self, weights: Any) -> Any:
-        if not self.in_push:
+        if not self.syncing:
             return self._load(weights)
         weights = list(weights)
         with self._contained:
@@ -84,7 +84,7 @@ class EngineRecord:
         return self._load(weights)
 
     def received(self) -> None:
-        """The last tensor of a push was loaded."""
+        """The last tensor of a sync was loaded."""
         with self._contained:
             label = self._fingerprint.take()
             if label is None:  # tensors came and none was loaded

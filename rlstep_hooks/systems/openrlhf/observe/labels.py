@@ -33,7 +33,7 @@ class EngineWeights:
         self._tails = [Tail(folder / f"{run}.engine{number}.jsonl") for number in range(engines)]
         self._held: list[int | None] = [None] * engines
         self.trouble = ""
-        """Why an engine could not follow its pushes; empty where all could."""
+        """Why an engine could not follow its syncs; empty where all could."""
 
     def labels(self, samples: int) -> Labels:
         """Labels that the engines hold now, with a sharing of the samples that are generated; empty where that is not known.

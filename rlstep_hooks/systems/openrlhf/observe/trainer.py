@@ -1,4 +1,4 @@
-"""What a trainer process of an OpenRLHF run sees: old log-probs, micro-batches, updates of policy or critic, pushes of weights.
+"""What a trainer process of an OpenRLHF run sees: old log-probs, micro-batches, updates of policy or critic, weight syncs.
 
 Policy and critic of one rank are two processes; each has one `OpenRlhfTrainer`, made when OpenRLHF builds its own trainer there. It
 writes events as they happen, within the call of the controller that they belong to, and judges nothing. Of the processes that share
@@ -118,7 +118,7 @@ class OpenRlhfTrainer:
         self._buffered = _Buffered()
         self._sent = Fingerprint()
         self._sends = False
-        """Whether each tensor of a push goes out from this process, in sight."""
+        """Whether each tensor of a sync goes out from this process, in sight."""
         self._patches = Patches()
         with self._record.order:
             self._attach()
@@ -146,12 +146,12 @@ class OpenRlhfTrainer:
         if self.role == "critic":
             return
         wrap(trainer.replay_buffer, "append", self._after_append)
-        wrap(trainer, "broadcast_to_vllm", self._around_push)
+        wrap(trainer, "broadcast_to_vllm", self._around_sync)
         # loss.py:174: gets both log-probs of a micro-batch, on the device.
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
         group = getattr(trainer, "_model_update_group", None)
         if hasattr(group, "broadcast"):
-            # ppo_actor.py:434: each tensor of a push, on rank 0. Where GPUs are shared with the engines there is none.
+            # ppo_actor.py:434: each tensor of a sync, on rank 0. Where GPUs are shared with the engines there is none.
             self._sends = True
             wrap(group, "broadcast", self._around_broadcast)
 
@@ -294,9 +294,9 @@ class OpenRlhfTrainer:
             with self._record.values:
                 self._record.after_step(self.role, optimizer.param_groups[0]["lr"])
 
-    # Pushes of weights
+    # Weight syncs
 
-    def _around_push(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    def _around_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         self.begin("sync")
         with self._record.values:
             self._record.send_numbers()
@@ -304,7 +304,7 @@ class OpenRlhfTrainer:
         with self._record.order:
             label = self._sent.take()
             if label is not None or not self._sends:
-                self._record.pushed(label)
+                self._record.synced(label)
         with self._record.values:
             values = self._buffered.take(self._record.calls("refresh") - 1)
             if values is not None:

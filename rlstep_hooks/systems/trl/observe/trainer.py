@@ -124,13 +124,13 @@ class TrlObserver(Observer):
         wrap("compute_loss", self._around_loss)
         if hasattr(trainer, "_compute_loss"):
             wrap("_compute_loss", self._around_inner_loss)
-        # Weights pushed to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Read in the source;
+        # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Read in the source;
         # exercised with a stand-in for the engine only.
         if getattr(trainer, "use_vllm", False):
             if hasattr(trainer, "vllm_generation"):
-                self._patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_push)
+                self._patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_sync)
             elif hasattr(trainer, "_move_model_to_vllm"):
-                wrap("_move_model_to_vllm", self._around_weight_push)
+                wrap("_move_model_to_vllm", self._around_weight_sync)
         self.updates.attach(optimizer)
         for topic, why in unobservable(trainer, self.schedule):
             self.recorder.cannot(topic, why)
@@ -311,7 +311,7 @@ class TrlObserver(Observer):
                 ConfigChanged(at=self.recorder.now(), name=name, before=before, after=after, since="train_begin")
             )
 
-    def _around_weight_push(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _around_weight_sync(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         if self.active:
             with self._sampler_guard:

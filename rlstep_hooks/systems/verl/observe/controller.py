@@ -1,7 +1,7 @@
-"""What the controller of a verl run sees: rollouts, calls to its trainers, pushes of weights, the end.
+"""What the controller of a verl run sees: rollouts, calls to its trainers, weight syncs, the end.
 
 One `VerlController` follows one trainer object (`PPOTrainer` of V1 or `RayPPOTrainer`, verl 0.9). It plans the run from the live
-configuration when the checkpoint has been loaded, judges at each push of weights, when all trainers have returned from their
+configuration when the checkpoint has been loaded, judges at each weight sync, when all trainers have returned from their
 calls and their records are complete, and reports when `fit` ends.
 """
 
@@ -56,7 +56,7 @@ _RETURNING = ("_compute_old_log_prob", "_compute_values", "_update_critic", "_up
 
 def place_hooks(patches: Patches, trainer_class: Any) -> None:
     """Put the controller's hooks into a class of trainers."""
-    # Verified in 0.9.1, both trainers: called once, after data and workers are there and before the first push of weights
+    # Verified in 0.9.1, both trainers: called once, after data and workers are there and before the first weight sync
     # (V1 from `init`, V0 from `fit`); afterwards `global_steps` says where the run goes on.
     patches.wrap(trainer_class, "_load_checkpoint", _after_load)
     # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
@@ -65,7 +65,7 @@ def place_hooks(patches: Patches, trainer_class: Any) -> None:
 
 def place_tracking_hook(patches: Patches, tracking: Any) -> None:
     """Put the hook of what is logged into verl's `Tracking`."""
-    # Verified in 0.9.1, both trainers: all of a trainer's backends get their metrics here, after each rollout and its push of
+    # Verified in 0.9.1, both trainers: all of a trainer's backends get their metrics here, after each rollout and its sync of
     # weights, and after a validation (utils/tracking.py:191, trainer_base.py:514, ray_trainer.py:1802). On the class, because V0
     # keeps its object to itself.
     patches.wrap(tracking, "log", _around_log)

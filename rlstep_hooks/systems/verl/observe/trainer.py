@@ -1,4 +1,4 @@
-"""What a trainer process of a verl run sees: old log-probs, micro-batches, updates of policy and critic, pushes of weights.
+"""What a trainer process of a verl run sees: old log-probs, micro-batches, updates of policy and critic, weight syncs.
 
 Each process has one `VerlTrainer`, made when its first model is built. It writes events as they happen, within the call of the
 controller that they belong to, and judges nothing.
@@ -97,7 +97,7 @@ async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer.send_numbers()
     result = await wrapped(*args, **kwargs)
     label = kwargs.get("global_steps", args[0] if args else None)
-    trainer.pushed(label)
+    trainer.synced(label)
     trainer.end("sync")
     return result
 
@@ -324,17 +324,17 @@ class VerlTrainer:
         with self._record.order:  # a step that verl's engine did not ask for
             self._record.updated(role, applied=True, by_loop=False, rate=float(rate))
 
-    # Numbers, and pushes of weights
+    # Numbers, and weight syncs
 
     def send_numbers(self) -> None:
-        """Start fetching what the device has: verl synchronises with it during the push that follows."""
+        """Start fetching what the device has: verl synchronises with it during the sync that follows."""
         with self._record.values:
             self._record.send_numbers()
 
-    def pushed(self, label: int | None) -> None:
+    def synced(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
         with self._record.order:
-            self._record.pushed(label)
+            self._record.synced(label)
         with self._record.values:
             self._measured()
             self._record.write_numbers()

@@ -1,7 +1,7 @@
-"""Weights pushed to vLLM. The engine itself needs hardware that is not here: a stand-in takes its place, TRL's gate is real.
+"""Weights synced to vLLM. The engine itself needs hardware that is not here: a stand-in takes its place, TRL's gate is real.
 
-TRL pushes when `global_step` has changed since the last push (0.17 to 1.16). The stand-in keeps that gate, generates with the
-policy, and returns; what is tested is that pushes are seen, and that a rollout on older weights is a finding.
+TRL syncs when `global_step` has changed since the last sync (0.17 to 1.16). The stand-in keeps that gate, generates with the
+policy, and returns; what is tested is that syncs are seen, and that a rollout on older weights is a finding.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Engine:
     """Takes the place of TRL's vLLM object."""
 
     def __init__(self) -> None:
-        self.pushes = 0
+        self.syncs = 0
 
     def sync_weights(self) -> None:
-        """TRL 0.28 and later call this to push weights."""
-        self.pushes += 1
+        """TRL 0.28 and later call this to sync weights."""
+        self.syncs += 1
 
 
-def use_engine(trainer: Any, *, push: Callable[[int], bool]) -> Engine:
-    """Make a trainer push weights to the stand-in before a rollout, where `push(global_step)` says so."""
+def use_engine(trainer: Any, *, sync: Callable[[int], bool]) -> Engine:
+    """Make a trainer sync weights to the stand-in before a rollout, where `sync(global_step)` says so."""
     engine = Engine()
     if RELEASE.release >= (0, 28):
         trainer.vllm_generation = engine
@@ -39,7 +39,7 @@ def use_engine(trainer: Any, *, push: Callable[[int], bool]) -> Engine:
     original = trainer._generate_and_score_completions
 
     def generate(*args: Any, **kwargs: Any) -> Any:
-        if push(trainer.state.global_step):
+        if sync(trainer.state.global_step):
             if RELEASE.release >= (0, 28):
                 trainer.vllm_generation.sync_weights()
             else:
@@ -57,25 +57,25 @@ def use_engine(trainer: Any, *, push: Callable[[int], bool]) -> Engine:
 
 
 @pytest.mark.parametrize("fails_from", [None, 2])
-def test_a_push_that_stops_is_found(build: Callable[..., Any], fails_from: int | None) -> None:
+def test_a_sync_that_stops_is_found(build: Callable[..., Any], fails_from: int | None) -> None:
     trainer, audit = build(gradient_accumulation_steps=2, max_steps=4)
     last = [-1]
 
-    def push(step: int) -> bool:
+    def sync(step: int) -> bool:
         if step == last[0] or (fails_from is not None and step >= fails_from):
             return False
         last[0] = step
         return True
 
-    engine = use_engine(trainer, push=push)
+    engine = use_engine(trainer, sync=sync)
     trainer.train()
-    pushes = [event.policy_version for event in events_of(audit) if isinstance(event, WeightSync)]
-    assert len(pushes) == engine.pushes == audit.report.counts.weight_syncs
+    syncs = [event.policy_version for event in events_of(audit) if isinstance(event, WeightSync)]
+    assert len(syncs) == engine.syncs == audit.report.counts.weight_syncs
     if fails_from is None:
-        assert pushes == [0, 1, 2, 3]
+        assert syncs == [0, 1, 2, 3]
         assert not problems(audit.report)
     else:
-        assert pushes == [0, 1]
+        assert syncs == [0, 1]
         assert codes(audit.report) == {"RLS402"}
         finding = audit.report.findings[0]
         assert finding.where.update == 2

@@ -1,0 +1,457 @@
+"""What mkdocs builds beside the written pages: a page a system, a page a rule, and the output of commands.
+
+mkdocs calls the functions named `on_...` (mkdocs.yml, `hooks`). Nothing made here is committed, so none of it can be out of date:
+
+- each system of the index has a page from its declaration, and from what `rlstep plan` says to one launch of it (`docs/launches`);
+  `docs/attach/<system>.md`, where it is there, says how to attach to it;
+- each rule has a page from its docstring;
+- a block of code with the language `run` is replaced by the command in it and what that prints;
+- CHANGELOG.md, CONTRIBUTING.md and BENCHMARKS.md of the repository become pages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import os
+import re
+import shlex
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+from rlstep_hooks.cli import main
+from rlstep_hooks.launch.settings import MISSING
+from rlstep_hooks.systems import index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).parent
+REPOSITORY = DOCS.parent
+WIDTH = "96"
+"""Columns of what is printed on a page."""
+
+# mkdocs' events
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the pages that are made here to the navigation."""
+    os.environ |= {"COLUMNS": WIDTH, "NO_COLOR": "1"}
+    for section, names in (("Systems", systems()), ("Rules", [rule.code for rule in rules()])):
+        pages = next(part[section] for part in config.nav if isinstance(part, dict) and section in part)
+        folder = section.lower()
+        pages += [f"{folder}/{name}.md" for name in names]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made here."""
+    made = {
+        "systems/index.md": systems_page(),
+        **{f"systems/{name}.md": system_page(name) for name in systems()},
+        "rules/index.md": rules_page(),
+        **{f"rules/{rule.code}.md": rule_page(rule) for rule in rules()},
+        **{f"{name.lower()}.md": repository_page(name) for name in ("CHANGELOG", "CONTRIBUTING", "BENCHMARKS")},
+    }
+    for path, text in made.items():
+        if (written := files.get_file_from_path(path)) is not None:
+            files.remove(written)
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Run the commands of a page and put what they print beneath them; put docstrings where a page asks for one."""
+    markdown = re.sub(r"^```run\n(.*?)^```$", lambda block: console(block[1]), markdown, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^<!-- docstring of ([\w.]+) -->$", lambda named: docstring(named[1]), markdown, flags=re.MULTILINE)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that loads something from the network."""
+    loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"?(?:https?:)?//[^\s>]+", output)
+    loaded += re.findall(
+        r"<link[^>]*rel=\"?(?:stylesheet|preconnect|preload)[^>]*href=\"?(?:https?:)?//[^\s>]+", output
+    )
+    if loaded:
+        raise PluginError(f"{page.file.src_uri} loads {loaded}")
+    return output
+
+
+# Commands
+
+
+def console(lines: str) -> str:
+    """A command, which may go on over several lines, and what it prints."""
+    return f"```console\n$ {lines.rstrip()}\n{printed(lines)}\n```"
+
+
+def printed(command: str) -> str:
+    """What a command line of `rlstep` prints, in the folder of the launches."""
+    program, *words = shlex.split(command.replace("\\\n", " "))
+    if program != "rlstep":
+        raise PluginError(f"only rlstep is run while pages are built, not {program}")
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output), standing_in(DOCS / "launches"):
+        try:
+            main(words)
+        except SystemExit as end:
+            if end.code not in (0, 1):
+                raise PluginError(f"`{command.strip()}` ended with status {end.code}") from None
+    return output.getvalue().rstrip()
+
+
+@contextmanager
+def standing_in(folder: Path) -> Iterator[None]:
+    """Be in a folder for a while (contextlib has this from Python 3.11 on)."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+# Systems
+
+
+def systems() -> list[str]:
+    """All systems by the names of `--framework`, in the order of their titles."""
+    return sorted(index.names(), key=lambda name: system_of(name).title.lower())
+
+
+def system_of(name: str) -> Any:
+    """The declaration of a system, or its reader."""
+    return index.reader_of(name)
+
+
+def systems_page() -> str:
+    """The table of systems, below what is written in `docs/systems/index.md`."""
+    observed = [name for name in systems() if (DOCS / "attach" / f"{name}.md").exists()]
+    planned = [name for name in systems() if name not in observed]
+    return "\n".join(
+        [
+            (DOCS / "systems" / "index.md").read_text(),
+            "## Planned, and observed while they train\n",
+            *system_table(observed),
+            "\n## Planned only\n",
+            *system_table(planned),
+            "",
+        ]
+    )
+
+
+def system_table(names: Iterable[str]) -> Iterator[str]:
+    """Systems with the release whose formulas were read, and the programs they are recognised by."""
+    yield "| system | read at | recognised by |"
+    yield "|---|---|---|"
+    for name in names:
+        found = system_of(name)
+        shown = [*programs(name), *(f"`{key}`" for entry in index.entries_of(name) for key in entry.keys)]
+        yield f"| [{found.title}]({name}.md) | {found.version} | {', '.join(shown[:3])}{', ...' if shown[3:] else ''} |"
+
+
+def programs(name: str) -> list[str]:
+    """The commands that a system is recognised by, as one writes them."""
+    written = {"module": "python -m {}", "script": "python {}", "executable": "{}"}
+    found = []
+    for entry in index.entries_of(name):
+        for pattern in entry.programs:
+            kind, _, program = pattern.partition(":")
+            more = f" with `{entry.with_key}`" if entry.with_key else ""
+            found.append(f"`{written[kind].format(program)}`{more}")
+    return found
+
+
+def system_page(name: str) -> str:
+    """All that is known of one system."""
+    found = system_of(name)
+    launch, options = example(name)
+    plan = json.loads(printed(f"rlstep plan --json {options} {launch.name}"))
+    if any(finding["code"] == "RLS110" for finding in plan["findings"]):
+        raise PluginError(f"{launch.name} is refused")
+    body = [
+        f"# {found.title}\n",
+        f"{summary(name)}\n",
+        *recognition(name),
+        *attaching(name),
+        "\n## A launch, and what it means\n",
+        f'```{"bash" if launch.suffix == ".sh" else launch.suffix[1:]} title="{launch.name}"',
+        "\n".join(line for line in launch.read_text().splitlines() if not line.startswith("# plan:")),
+        "```\n",
+        console(f"rlstep plan {options} {launch.name}".replace("  ", " ")),
+        *formulas(found, plan),
+        *notes(found, plan),
+        *checks(found),
+        *settings(found),
+        *deviations(found),
+        *sources(name),
+    ]
+    return "\n".join(body) + "\n"
+
+
+def example(name: str) -> tuple[Path, str]:
+    """A launch of a system, and the options of `rlstep plan` that its first line names."""
+    (launch,) = (DOCS / "launches").glob(f"{name}.*")
+    return launch, launch.read_text().splitlines()[0].removeprefix("# plan:").strip()
+
+
+def recognition(name: str) -> Iterator[str]:
+    """Names and releases."""
+    found = system_of(name)
+    yield "| | |"
+    yield "|---|---|"
+    yield f"| name for `--framework` | `{name}` |"
+    yield f"| formulas read at | {found.version} |"
+    if releases := getattr(found, "releases", None):
+        yield f"| releases | {releases[0]} to {releases[1]} (excluded) |"
+    if commands := programs(name):
+        yield f"| recognised by the command | {'<br>'.join(commands)} |"
+    if keys := sorted({f"`{key}`" for entry in index.entries_of(name) for key in entry.keys}):
+        yield f"| recognised by a setting | {'<br>'.join(keys)} |"
+    if calls := sorted({f"`{call}`" for entry in index.entries_of(name) for call in entry.calls}):
+        yield f"| recognised by a call in a Python file | {', '.join(calls)} |"
+    watched = (DOCS / "attach" / f"{name}.md").exists()
+    yield f"| observed while it trains | {'yes' if watched else 'no, the plan only'} |\n"
+
+
+def attaching(name: str) -> Iterator[str]:
+    """What is written by hand about attaching to a system."""
+    path = DOCS / "attach" / f"{name}.md"
+    if path.exists():
+        yield path.read_text()
+
+
+def formulas(found: Any, plan: dict[str, Any]) -> Iterator[str]:
+    """Each formula with its source: all that a declaration has, else those of the launch above."""
+    declared = [(one.quantity, one.text, one.source, one.where) for one in getattr(found, "formulas", ())]
+    shown = declared or [(one["quantity"], one["text"], one["source"], "") for one in plan["formulas"]]
+    if not shown:
+        return
+    yield "\n## Formulas\n"
+    yield "`rlstep plan --explain` shows those that a launch uses, with the numbers that went in.\n"
+    yield "| quantity | formula | source |"
+    yield "|---|---|---|"
+    for quantity, text, source, where in shown:
+        yield f"| `{quantity}` | {code(text)}{f'<br>where {code(where)}' if where else ''} | {cell(source)} |"
+    if steps := getattr(found, "let", {}):
+        yield "\nNames in these formulas, and quantities that follow from settings directly:\n"
+        yield "| name | is |"
+        yield "|---|---|"
+        yield from (f"| `{name}` | {code(text)} |" for name, text in steps.items())
+
+
+def notes(found: Any, plan: dict[str, Any]) -> Iterator[str]:
+    """What happens without a message: all that a declaration says, else what it said to the launch above."""
+    declared = [(one.kind, one.text, one.when) for one in getattr(found, "notes", ())]
+    shown = declared or [(one["kind"], one["text"], "") for one in plan["notes"]]
+    if not shown:
+        return
+    yield "\n## What happens without a message\n"
+    yield "What stands in braces is filled in for a launch.\n" if declared else "In the launch above:\n"
+    for kind, text, where in shown:
+        yield f"- **{kind}**: {cell(text)}{f' (where {code(where)})' if where else ''}"
+
+
+def checks(found: Any) -> Iterator[str]:
+    """What the framework refuses, in its own words, and what is not read."""
+    declared = getattr(found, "checks", ())
+    refused = [one for one in declared if hasattr(one, "fix")]
+    if refused:
+        yield "\n## What it refuses\n"
+        yield "| refused unless | how the run ends | when, and source |"
+        yield "|---|---|---|"
+        for one in refused:
+            where = f"<br>looked at where {code(one.where)}" if one.where else ""
+            yield f"| {code(one.holds)}{where} | {cell(one.says)} | {cell(one.when)}; {cell(one.source)} |"
+    if unread := [one for one in declared if not hasattr(one, "fix")]:
+        yield "\n## Launches of which no plan is made\n"
+        yield from (f"- unless {code(one.holds)}: {cell(one.says)}" for one in unread)
+
+
+def settings(found: Any) -> Iterator[str]:
+    """Settings that the plan reads, with the framework's defaults."""
+    defaults, declared = found.defaults(found.version), getattr(found, "settings", {})
+    if not (defaults or declared):
+        return
+    yield "\n## Settings\n"
+    yield "| setting | default | other names |" if declared else "| setting | default |"
+    yield "|---|---|---|" if declared else "|---|---|"
+    for name in declared or defaults:
+        others = f" {', '.join(f'`{one}`' for one in declared[name].also)} |" if declared else ""
+        yield f"| `{name}` | {shown_default(defaults.get(name))} |{others}"
+
+
+def shown_default(default: object) -> str:
+    """A default as a reader of a table sees it."""
+    if default is MISSING or default == "???":
+        return "must be given"
+    return "not set" if default is None or default == "" else f"`{default}`"
+
+
+def deviations(found: Any) -> Iterator[str]:
+    """Where the framework does not do what its documents say."""
+    known = known_deviations(found)
+    if not known:
+        return
+    yield "\n## Known deviations\n"
+    yield "Frameworks do not always do what their documents say. Where a run differs in just such a way, the finding names the"
+    yield "deviation, and its fix is the work-around.\n"
+    for one in known:
+        releases = f"from {one.since}, fixed in {one.fixed_in}" if one.fixed_in else f"from {one.since}"
+        first, _, rest = one.title.partition(" ")
+        yield f"### {first if '_' in first else first[:1].upper() + first[1:]} {cell(rest)} {{ #{one.name} }}\n"
+        yield f"Releases: {releases}. Rules: {', '.join(f'[{rule}](../rules/{rule}.md)' for rule in sorted(one.codes))}.\n"
+        yield f"- **What is said**: {cell(one.document)}"
+        yield f"- **What happens**: {cell(one.code)}"
+        yield f"- **Work-around**: {cell(one.workaround)}"
+        yield f"- **Evidence**: {cell(one.evidence)}\n"
+
+
+def known_deviations(found: Any) -> tuple[Any, ...]:
+    """The deviations of a system, as data; those that are declared, else those in its folder."""
+    place = getattr(found, "deviations", "")
+    home = f"rlstep_hooks.systems.{found.name}"
+    if not place and hasattr(import_module(home), "__path__") and find_spec(f"{home}.deviations"):
+        place = f"{home}.deviations:DEVIATIONS"
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name) if place else ()
+
+
+def summary(name: str) -> str:
+    """The first sentence of a system's module, which says what is unusual about it."""
+    return sentences(home_of(name))[0]
+
+
+def sources(name: str) -> Iterator[str]:
+    """Where the formulas were read: what the module of a system says below its first sentence."""
+    rest = sentences(home_of(name))[1:]
+    if rest:
+        yield "\n## Sources\n"
+        yield "\n\n".join(rest)
+
+
+def home_of(name: str) -> Any:
+    """The module that says what a system's launch means."""
+    home = f"rlstep_hooks.systems.{name}"
+    inner = hasattr(import_module(home), "__path__") and find_spec(f"{home}.launch") is not None
+    return import_module(f"{home}.launch" if inner else home)
+
+
+def sentences(module: Any) -> list[str]:
+    """The paragraphs of a module's docstring."""
+    return [cell(" ".join(part.split())) for part in inspect.cleandoc(module.__doc__ or "").split("\n\n")]
+
+
+# Rules
+
+GITHUB = {
+    "trl": "huggingface/trl",
+    "verl": "volcengine/verl",
+    "OpenRLHF": "OpenRLHF/OpenRLHF",
+    "ROLL": "alibaba/ROLL",
+    "SkyRL": "NovaSky-AI/SkyRL",
+    "maxtext": "AI-Hypercomputer/maxtext",
+    "ms-swift": "modelscope/ms-swift",
+    "unsloth": "unslothai/unsloth",
+    "verifiers": "PrimeIntellect-ai/verifiers",
+    "Absolute-Zero": "LeapLabTHU/Absolute-Zero-Reasoner",
+}
+"""Where the reports lie that rules cite as `trl#454` or `verl PR#559`."""
+
+
+def rules() -> list[Any]:
+    """All rules by their codes."""
+    from rlstep_hooks.judge.rules import RULES
+    from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
+
+    return sorted((*RULES, *PLAN_RULES), key=lambda rule: rule.code)
+
+
+def rules_page() -> str:
+    """The catalogue."""
+    from rlstep_hooks.cli.rules import GROUPS
+
+    body = [(DOCS / "rules" / "index.md").read_text()]
+    for digit, title in GROUPS.items():
+        body += [f"\n## RLS{digit}: {title}\n", "| code | severity | title |", "|---|---|---|"]
+        body += [
+            f"| [{rule.code}]({rule.code}.md) | {rule.severity} | {rule.title} |"
+            for rule in rules()
+            if rule.code[3] == digit
+        ]
+    return "\n".join(body) + "\n"
+
+
+def rule_page(rule: Any) -> str:
+    """A rule's docstring: its first sentence, then a section for each line that ends with a colon at the left edge."""
+    body = [f"# {rule.code} {rule.title}\n", f"Severity: **{rule.severity}**\n"]
+    for heading, text in sections(inspect.cleandoc(rule.__doc__ or "")):
+        if heading:
+            body.append(f"## {heading}\n")
+        body.append(f"```text\n{text}\n```\n" if "example" in heading.lower() else f"{linked(cell(text))}\n")
+    if report := getattr(rule, "report", ""):
+        body.append(f"## The report that taught it\n\n<{report}>\n")
+    return "\n".join(body)
+
+
+def sections(page: str) -> Iterator[tuple[str, str]]:
+    """The parts of a docstring, each with its heading; the first has none."""
+    heading, lines = "", []
+    for line in page.splitlines():
+        if re.fullmatch(r"[A-Z][^.]*:", line):
+            yield heading, inspect.cleandoc("\n".join(lines))
+            heading, lines = line[:-1], []
+        else:
+            lines.append(line)
+    yield heading, inspect.cleandoc("\n".join(["", *lines]))
+
+
+def linked(text: str) -> str:
+    """The text with a link for each report that it cites."""
+
+    def link(cited: re.Match[str]) -> str:
+        where = GITHUB.get(cited[1])
+        kind = "pull" if cited[2] else "issues"
+        return f"[{cited[0]}](https://github.com/{where}/{kind}/{cited[3]})" if where else cited[0]
+
+    return re.sub(r"([A-Za-z][\w-]*)( PR)?#(\d+)", link, text)
+
+
+# Text
+
+
+def docstring(module: str) -> str:
+    """What a module says of itself, without its first line: its indented blocks are code."""
+    return inspect.cleandoc(import_module(module).__doc__ or "").partition("\n")[2]
+
+
+def repository_page(name: str) -> str:
+    """A page of the repository's root; its links are those of the built pages."""
+    text = (REPOSITORY / f"{name}.md").read_text()
+    text = re.sub(r"\]\(docs/([^)]*)\)", r"](\1)", text)
+    return re.sub(r"\]\((CHANGELOG|CONTRIBUTING|BENCHMARKS)\.md", lambda found: f"]({found[1].lower()}.md", text)
+
+
+def code(text: str) -> str:
+    """Code in the cell of a table."""
+    return "`" + " ".join(text.split()).replace("|", "\\|") + "`"
+
+
+def cell(text: str) -> str:
+    """Text that may hold what Markdown or HTML would take for its own."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([<*|]|(?<=\w)_(?=_|\W|$)|(?<!\w)_)", r"\\\1", part)
+        for part in parts
+    )

@@ -1,0 +1,2 @@
+# plan:
+python ppo_mujoco.py collector.total_frames=1000000

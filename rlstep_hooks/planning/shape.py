@@ -1,0 +1,162 @@
+"""The quantities that a declaration states -> Schedule. What it does not state is derived in `rlstep_hooks.planning.phases`."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.planning.formula import FormulaError, Unknown
+from rlstep_hooks.planning.phases import Passes, equal_minibatches, minibatches_of, schedule_in_phases
+from rlstep_hooks.planning.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Said = Callable[[str], Any]
+    """The value of a quantity, `Unknown`, or None where nothing is said of it."""
+
+_DERIVED_FROM = (
+    "algorithm", "prompts_per_rollout", "samples_per_prompt", "minibatches", "reuse_epochs", "samples_per_rollout",
+    "samples_per_microbatch", "microbatches_per_update", "updates_per_rollout", "updates_bound", "updates", "remainder", "flush",
+    "samples_added_per_rollout", "samples_dropped_per_rollout", "frozen_rollouts", "max_age", "syncs", "rows_bound",
+    "rows_reshuffled", "old_logprob_source", "lags", "ratio_one_updates", "reference_source", "lr_clock", "lr_horizon", "step_unit",
+    "step_means", "critic_order",
+)  # fmt: skip
+"""Fields of the Schedule from which `schedule_in_phases` derives the others."""
+_OF_BOTH_ROLES = (
+    "algorithm", "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs", "samples_per_update",
+    "samples_per_microbatch", "microbatches_per_update", "updates_per_rollout", "minibatches", "updates_bound", "remainder",
+    "samples_added_per_rollout", "samples_dropped_per_rollout", "max_age", "rows_bound", "rows_reshuffled", "lr_clock", "lr_horizon",
+)  # fmt: skip
+"""What a critic has from the policy, where nothing else is declared."""
+_CALLED = {"samples_added_per_rollout": "samples_added", "samples_dropped_per_rollout": "samples_dropped"}
+_ELSEWHERE = {
+    "framework",
+    "version",
+    "rows",
+    "rollouts",
+    "rollouts_per_epoch",
+    "samples_per_update",
+    "world_size",
+    "critic",
+}
+
+
+def shaped(
+    said: Said,
+    *,
+    framework: str,
+    version: str,
+    rows: int | Unknown,
+    world_size: int,
+    declared: Iterable[str],
+    settings: dict[str, Any],
+    sources: dict[str, str],
+) -> Schedule:
+    """The Schedule of a launch.
+
+    Args:
+        said: What the declaration says of a quantity.
+        framework: Name of the framework as people write it.
+        version: Its release.
+        rows: Rows of the training set.
+        world_size: Data-parallel processes.
+        declared: Names of all quantities that the declaration states.
+        settings: The settings behind the plan.
+        sources: For each formula used, where it was read.
+
+    Raises:
+        FormulaError: A quantity that every plan needs is missing.
+        TooManyError: The plan would list more than any run has.
+    """
+    policy = _role(said)
+    passes = _passes(said, rows, Fraction(policy["prompts_per_rollout"]))
+    shared = {"framework": framework, "version": version, "passes": passes}
+    critic = None
+    if said("critic"):
+
+        def of_critic(name: str) -> Any:
+            own = said(f"critic.{name}")
+            return said(name) if own is None and name in _OF_BOTH_ROLES else own
+
+        critic = _made(
+            of_critic, {**shared, **_role(of_critic), "world_size": of_critic("world_size") or world_size}, ()
+        )
+    more = [name for name in declared if name in Schedule.__struct_fields__]
+    made = {**shared, **policy, "world_size": world_size, "critic": critic, "settings": settings}
+    return msgspec.structs.replace(_made(said, made, more), sources=sources)
+
+
+def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Schedule:
+    """The Schedule of one role: what is derived, and over it what is declared; the unknown as None, with its reason."""
+    values = {name: said(name) for name in dict.fromkeys((*_DERIVED_FROM, "samples_per_update", *declared))}
+    unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
+    schedule = schedule_in_phases(**arguments)
+    if "updates" in unknown and schedule.lr_clock == "update":
+        unknown.setdefault("lr_ticks", unknown["updates"])
+    over = {
+        name: value
+        for name, value in values.items()
+        if value is not None and name not in (*_DERIVED_FROM, *_ELSEWHERE) and name not in unknown
+    }
+    not_evaluated = {**schedule.not_evaluated, **unknown}
+    for name in over:
+        not_evaluated.pop(name, None)
+    nothing = dict.fromkeys(name for name in unknown if name in Schedule.__struct_fields__)
+    return msgspec.structs.replace(schedule, **{**over, **nothing, "not_evaluated": not_evaluated})
+
+
+def _role(said: Said) -> dict[str, Any]:
+    """What `schedule_in_phases` needs of one role."""
+    values = {name: said(name) for name in _DERIVED_FROM}
+    known = {name: value for name, value in values.items() if value is not None and not isinstance(value, Unknown)}
+    for name in ("algorithm", "prompts_per_rollout", "samples_per_prompt"):
+        if name not in known:
+            raise FormulaError(f"the declaration does not say {name}")
+    samples = known.setdefault("samples_per_rollout", int(known["prompts_per_rollout"] * known["samples_per_prompt"]))
+    if "minibatches" not in known:
+        known["minibatches"] = _minibatches(known, samples, said("samples_per_update"))
+    if known.get("remainder") == "drop":
+        known.setdefault("samples_dropped_per_rollout", samples - sum(known["minibatches"]))
+    if "updates_per_rollout" in known:
+        known["updates_per_rollout"] = Fraction(known["updates_per_rollout"])
+    if isinstance(values["max_age"], Unknown):
+        known["max_age"] = None
+    return {_CALLED.get(name, name): value for name, value in known.items()}
+
+
+def _minibatches(known: dict[str, Any], samples: int, size: Any) -> tuple[int, ...]:
+    """How one pass over a rollout is cut, by what becomes of the samples that do not fill a mini-batch."""
+    trained = samples + known.get("samples_added_per_rollout", 0)
+    if size is None or isinstance(size, Unknown):
+        return (trained,)
+    if known.get("remainder") in ("keep", "drop"):
+        return minibatches_of(trained, size, keep=known["remainder"] == "keep")
+    return equal_minibatches(trained, trained // size)
+
+
+def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
+    """What becomes of the rows, by the declaration's `loader`."""
+    loader, rollouts, per_epoch = said("loader"), said("rollouts"), said("rollouts_per_epoch")
+    made = None if isinstance(rollouts, Unknown) else rollouts
+    if loader == "none":
+        return Passes.without_rows(made)
+    if isinstance(rows, Unknown):
+        return Passes.dropping(None, 1, epochs=1, limit=made, why=rows.reason)
+    if made is None:
+        return Passes.without_length(rows, rollouts.reason if isinstance(rollouts, Unknown) else "the run has no end")
+    if loader == "wraps":
+        return Passes(rows=rows, rollouts=made, dropped=0, consumed=made * prompts)
+    if loader == "keeps":
+        each = per_epoch or -int(-rows // prompts)
+        full, rest = divmod(made, each) if each else (0, 0)
+        consumed = Fraction(full * rows + rest * prompts)
+        return Passes(
+            rows=rows, rollouts=made, per_epoch=each, dropped=0, last_prompts=int(rows % prompts), consumed=consumed
+        )
+    if loader != "drops":
+        raise FormulaError(f"loader = {loader!r} is none of drops, keeps, wraps, none")
+    each = per_epoch if per_epoch is not None else int(rows // prompts)
+    return Passes(rows=rows, rollouts=made, per_epoch=each, dropped=int(rows - each * prompts), consumed=made * prompts)

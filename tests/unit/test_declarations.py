@@ -1,0 +1,172 @@
+"""Every declaration holds together, the index is what they say, and a package of somebody else's adds a system."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import rlstep_hooks.systems as home
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning import formula as language
+from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.systems import index
+from rlstep_hooks.systems.declaration import DERIVED, Check, System
+from rlstep_hooks.systems.launches import plan_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MODULES = [import_module(f"{home.__name__}.{found.name}") for found in iter_modules(home.__path__)]
+SYSTEMS: list[System] = [module.SYSTEM for module in MODULES if hasattr(module, "SYSTEM")]
+GIVEN = {"rows", "world_size", "program", "program_kind", "version", "release", "launch", *DERIVED}
+
+
+def test_the_index_is_what_the_declarations_say() -> None:
+    """`python -m rlstep_hooks.systems.index` makes it."""
+    assert index.text_of(index.collected()) == index._FILE.read_text()
+
+
+def expressions(system: System) -> Iterator[tuple[str, str]]:
+    """Every expression of a declaration, and the quantity whose it is."""
+    yield from ((text, name) for name, text in system.let.items())
+    yield from ((text, "") for text in system.facts.values())
+    for formula in system.formulas:
+        yield formula.text, formula.quantity
+        yield formula.where or "True", ""
+    for note in system.notes:
+        yield note.when or "True", ""
+    for check in system.checks:
+        yield check.holds, ""
+        yield check.where or "True", ""
+    for template in templates(system):
+        yield from ((text, "") for text in re.findall(r"\{([^{}]+)\}", template))
+
+
+def templates(system: System) -> Iterator[str]:
+    yield from (note.text for note in system.notes)
+    yield from (formula.source for formula in system.formulas)
+    yield from (text for text in system.always.values() if isinstance(text, str))
+    for check in system.checks:
+        yield check.says
+        if isinstance(check, Check):
+            yield from (check.fix, check.source)
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+def test_every_name_of_a_declaration_has_a_meaning(system: System) -> None:
+    quantities = {*system.let, *system.always, *(formula.quantity for formula in system.formulas)}
+    for text, own in expressions(system):
+        for name in language.names_in(text):
+            known = quantities - {own} | set(system.settings) | GIVEN
+            assert name in known, f"{name} in {text!r}"
+        for function in re.findall(r"\b([a-z_]+)\(", re.sub(r"'[^']*'", "", text)):
+            known_functions = {
+                *language.FUNCTIONS,
+                *system.functions,
+                "given",
+                "nearest",
+                "and",
+                "or",
+                "not",
+                "in",
+                "if",
+                "else",
+            }
+            assert function in known_functions, f"{function} in {text!r}"
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+def test_every_quantity_of_a_declaration_is_used(system: System) -> None:
+    used = set().union(*(language.names_in(text) - {own} for text, own in expressions(system)), system.shown or ())
+    fields = {
+        *Schedule.__struct_fields__,
+        "loader",
+        "processes",
+        *(f"critic.{name}" for name in Schedule.__struct_fields__),
+    }
+    quantities = {*system.let, *system.always, *(formula.quantity for formula in system.formulas)}
+    assert quantities <= used | fields
+    assert set(system.settings) <= used | quantities
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+def test_formulas_and_checks_cite_their_source(system: System) -> None:
+    assert all(formula.source for formula in system.formulas)
+    assert all(check.source and check.fix and check.when for check in system.checks if isinstance(check, Check))
+    assert system.recognised
+
+
+MINE = """
+from rlstep_hooks.systems.declaration import Entry, Formula, System, count
+
+SYSTEM = System(
+    name="mine",
+    title="Mine",
+    version="1.0",
+    recognised=(Entry("mine", programs=("module:my_trainer.*",)),),
+    settings={"batch": count(64), "group": count(8), "passes": count(1), "minibatch": count(None), "steps": count(100)},
+    let={"reuse_epochs": "passes"},
+    always={"algorithm": "GRPO", "loader": "wraps"},
+    formulas=(
+        Formula("prompts_per_rollout", "batch", "mine"),
+        Formula("samples_per_prompt", "group", "mine"),
+        Formula("samples_per_update", "minibatch or batch * group", "mine"),
+        Formula("updates_per_rollout", "passes * batch * group / samples_per_update", "mine"),
+        Formula("rollouts", "steps", "mine"),
+    ),
+)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of somebody else's, as pip leaves it: the module, and its metadata with the entry point."""
+    (tmp_path / "my_system.py").write_text(MINE)
+    metadata = tmp_path / "my_system-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-system\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[rlstep_hooks.systems]\nmine = my_system:SYSTEM\nbroken = no_such_module:SYSTEM\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    index._others.cache_clear()
+    yield tmp_path
+    index._others.cache_clear()
+    sys.modules.pop("my_system", None)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_package_of_others_adds_a_system() -> None:
+    plan = plan_launch(["python", "-m", "my_trainer.main", "--batch", "32", "--minibatch", "64"])
+    assert plan.schedule is not None
+    assert (plan.title, plan.schedule.updates_per_rollout, plan.schedule.updates) == ("Mine", 4, 400)
+    assert "mine" in index.names()
+    assert [formula.inputs for formula in plan.formulas if formula.quantity == "samples_per_update"] == [
+        {"minibatch": 64}
+    ]
+
+
+@pytest.mark.usefixtures("package")
+def test_a_package_that_cannot_be_loaded_hinders_nobody_else() -> None:
+    assert plan_launch(["python", "-m", "my_trainer.main"]).schedule is not None
+    with pytest.raises(LaunchError, match=r"'broken' .* cannot be loaded"):
+        index.reader_of("broken")
+
+
+def declared(**changes: Any) -> System:
+    parts: dict[str, Any] = {"name": "x", "title": "X", "version": "2.0", "releases": ("1.0", "3.0")}
+    return System(**{**parts, **changes})
+
+
+def test_a_release_outside_the_bounds_is_refused() -> None:
+    system = declared()
+    assert system.defaults("2.9") == {}
+    for version in ("0.9", "3.0"):
+        with pytest.raises(LaunchError, match=r"X .* is not known: 1.0 to before 3.0 are"):
+            system.defaults(version)
