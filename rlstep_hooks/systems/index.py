@@ -46,6 +46,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Classes or functions of which a Python file calls one."""
     with_key: str = ""
     """A setting that must be there as well, where the program alone is not enough."""
+    on_import: dict[str, str] = {}
+    """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function". Of one
+    entry of the system."""
     before: str = ""
     """The system that would be recognised otherwise: this one is a fork or a relative, and tried first."""
 

@@ -206,7 +206,7 @@ def test_adapters_refuse_a_url(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     from rlstep_hooks.systems.verl.observe import plugin
 
     plugin.activate()
-    assert capsys.readouterr().out.count("not evaluated: RLSTEP_DIR=s3://bucket/runs: a run records in a folder") >= 2
+    assert capsys.readouterr().err.count("not evaluated: RLSTEP_DIR=s3://bucket/runs: a run records in a folder") >= 2
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback, StepAuditError
 from rlstep_hooks.record.events import Judged, RunEnded
-from rlstep_hooks.systems.injection import hooks
+from rlstep_hooks.systems.trl.observe import injection
 from rlstep_hooks.testing.tiny_trl import tiny_reward, tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
 from tests.systems.trl.helpers import events_of, problems
@@ -100,13 +100,13 @@ def later(make: Callable[..., Any], audit: StepAuditCallback) -> Any:
 def by_injection(make: Callable[..., Any], audit: StepAuditCallback) -> Any:
     """What `rlstep run` does when a trainer was built."""
     trainer = make()
-    hooks.add_callback(trainer, lambda: audit)
+    injection.add_callback(trainer, lambda: audit)
     return trainer
 
 
 def for_the_second_time(make: Callable[..., Any], audit: StepAuditCallback) -> Any:
     trainer = make(audit)
-    trainer.args.max_steps = 1
+    trainer.args.max_steps = 2
     trainer.train()
     trainer.args.max_steps = STEPS
     return trainer
@@ -126,7 +126,7 @@ def raised_in_a_step(trainer: Any, watch: Watch) -> type[BaseException] | None:
 
     def reward(completions: Any, **kwargs: Any) -> list[float]:
         calls.append(1)
-        if len(calls) > 1:
+        if len(calls) == 2:
             raise UserError("reward")
         return tiny_reward(completions)
 
@@ -165,12 +165,12 @@ def raised_by_the_scheduler(trainer: Any, watch: Watch) -> type[BaseException] |
 
 
 def stopped(trainer: Any, watch: Watch) -> type[BaseException] | None:
-    FAULTS["skip_first_update"](trainer)
+    FAULTS["regenerate_every_step"](trainer)
     return None
 
 
 def raised_by_the_audit(trainer: Any, watch: Watch) -> type[BaseException] | None:
-    FAULTS["skip_first_update"](trainer)
+    FAULTS["regenerate_every_step"](trainer)
     return StepAuditError
 
 
