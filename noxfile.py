@@ -45,7 +45,18 @@ TRL = {"0.16.1": "4.51", "0.17.0": "4.57", "0.18.2": "4.57", "0.24.0": "4.57", "
 NEWEST = "1.16.0"
 BY_DEFAULT = [f"trl(release='{release}')" for release in TRL if release != "0.17.0"]
 """0.17.0 does what 0.18.2 does but for the generation period: `nox -s trl` has it too."""
-nox.options.sessions = ["lint", "unit", "browser", *BY_DEFAULT, "trl-step", "classic", "verl", "openrlhf"]
+nox.options.sessions = [
+    "lint",
+    "unit",
+    "docs",
+    "package",
+    "browser",
+    *BY_DEFAULT,
+    "trl-step",
+    "classic",
+    "verl",
+    "openrlhf",
+]
 TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.

@@ -1,4 +1,4 @@
-"""The `rlstep` command. Exit status: 0 pass, 1 findings, 2 the tool could not do it."""
+"""The `rlstep` command. Exit status: 0 pass, 1 findings, 2 the command could not be carried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a launch command while it is about to run: read beside it, so that the command never waits for it."""
+"""The plan of a launch command that is about to run, read on a thread so that the command does not wait."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
 
 LIMIT = 0.15
-"""Seconds that a command waits for its plan. What takes longer (rows of a large file) is printed when it is there."""
+"""Seconds that a command waits for its plan. A plan that takes longer (rows of a large file) is printed later."""
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """What can be said of a command before it runs."""
+    """What is known about a command before it runs."""
 
     text: str
-    """The plan, or why there is none; for the terminal."""
+    """The plan as text for the terminal, or why there is none."""
     schedule: Schedule | None = None
     framework: str = ""
-    """Name of the reader; empty where none knows the command."""
+    """Name of the system; empty if none knows the command."""
 
 
 class PlanAhead:
-    """Reads the plan of a command on a thread of its own. Nothing is executed, and nothing is refused."""
+    """Reads a command's plan on a thread. Nothing is executed, and nothing is refused."""
 
     def __init__(self, command: Sequence[str], options: Callable[[], Options]) -> None:
         self._command = list(command)
@@ -40,7 +40,7 @@ class PlanAhead:
         self._thread.start()
 
     def wait(self, seconds: float) -> Ahead | None:
-        """The plan, or None if it is not there by then."""
+        """The plan; None if it is not ready in time."""
         self._thread.join(seconds)
         return self._read
 
@@ -49,7 +49,7 @@ class PlanAhead:
 
 
 def read_ahead(command: list[str], options: Callable[[], Options]) -> Ahead:
-    """The plan of a command, or the reason why there is none."""
+    """The plan of a command, or why there is none."""
     from rlstep_hooks.cli.plan import text_for
     from rlstep_hooks.launch.text import LaunchError
     from rlstep_hooks.systems.launches import plan_launch
@@ -62,7 +62,7 @@ def read_ahead(command: list[str], options: Callable[[], Options]) -> Ahead:
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the reading, the command runs
         return Ahead(_no_plan(f"{type(error).__name__}: {error}"))
     if plan.schedule is None:
-        text += f"\n\nrlstep: warning: {plan.title} would refuse this configuration. The command runs all the same."
+        text += f"\n\nrlstep: warning: {plan.title} would refuse this configuration. The command runs anyway."
     return Ahead(text, plan.schedule, plan.framework)
 
 

@@ -1,6 +1,6 @@
-"""The command line's entry: one module a verb, imported when the verb runs.
+"""The command line's entry: one module per verb, imported when the verb runs.
 
-argparse rather than a library: `rlstep plan` answers in 150 ms, and loading a library for commands takes most of that.
+It uses argparse because `rlstep plan` answers in 150 ms and importing a larger library would take most of that.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the verb's status.
 
     Args:
-        arguments: The words after `rlstep`; those of this process if left out.
+        arguments: The words after `rlstep`; None for those of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
             status = _status(words)
         finally:
-            sys.stdout.flush()  # here, where a reader that has left is an error that can be caught
+            sys.stdout.flush()  # a closed pipe must raise here, where it is caught
         sys.exit(status)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Nothing reads on: leave as other tools do, without a word, and without a second error when Python flushes at exit.
+        # The output's reader is gone: exit silently, and keep Python from flushing again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
 
 
 def _status(words: list[str]) -> int:
-    """Run one verb; its exit status."""
+    """Run one verb and return its exit status."""
     cut = words.index("--") if "--" in words else len(words)
     given = parser().parse_args(words[:cut])
     given.command = words[cut + 1 :]
@@ -52,7 +52,7 @@ def _status(words: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All verbs with their options. What stands after `--` is no part of it: that is a launch command."""
+    """All verbs with their options. The launch command after `--` is not parsed here."""
     top = argparse.ArgumentParser(prog="rlstep", description=_DESCRIPTION, allow_abbrev=False)
     verbs = top.add_subparsers(metavar="VERB", required=True)
     _add_plan(verbs)
@@ -84,14 +84,14 @@ def _add(verbs: _Verbs, name: str, verb: _Verb, words: str) -> argparse.Argument
 
 
 def _add_launch_options(verb: argparse.ArgumentParser) -> None:
-    """What completes a launch."""
+    """Options that complete a launch."""
     verb.add_argument("--framework", metavar="NAME", help="the framework, if the command does not show it")
+    verb.add_argument("--version", metavar="RELEASE", help="the framework's release(default: the newest supported one)")
     verb.add_argument(
-        "--version", metavar="RELEASE", help="the framework's release; the newest one that was read if left out"
+        "--rows", type=int, metavar="N", help="rows of the training set (default: counted if its file is here)"
     )
-    verb.add_argument("--rows", type=int, metavar="N", help="rows of the training set; counted if its file is here")
     verb.add_argument(
-        "--world-size", type=int, metavar="N", help="data-parallel processes, if the command does not say"
+        "--world-size", type=int, metavar="N", help="number of data-parallel processes, if the command does not say"
     )
     verb.add_argument("--line", type=int, metavar="N", help="line of the command, in a script with several")
     verb.add_argument(
@@ -99,14 +99,12 @@ def _add_launch_options(verb: argparse.ArgumentParser) -> None:
         action="append",
         dest="assignments",
         metavar="NAME=VALUE",
-        help="a variable that the script takes from elsewhere",
+        help="a value for a variable that the script does not set",
     )
 
 
 def _add_plan(verbs: _Verbs) -> None:
-    plan = _add(
-        verbs, "plan", _plan, "What a launch command means: the schedule, without running or importing anything."
-    )
+    plan = _add(verbs, "plan", _plan, "The schedule that a launch command means. Nothing is run or imported.")
     plan.usage = "rlstep plan [options] FILE [arguments] | rlstep plan [options] -- <launch command>"
     plan.add_argument(
         "words", nargs="*", metavar="FILE", help="a script, a configuration file, a Python file, or recipe:NAME"
@@ -125,14 +123,14 @@ def _add_run(verbs: _Verbs) -> None:
     run.usage = "rlstep run [options] -- <launch command>"
     run.add_argument("--dir", type=_folder, default=Path("rlstep"), metavar="DIR", help="where to record")
     run.add_argument(
-        "--copy-to", metavar="URL", help="a remote folder that gets copies of the records, such as s3://bucket/runs"
+        "--copy-to", metavar="URL", help="copy the records to this remote folder, such as s3://bucket/runs"
     )
     _add_launch_options(run)
     run.add_argument("--strict", action="store_true", help="exit with 1 if the audit found an error")
 
 
 def _folder(place: str) -> Path:
-    """Where to record.
+    """A folder to record in.
 
     Raises:
         argparse.ArgumentTypeError: It is a URL.
@@ -140,15 +138,15 @@ def _folder(place: str) -> Path:
     from rlstep_hooks.record.ledger import is_url
 
     if is_url(place):
-        raise argparse.ArgumentTypeError("a run records in a folder of its machine; --copy-to takes a URL")
+        raise argparse.ArgumentTypeError("records are written to a local folder; --copy-to takes a URL")
     return Path(place)
 
 
 def _add_report(verbs: _Verbs) -> None:
-    report = _add(verbs, "report", _report, "The report of a recorded run, also of one that was killed.")
-    report.add_argument("folder", metavar="DIR", help="folder of a recorded run, or its URL, such as s3://bucket/runs")
-    report.add_argument("--run", metavar="NAME", help="which run of the folder; the latest if left out")
-    report.add_argument("--follow", action="store_true", help="show where a run stands until it is over, then report")
+    report = _add(verbs, "report", _report, "The report of a recorded run, even of one that was killed.")
+    report.add_argument("folder", metavar="DIR", help="folder of the records, or its URL, such as s3://bucket/runs")
+    report.add_argument("--run", metavar="NAME", help="a run in the folder (default: the latest)")
+    report.add_argument("--follow", action="store_true", help="show a run's progress until it ends, then report")
     printed = report.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_const", dest="form", const="json", help="print JSON")
     printed.add_argument(
@@ -156,14 +154,12 @@ def _add_report(verbs: _Verbs) -> None:
     )
     report.set_defaults(form="text")
     report.add_argument("--strict", action="store_true", help="warnings fail too")
-    report.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page that needs no network")
-    report.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, which Perfetto opens"
-    )
+    report.add_argument("--html", type=Path, metavar="FILE", help="write the report as a self-contained HTML page")
+    report.add_argument("--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, for Perfetto")
 
 
 def _add_diff(verbs: _Verbs) -> None:
-    words = "Where two plans, two recorded runs, or a recorded run and a plan part, and which settings cause it."
+    words = "The first difference between two plans, two recorded runs, or a run and a plan, and the settings that cause it."
     diff = _add(verbs, "diff", _diff, words)
     diff.usage = "rlstep diff [options] A B | rlstep diff [options] A -- <launch command>"
     diff.add_argument(

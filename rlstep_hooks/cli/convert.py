@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def show(words: list[str], to: str, options: Options) -> int:
-    """Print the launch command of another framework.
+    """Print another framework's launch command.
 
     Returns:
         0 if the schedule is kept, 1 if part of it is lost (named on stderr).
 
     Raises:
-        LaunchError: The launch cannot be read, or the schedule cannot be said in that framework.
+        LaunchError: The launch cannot be read, or the framework cannot express the schedule.
     """
     plan = side(words, options)
     if plan.schedule is None:

@@ -1,4 +1,4 @@
-"""`rlstep run --copy-to`: the records of a command, copied to a remote folder while it runs and when it has ended."""
+"""`rlstep run --copy-to`: copies a command's records to a remote folder while it runs and when it has ended."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PERIOD = 60.0
-"""Seconds between two copies. What a machine loses that is lost itself: object stores take a file only as a whole."""
+"""Seconds between copies; a machine that is lost loses at most this much. Object stores take only whole files."""
 
 
 class Copying:
-    """The thread that copies. It works in this process and costs the command nothing.
+    """The thread that copies. It runs in this process and costs the command nothing.
 
     Args:
-        folder: Where the command records.
-        before: Runs that were recorded there before; they are left alone.
+        folder: The folder that the command records in.
+        before: Runs that were in the folder before; they are not copied.
         url: The remote folder.
 
     Raises:
-        RemoteError: The URL is none that can be opened.
+        RemoteError: The URL cannot be opened.
     """
 
     def __init__(self, folder: Path, before: set[str], url: str) -> None:
@@ -41,7 +41,7 @@ class Copying:
         self._thread.start()
 
     def __exit__(self, *error: object) -> None:
-        """The command has ended: copy what came last."""
+        """The command has ended: copy the last records."""
         self._ended.set()
         self._thread.join()
 

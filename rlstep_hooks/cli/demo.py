@@ -1,4 +1,4 @@
-"""`rlstep demo`: the main job on real input."""
+"""`rlstep demo`: audits a real run of a tiny model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def show(fault: str | None, log_dir: Path | None) -> int:
     from rlstep_hooks.testing.trl_faults import FAULTS
 
     if fault is not None and fault not in FAULTS:
-        print(f"rlstep: there is no fault {fault}; there are {', '.join(FAULTS)}", file=sys.stderr)
+        print(f"rlstep: there is no fault {fault}; the faults are {', '.join(FAULTS)}", file=sys.stderr)
         return 2
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def _train(console: Console, scratch: Path, fault: Any, log_dir: Path | None) ->
 
 
 def _silence(trainer: Any) -> None:
-    """Leave the screen to the audit: drop the callback that prints transformers' metrics."""
+    """Remove the callback that prints transformers' metrics, so that the screen shows only the audit."""
     from transformers import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)

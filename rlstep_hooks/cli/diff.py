@@ -1,4 +1,4 @@
-"""`rlstep diff`: where two plans, two recorded runs, or a run and a plan part."""
+"""`rlstep diff`: the first difference between two plans, two recorded runs, or a run and a plan."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _STATUS = {"same": 0, "differ": 1, "unknown": 2}
 
 
 def show(sides: list[str], command: list[str], options: Options, *, as_json: bool = False) -> int:
-    """Print where two sides part. A side is a launch, or a recorded run: a folder of records or its URL, or `FOLDER/RUN`.
+    """Print where two sides differ. A side is a launch, or a recorded run: its folder or URL, or `FOLDER/RUN`.
 
     Args:
-        sides: A, and B unless a command is given.
+        sides: A, and B if no command is given.
         command: The launch command of B.
-        options: What completes the launches.
+        options: Options that complete the launches.
         as_json: Whether to print JSON.
 
     Returns:
-        0 if they are the same, 1 if they differ, 2 if the records do not tell.
+        0 if they are the same, 1 if they differ, 2 if the records do not show it.
 
     Raises:
-        LaunchError: One of them cannot be read, or is refused by its framework.
+        LaunchError: A side cannot be read, or its framework refuses it.
     """
     first, second = _split(sides, command)
     with ExitStack() as copies:
@@ -54,13 +54,11 @@ def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
         return sides, command
     if not command and len(sides) == 2:
         return [sides[0]], [sides[1]]
-    raise LaunchError(
-        "two plans are compared, or recorded runs: `rlstep diff A B` or `rlstep diff A -- <launch command>`"
-    )
+    raise LaunchError("give two launches or recorded runs: `rlstep diff A B` or `rlstep diff A -- <launch command>`")
 
 
 def _recorded(words: list[str], copies: ExitStack) -> RecordedRun | None:
-    """The recorded run that a side names, which may be a copy of a remote one; None where it is a launch."""
+    """The recorded run that a side names (a local copy if it is remote); None if the side is a launch."""
     if len(words) != 1:
         return None
     [place] = words
@@ -73,7 +71,7 @@ def _recorded(words: list[str], copies: ExitStack) -> RecordedRun | None:
 
 
 def _copied(url: str, copies: ExitStack) -> RecordedRun:
-    """A run by its URL: that of its folder, or `URL/RUN`."""
+    """The run at the URL of a folder, or at `URL/RUN`."""
     from rlstep_hooks.record.remote import RemoteError, fetched
 
     holder, _, run = url.rstrip("/").rpartition("/")

@@ -30,11 +30,11 @@ PACKAGES = (
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """What can be done with one framework here."""
+    """What can be done with one framework on this machine."""
 
     name: str
     supported: bool | None
-    """None where it is not installed."""
+    """Whether the installed release is supported; None if none is installed."""
     releases: str
     observed: str
     not_observed: str
@@ -50,7 +50,7 @@ def diagnose() -> list[Diagnosis]:
             of_trl.supported if of_trl is not None else None,
             f"{trl.FIRST} to {trl.FIRST_UNSUPPORTED} (excluded)",
             "GRPOTrainer and RLOOTrainer: rollouts, old log-probs, micro-batches, updates, learning rate, weights, evaluation; "
-            "weights synced to vLLM (the sync; the engine itself is not looked into). PPOTrainer (to 0.24): rollouts, old log-probs, "
+            "weight syncs to vLLM (but not the engine's own weights). PPOTrainer (to 0.24): rollouts, old log-probs, "
             "micro-batches, updates, learning rate, weights, the logged ratio",
             "log-probs inside a liger loss; updates made by DeepSpeed's engine; other trainers",
         ),
@@ -81,14 +81,14 @@ def diagnose() -> list[Diagnosis]:
             f"a loop of your own, with torch {torch}" if torch else "a loop of your own",
             True if torch else None,
             "all releases of torch with hooks on optimizers (2.2 and later)",
-            "what it tells `rlstep_hooks.audit`, and the updates of torch's optimizers",
-            "what it does not tell",
+            "what the loop reports to `rlstep_hooks.audit`, and the updates of torch optimizers",
+            "anything else",
         ),
     ]
 
 
 def _release(package: str) -> str:
-    """The installed release of a package; empty where it is not installed."""
+    """The installed release of a package; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -96,7 +96,7 @@ def _release(package: str) -> str:
 
 
 def show() -> int:
-    """Print what is here; the exit status: 0 if something can be audited."""
+    """Print what is installed and supported. Returns the exit status: 0 if something can be audited."""
     console = Console()
     packages = Table.grid(padding=(0, 2))
     for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""`rlstep report --follow`: the live line of a run that another terminal, or another machine with the same disk, trains."""
+"""`rlstep report --follow`: the live line of a run in another terminal, or on another machine that shares the disk."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def follow(folder: Path, name: str | None) -> None:
     """Show a run's live line until the run is over.
 
-    That is when the record of each process has its end, or when a process without an end in its record ran on this machine and is no
-    more. Whether a process of another machine still runs cannot be seen: Ctrl-C ends the following, and the report is that of
-    what was recorded so far. A run that is over already is not followed at all.
+    It is over when the record of each process has its end, or when a process without an end ran on this machine and no longer runs. A
+    process on another machine cannot be checked; Ctrl-C then stops following, and the report covers what was recorded so far. A run
+    that is already over is not followed.
 
     Args:
-        folder: The folder of records. It may appear later.
-        name: The run; the latest if left out, or the first to appear. One that the folder does not have is not waited for.
+        folder: The folder of records; it may appear later.
+        name: The run; None for the latest, or the first to appear. A named run that is not there is not waited for.
     """
     console = Console(stderr=True)
     try:
@@ -39,7 +39,7 @@ def follow(folder: Path, name: str | None) -> None:
 def _follow(console: Console, folder: Path, name: str | None) -> None:
     found = _found(console, folder)
     if name is not None and name not in found:
-        return  # the report says which runs there are
+        return  # the report lists the runs
     run = FollowedRun(folder, name or found[-1])
     news = run.look()
     if run.over:
@@ -54,18 +54,18 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
             if run.complete and ended_at is None:
                 ended_at = time.monotonic()
             if ended_at is not None and time.monotonic() - ended_at > RECORD_WAIT:
-                return  # the others write their ends within a moment, or never
+                return  # the other processes write their ends soon, or never
             time.sleep(INTERVAL)
             news = run.look()
     finally:
         view.close()
-    time.sleep(INTERVAL)  # a process writes what it found right after its end
+    time.sleep(INTERVAL)  # a process writes its judgement right after its end
     if not run.complete:
-        console.print("rlstep: the processes of the run are gone, without an end in their record", style="yellow")
+        console.print("rlstep: the run's processes stopped without recording an end", style="yellow")
 
 
 def _found(console: Console, folder: Path) -> list[str]:
-    """The runs of a folder, oldest first, once there is one."""
+    """The runs of a folder, oldest first; waits until there is one."""
     found = list(records(folder))
     if not found:
         console.print(f"rlstep: waiting for a run in {folder}", style="dim", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the verbs about launches share: options, sides of a comparison, and errors with exit status 2."""
+"""Shared by the verbs about launches: options, sides of a comparison, and errors with exit status 2."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def options_of(
     line: int | None = None,
     assignments: list[str] | None = None,
 ) -> Options:
-    """Options as typed.
+    """Options as the user typed them.
 
     Raises:
-        LaunchError: `--set` without a name or a value, or a number below 1.
+        LaunchError: `--set` lacks a name or a value, or a number is below 1.
     """
     variables = {}
     for assignment in assignments or []:
@@ -44,16 +44,16 @@ def options_of(
 
 
 def side(words: list[str], options: Options) -> Plan:
-    """One side of a comparison: a launch command (as words or as one text), a file, `recipe:NAME`, or a recorded run's folder.
+    """One side of a comparison: a launch command (words or one text), a file, `recipe:NAME`, or the folder of a recorded run.
 
     Raises:
-        LaunchError: It cannot be read.
+        LaunchError: The side cannot be read.
     """
     if len(words) == 1 and words[0].startswith("recipe:"):
         from rlstep_hooks.systems.recipes import plan_recipe
 
         return plan_recipe(words[0].removeprefix("recipe:"))
-    # Not Path.is_dir, which raises where a long launch command is no possible name of a file.
+    # Path.is_dir would raise for a launch command that is too long for a file name.
     if len(words) == 1 and os.path.isdir(words[0]):
         return _recorded(Path(words[0]))
     return plan_launch(words, options)
@@ -78,10 +78,10 @@ def _recorded(folder: Path) -> Plan:
 
 
 def run(verb: Callable[[], int]) -> int:
-    """Run a verb; what cannot be read becomes a message and exit status 2."""
+    """Run a verb; input that cannot be read gives a message and exit status 2."""
     try:
         return verb()
-    except BrokenPipeError:  # of the output, which `main` knows how to leave
+    except BrokenPipeError:  # `main` handles a closed output
         raise
     except (LaunchError, OSError) as error:
         print(f"rlstep: {error}", file=sys.stderr)

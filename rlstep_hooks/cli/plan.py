@@ -1,4 +1,4 @@
-"""`rlstep plan`: what a launch means, without running it."""
+"""`rlstep plan`: the plan of a launch, without running it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def show(
         The exit status: 1 if a finding is an error (with `strict`, a warning too).
 
     Raises:
-        LaunchError: It cannot be read.
+        LaunchError: The launch cannot be read.
         OSError: A file cannot be read.
     """
     plan = side(words, options)
@@ -46,7 +46,7 @@ def show(
 
 
 def to_json(plan: Plan, steps: int | None) -> str:
-    """The plan as JSON: the fields of the Schedule, and beside them what explains it."""
+    """The plan as JSON: the fields of the Schedule and their explanations."""
     import msgspec
 
     from rlstep_hooks.judge.rules.plan_checks import REPORTS
@@ -76,7 +76,7 @@ def _readings(schedule: Schedule | None, steps: int | None) -> list[Any]:
 
 
 def text_for(stream: TextIO, plan: Plan, steps: int | None = None, *, explain: bool = False) -> str:
-    """The plan as text for a stream: as wide as the terminal, and coloured where that is one."""
+    """The plan as text for a stream: as wide as the terminal, with colours if the stream is one."""
     import os
     import shutil
 

@@ -1,7 +1,7 @@
-"""`rlstep run -- ray job submit ...`: what the job's runtime environment needs, because our own does not travel with it.
+"""`rlstep run -- ray job submit ...`: what to add to the job's runtime environment, because it does not inherit ours.
 
-`ray job submit` starts its command on the cluster, in the environment of the cluster. `rlstep run` changes no command, so it says
-what to add and leaves the rest to the user: a job that was submitted with other words than those typed would be hard to explain.
+`ray job submit` starts its command on the cluster, in the cluster's environment. `rlstep run` never changes a command, so it prints
+what to add and leaves that to the user.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from rlstep_hooks.systems.openrlhf.observe.ray_hooks import HOOK
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_SINK = "RLSTEP_SINK"  # as in `controlled/ray_sink.py`, whose import takes as long as all that a command waits for here
+_SINK = "RLSTEP_SINK"  # as in `session/ray_sink.py`; importing that would double the time that a command waits
 _PASSED_ON = ("RLSTEP_ON_FAIL", "RLSTEP_SCALARS", _SINK)
 _SUBMITS = re.compile(r"\bray\s+job\s+submit\b")
 _LARGEST_SCRIPT = 1 << 20
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """The runtime environment of a `ray job submit`, as far as it can be read."""
+    """The runtime environment of a `ray job submit`."""
 
     given: dict[str, Any] | None
-    """None where it cannot be read here."""
+    """None if it cannot be read here."""
     where: str = ""
-    """What gives it, such as "--runtime-env-json"; empty where nothing does."""
+    """Where it is given, such as "--runtime-env-json"; empty if it is not given."""
 
 
 def needed(folder: Path, framework: str, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which a job is audited.
+    """The variables that a job needs to be audited.
 
     Args:
-        folder: Where to record, on a disk that all machines share unless they record through Ray.
-        framework: The reader's name; empty where it is not known.
+        folder: The folder to record in, on a disk that all machines share unless they record through Ray.
+        framework: Name of the system; empty if unknown.
         inherited: The environment of this process.
     """
     variables = {"RLSTEP_DIR": str(folder.absolute())}
@@ -49,13 +49,13 @@ def needed(folder: Path, framework: str, inherited: Mapping[str, str]) -> dict[s
     if framework == "openrlhf":
         variables["RAY_RUNTIME_ENV_HOOK"] = HOOK
     elif framework != "verl":  # verl 0.9 loads the package by itself
-        # Ray replaces ${NAME} by the variable's value on the machine (`update_envs` in ray/_private/utils.py, 2.60).
+        # Ray replaces ${NAME} by the machine's value (`update_envs` in ray/_private/utils.py, 2.60).
         variables["PYTHONPATH"] = f"{SITE}:${{PYTHONPATH}}"
     return variables
 
 
 def submission(command: Sequence[str]) -> Submission | None:
-    """The `ray job submit` of a command or of the script that it runs; None where there is none."""
+    """The `ray job submit` of a command or of the script that it runs; None if there is none."""
     own = list(command[: command.index("--")]) if "--" in command else list(command)
     for index, word in enumerate(own):
         if Path(word).name == "ray" and own[index + 1 : index + 3] == ["job", "submit"]:
@@ -76,7 +76,7 @@ def _submits(path: Path) -> bool:
 
 
 def _given(options: list[str]) -> Submission:
-    """What `--runtime-env-json` or `--runtime-env` say; Ray takes only one of them."""
+    """The value of `--runtime-env-json` or `--runtime-env`; Ray accepts only one of them."""
     for name, read in (("--runtime-env-json", _json), ("--runtime-env", _yaml)):
         value = next((o.partition("=")[2] for o in options if o.startswith(f"{name}=")), None)
         if value is None and name in options[:-1]:
@@ -104,7 +104,7 @@ def _yaml(path: str) -> object:
 
 
 def merged(given: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """A runtime environment with our variables in it. What the user set stays; our folder comes first in a PYTHONPATH of theirs."""
+    """A runtime environment with our variables added. The user's variables stay; our folder is put first in their PYTHONPATH."""
     theirs = {str(name): str(value) for name, value in (given.get("env_vars") or {}).items()}
     both = {**variables, **theirs}
     if "PYTHONPATH" in variables and "PYTHONPATH" in theirs:
@@ -114,7 +114,7 @@ def merged(given: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, 
 
 
 def advice(command: Sequence[str], folder: Path, framework: str, inherited: Mapping[str, str]) -> str:
-    """What to add to a `ray job submit`; empty for any other command, and where it is there already."""
+    """What to add to a `ray job submit`; empty for other commands and if nothing is missing."""
     found = submission(command)
     if found is None:
         return ""

@@ -10,7 +10,7 @@ from rlstep_hooks.systems.recipes import available, plan_recipe
 
 
 def show() -> int:
-    """Print all recipes with their sources; the exit status."""
+    """Print all recipes with their sources. Returns the exit status."""
     console = Console()
     for recipe in available():
         schedule = plan_recipe(recipe.name).schedule
@@ -24,5 +24,7 @@ def show() -> int:
         if recipe.remark:
             console.print(Text(f"  {recipe.remark}", style="dim"))
         console.print()
-    console.print(Text("`rlstep diff recipe:NAME -- <launch command>` says how a run departs from one", style="dim"))
+    console.print(
+        Text("`rlstep diff recipe:NAME -- <launch command>` shows how a launch differs from a recipe", style="dim")
+    )
     return 0

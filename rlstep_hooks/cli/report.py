@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.ledger import Record
 
 Form = Literal["text", "json", "markdown"]
-"""How a report is printed."""
+"""The form of a printed report."""
 
 
 def show(
     folder: Path, *, run: str | None, form: Form, strict: bool, trace: Path | None = None, html: Path | None = None
 ) -> int:
-    """Print the report of a recorded run; the exit status.
+    """Print the report of a recorded run. Returns the exit status.
 
     Args:
         folder: The folder of records.
-        run: Name of the run; the latest if left out.
-        form: How to print it.
+        run: Name of the run; None for the latest.
+        form: The form to print.
         strict: Whether warnings fail too.
-        trace: A file to write the run to as a Chrome trace.
-        html: A file to write the report to as a page.
+        trace: File for a Chrome trace of the run.
+        html: File for the report as an HTML page.
     """
     try:
         report = report_of(folder, run)

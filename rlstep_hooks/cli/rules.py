@@ -26,7 +26,7 @@ GROUPS = {
 
 
 def show(code: str | None) -> int:
-    """Print the catalogue or one page; the exit status."""
+    """Print the catalogue or one page. Returns the exit status."""
     console = Console()
     rules: list[type[Rule] | type[PlanRule]] = sorted((*RULES, *PLAN_RULES), key=lambda rule: rule.code)
     if code is None:
@@ -52,7 +52,7 @@ def show(code: str | None) -> int:
 
 
 def _paragraphs(text: str) -> list[tuple[int, str]]:
-    """A docstring's paragraphs with their indentation, each on one line for the terminal to wrap."""
+    """A docstring's paragraphs with their indentation, each as one line; the terminal wraps them."""
     found: list[tuple[int, str]] = []
     continues = False
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""`rlstep run`: a launch command, unchanged, with the audit attached in every process, and the report after it."""
+"""`rlstep run`: runs a launch command unchanged, with the audit attached in every process, and prints the report."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
-"""Signals that the command gets when this process gets them."""
+"""Signals that are passed on to the command."""
 
 
 def run(
     command: Sequence[str], options: Callable[[], Options], *, folder: Path, strict: bool, copy_to: str | None = None
 ) -> int:
-    """Print a command's plan, run it, say how it goes, and report on what it recorded.
+    """Print a command's plan, run the command, show its progress, and report on its record.
 
     Args:
         command: The command with its arguments; it keeps the streams and the terminal.
-        options: Gives what completes the command for its plan; raises LaunchError where that cannot be.
-        folder: Where its processes record.
+        options: Gives the options for the command's plan, or raises LaunchError.
+        folder: The folder that the command's processes record in.
         strict: Whether a failed audit makes the exit status 1.
-        copy_to: URL of a folder that gets copies of the records.
+        copy_to: URL of a folder to copy the records to.
 
     Returns:
-        The command's own exit status (128 + n after signal n), 1 with `strict` and an error found, 2 if it cannot be started.
+        The command's own exit status (128 + n after signal n); 1 if `strict` and there is an error; 2 if it cannot be started.
     """
     before = set(record_files(folder))
     try:
@@ -67,10 +67,10 @@ def run(
 
 
 def _copying(folder: Path, before: set[str], url: str | None) -> AbstractContextManager[None]:
-    """What copies the records of a command while it runs.
+    """Copies a command's records while it runs, if a URL is given.
 
     Raises:
-        RemoteError: The URL is none that can be opened.
+        RemoteError: The URL cannot be opened.
     """
     if url is None:
         return nullcontext()
@@ -80,14 +80,14 @@ def _copying(folder: Path, before: set[str], url: str | None) -> AbstractContext
 
 
 class _Watching:
-    """The thread that says how a command goes. It begins when the command has, and a fault of its own ends only it."""
+    """The thread that shows a command's progress. It starts once the command has started; an error of its own ends only it."""
 
     def __init__(self, folder: Path, before: set[str], plan: PlanAhead, *, told: bool) -> None:
         self._folder = folder
         self._before = before
         self._plan = plan
         self._told = told
-        """Whether the plan was printed."""
+        """Whether the plan has been printed."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlstep-watch", daemon=True)
 
@@ -95,7 +95,7 @@ class _Watching:
         self._thread.start()
 
     def stop(self) -> None:
-        """The command ended: look once more, and stop."""
+        """The command has ended: look once more, then stop."""
         self._ended.set()
         self._thread.join()
 
@@ -106,7 +106,7 @@ class _Watching:
             print(f"rlstep: the live line stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
     def _watch(self) -> None:
-        from rlstep_hooks.cli.watch import Watch  # while the command starts, not before
+        from rlstep_hooks.cli.watch import Watch  # imported while the command starts, so that it does not wait
         from rlstep_hooks.judge.following import INTERVAL
 
         ahead = self._plan.wait(0) if self._told else None
@@ -135,8 +135,8 @@ def _run(command: Sequence[str], variables: dict[str, str], watching: _Watching)
         if not _in_front_of_a_terminal():
             forward(number, frame)
 
-    # Before the command starts, so that none of them ends this process alone. The command does not inherit handlers; it does inherit
-    # what is ignored (nohup), so that stays.
+    # Set before the command starts, so that no signal ends only this process. The command does not inherit handlers but does inherit
+    # ignored signals (nohup), so those stay ignored.
     handlers = {signal.SIGINT: interrupt} | {
         getattr(signal, name): forward for name in FORWARDED if hasattr(signal, name)
     }
@@ -159,7 +159,7 @@ def _run(command: Sequence[str], variables: dict[str, str], watching: _Watching)
 
 
 def _in_front_of_a_terminal() -> bool:
-    """Whether this process and the command are what a terminal interrupts: Ctrl-C reaches both then, without our help."""
+    """Whether Ctrl-C in a terminal reaches both this process and the command without our help."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -173,14 +173,14 @@ def _in_front_of_a_terminal() -> bool:
 
 
 def _report(folder: Path, before: set[str], status: int) -> bool:
-    """Print the report of each new run, after the command ended with `status`; whether one has an error."""
+    """Print the report of each new run, after the command ended with `status`. Returns whether one has an error."""
     from rich.console import Console
 
     from rlstep_hooks.judge.replay import report_of
     from rlstep_hooks.show.console import verdict_block
 
     console = Console(stderr=True)
-    console.print()  # what the command wrote last may be a bar without its end
+    console.print()  # the command's last output may be a progress bar without a newline
     new = [run for run in records(folder) if run not in before]
     if not new:
         ask = ". Is rlstep-hooks installed where the command runs, and is its framework one of those that `rlstep doctor` lists?"

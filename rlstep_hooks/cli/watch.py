@@ -1,4 +1,4 @@
-"""Follows the runs of a command from outside, while it runs, and says what happens in them."""
+"""Follows a command's runs from outside while it runs, and prints what happens in them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """Prints a line for each rollout of every run that a folder gets.
+    """Prints a line per rollout of every new run in a folder.
 
     Args:
-        folder: The folder of records; it may not be there yet.
-        before: Runs that are of no interest.
-        shown: The plan that was printed already.
+        folder: The folder of records; it may appear later.
+        before: Names of older runs, which are ignored.
+        shown: The plan that has been printed.
     """
 
     def __init__(self, folder: Path, before: set[str], shown: Schedule | None) -> None:
@@ -38,7 +38,7 @@ class Watch:
         self._shown = plan_rows(shown) if shown is not None else []
 
     def print_late(self, ahead: Ahead) -> None:
-        """Print the plan that was not there when the command started, unless the run itself has told it by now."""
+        """Print a plan that was not ready when the command started, unless the run itself has printed it by now."""
         if not self._shown:
             self._shown = plan_rows(ahead.schedule) if ahead.schedule is not None else []
             self._lines.say(ahead.text)
@@ -60,7 +60,7 @@ class Watch:
         self._lines.show(news)
 
     def _tell_plan(self, started: RunStarted) -> None:
-        """The live configuration decides: of its plan, what was not read from the command is printed."""
+        """Print the live configuration's plan where it differs from the command's: the live one holds."""
         if started.schedule is None:
             return
         rows = plan_rows(started.schedule)
@@ -68,5 +68,5 @@ class Watch:
         if not self._shown:
             self._lines.display(plan_table(started.schedule))
         elif news:
-            self._lines.display(rows_table(news, "the live configuration, where it is not what the command said"))
+            self._lines.display(rows_table(news, "the live configuration, where it differs from the command"))
         self._shown = rows

@@ -1,7 +1,7 @@
-"""Expected against observed, one event at a time, in constant memory.
+"""Matches expected with observed events, one at a time, in constant memory.
 
-At the first event that differs the matcher says what was expected and what came. It then waits for the next rollout and goes
-on from there with the state that was observed, so that one difference is reported once and what follows is still judged.
+At the first difference the matcher says what was expected and what came. It then waits for the next rollout and continues from the
+state observed there, so that one difference is reported once and later events are still judged.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
 
 Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version"]
-"""What differs: which event it is ("kind"), or one of its numbers."""
+"""What differs: the event itself ("kind") or one of its numbers."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One point at which the run and its plan part."""
+    """One point at which the run differs from its plan."""
 
     expected: ExpectedEvent
     observed: OrderedEvent
@@ -56,10 +56,10 @@ AS_PLANNED: Differences = ()
 
 
 class Timeline(Protocol):
-    """What gives the expected events of a plan, from a position on."""
+    """Generates the expected events of a plan from a position on."""
 
     def __call__(self, schedule: Schedule, start: Any, /) -> Generator[ExpectedEvent, Outcome, None]:
-        """Every expected event, in order."""
+        """All expected events, in order."""
 
 
 class Conformance:
@@ -67,8 +67,8 @@ class Conformance:
 
     Args:
         schedule: The plan.
-        start: Where the run begins.
-        timeline: Gives the expected events, from a position of the kind of `start`.
+        start: The position at which the run begins.
+        timeline: Generates the expected events from a position of the type of `start`.
     """
 
     def __init__(self, schedule: Schedule, start: Position, timeline: Timeline = expected_events) -> None:
@@ -77,7 +77,7 @@ class Conformance:
         self._cursor = cursor_at(schedule, start)
         self._lost = False
         self._held: Difference | None = None
-        # How many came as planned, of the kinds that come often; of all others; and how many did not.
+        # Events that came as planned: those of frequent kinds, and all others. Events that did not.
         self._rollouts_matched = self._refreshes_matched = self._microbatches_matched = self._updates_matched = 0
         self._others: Counter[type[OrderedEvent]] = Counter()
         self._differing = 0
@@ -119,11 +119,11 @@ class Conformance:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts made; of a run in phases that was resumed, with those before."""
+        """Rollouts made; in a resumed run in phases, including those before the resume."""
         return self._cursor.rollouts
 
     def where(self, event: OrderedEvent | None = None) -> Where:
-        """The place in the run of the event being looked at."""
+        """The place of the current event in the run."""
         return Where(
             rollout=self._cursor.rollouts if isinstance(event, Rollout) else max(self._cursor.rollouts - 1, 0),
             update=self._cursor.updates,
@@ -135,12 +135,12 @@ class Conformance:
         """Match one event of any kind.
 
         Returns:
-            The differences found: none where the event is as planned or nothing can be said of it.
+            The differences; none if the event is as planned or cannot be judged.
         """
         return _OBSERVE[type(event)](self, event)
 
-    # One function for each kind of event that comes often. Nearly every event is as planned: then these few lines are all there is
-    # to do. Something always follows, because the end of training is not matched here.
+    # One function for each frequent kind of event. Nearly every event is as planned and takes only these few lines. An expected event
+    # always follows, because the end of training is not matched here.
 
     def rollout(self, event: Rollout) -> Differences:
         """Match one rollout of training."""
@@ -176,7 +176,7 @@ class Conformance:
         return differences
 
     def update(self, event: Update) -> Differences:
-        """Match one optimizer step."""
+        """Match one update."""
         expected = self._next
         if type(expected) is not ExpectedUpdate or event.role != expected.role or _of_update(expected, event):
             differences = self._differences(event)
@@ -188,7 +188,7 @@ class Conformance:
         return differences
 
     def seldom(self, event: WeightSync | EpochEnd | RunEnded) -> Differences:
-        """Match an event of a kind that comes seldom."""
+        """Match an event of an infrequent kind."""
         differences = self._differences(event)
         if isinstance(event, EpochEnd):
             self._cursor.epoch_end(event)
@@ -198,7 +198,7 @@ class Conformance:
         return [*self._settle(event), *self._match(event)]
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
-        """Report a pass that ended because the run was over, held back until now: the end of training is what differs."""
+        """Report a pass that ended because the run was over. It was held back until now: the difference is the end of training."""
         held, self._held = self._held, None
         if held is None:
             return []
@@ -232,7 +232,7 @@ class Conformance:
             self._advance()
         expected = self._next
         aspects = _aspects(expected, event)
-        # Where the event is none of those that follow either, the whole rollout is missing and not its old log-probs alone.
+        # If the event is none of the following ones either, the whole rollout is missing, not only its old log-probs.
         if missing is not None and "kind" not in aspects:
             differences.append(missing)
         if expected is None or "kind" in aspects:
@@ -254,7 +254,7 @@ class Conformance:
         return differences
 
     def _may_end(self) -> bool:
-        """Whether training may end here: between two rollouts of a run whose length no plan knows."""
+        """Whether training may end here: between two rollouts of a run whose length is not planned."""
         unknown = self.schedule.loop == "phases" and self.schedule.rollouts is None
         return unknown and isinstance(self._next, ExpectedRollout | ExpectedEpochEnd)
 
@@ -264,11 +264,11 @@ class Conformance:
 
 
 class ConformanceOfRoles:
-    """Matches a run whose plan leaves the order of policy and critic free: each role with a timeline of its own.
+    """Matches a run whose plan leaves the order of policy and critic open: each role has its own timeline.
 
     Args:
-        schedule: The plan, with that of its critic.
-        start: Where the run begins.
+        schedule: The plan, with the critic's plan.
+        start: The position at which the run begins.
     """
 
     def __init__(self, schedule: Schedule, start: PhasePosition) -> None:
@@ -289,11 +289,11 @@ class ConformanceOfRoles:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts made; of a run that was resumed, with those before."""
+        """Rollouts made; in a resumed run, including those before the resume."""
         return self._policy.rollouts
 
     def where(self, event: OrderedEvent | None = None) -> Where:
-        """The place in the run of the event being looked at, in updates of the policy."""
+        """The place of the current event in the run, in updates of the policy."""
         return self._policy.where(event)
 
     def observe(self, event: OrderedEvent) -> Differences:
@@ -303,7 +303,7 @@ class ConformanceOfRoles:
             return [msgspec.structs.replace(found, where=where) for found in self._critic.observe(event)]
         differences = self._policy.observe(event)
         if isinstance(event, Rollout | RunEnded):
-            # What is wrong with the event itself was said of the policy; here only updates of the critic can be missing.
+            # The policy's matcher reported what is wrong with the event itself; here only updates of the critic can be missing.
             missing = [
                 found for found in self._critic.observe(event) if getattr(found.expected, "role", "") == "critic"
             ]
@@ -314,18 +314,18 @@ class ConformanceOfRoles:
 
 
 class NothingPlanned:
-    """Matches events of which nothing is planned, or whose order cannot be observed: none differs."""
+    """Takes the place of a matcher if nothing is planned or the order of events cannot be observed: reports no differences."""
 
     checks = 0
     rollouts = 0
 
     @property
     def matched(self) -> Counter[type[OrderedEvent]]:
-        """No event is compared."""
+        """Nothing: no event is compared."""
         return Counter()
 
     def observe(self, event: OrderedEvent) -> Differences:
-        """Take one event."""
+        """Ignore one event."""
         return AS_PLANNED
 
     rollout = refresh = microbatch = update = seldom = observe
@@ -336,14 +336,14 @@ Matcher = Conformance | ConformanceOfRoles | NothingPlanned
 
 
 def matcher(schedule: Schedule, start: Position) -> Conformance | ConformanceOfRoles:
-    """What matches the events of a run with its plan."""
+    """The matcher for the events of a run with this plan."""
     if schedule.critic is not None and schedule.critic_order == "free" and isinstance(start, PhasePosition):
         return ConformanceOfRoles(schedule, start)
     return Conformance(schedule, start)
 
 
 def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
-    """Whether the updates on a rollout, which may end early, did end before this event."""
+    """Whether the updates on a rollout, which may end early, ended before this event."""
     if not isinstance(expected, ExpectedMicroBatch) or not expected.may_end:
         return False
     if isinstance(event, MicroBatch | Update):
@@ -351,7 +351,7 @@ def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
     return not isinstance(event, Refresh)
 
 
-# What of an event differs from what was expected of its kind and role; nothing where it is as planned.
+# Each function gives the aspects in which an event differs from the expected event of its kind and role.
 
 
 def _of_rollout(expected: ExpectedRollout, event: Rollout) -> tuple[Aspect, ...]:
@@ -378,7 +378,7 @@ def _of_update(expected: ExpectedUpdate, event: Update) -> tuple[Aspect, ...]:
 
 
 def _aspects(expected: ExpectedEvent | None, event: OrderedEvent) -> tuple[Aspect, ...]:
-    """What of an event differs from what was expected; only its kind where it is another one, or another role's."""
+    """The aspects in which an event differs from the expected one; only "kind" if it is of another kind or role."""
     match expected, event:
         case ExpectedRollout(), Rollout():
             return _of_rollout(expected, event)
@@ -396,7 +396,7 @@ def _aspects(expected: ExpectedEvent | None, event: OrderedEvent) -> tuple[Aspec
 
 
 def _outcome(event: OrderedEvent) -> Outcome:
-    """What a timeline needs to know of the event that met its expectation."""
+    """What a timeline must know of an event that met its expectation."""
     match event:
         case Rollout() | MicroBatch():
             return event.samples
@@ -417,7 +417,7 @@ _OBSERVE: dict[type, Callable[[Conformance, Any], Differences]] = {
 
 
 def observed_lag(event: MicroBatch) -> int | None:
-    """Updates between the refresh (or, where nothing is refreshed, the rollout) and this forward; None if unseen."""
+    """Updates between the refresh (or the rollout, if nothing is refreshed) and this forward; None if not observed."""
     if event.role == "critic":
         return None
     origin = event.old_version

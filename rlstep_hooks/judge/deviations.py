@@ -1,4 +1,4 @@
-"""Known deviations: where a framework does not do what its documents or its configuration say. Facts as data."""
+"""Known deviations, as data: where a framework does not do what its documents or configuration say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from rlstep_hooks.judge.conformance import Difference
 from rlstep_hooks.judge.rules.base import Progress
-from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.finding import Finding, Severity
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -22,23 +22,25 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact about a framework."""
+    """One known deviation of a framework."""
 
     name: str
     title: str
     since: str
     """First release that has it."""
     fixed_in: str | None
-    """First release without it; None while all later ones have it."""
+    """First release without it; None if all later ones have it."""
     document: str
-    """What documents or configuration say."""
+    """What the documents or the configuration say."""
     code: str
     """What the code does."""
     evidence: str
-    """Where this was read or measured."""
+    """Where the deviation was read or measured."""
     workaround: str
+    severity: Severity = "error"
+    """Of the findings that it explains; less where the framework does so in every healthy run and little is lost."""
     codes: frozenset[str]
-    """Rules whose findings it can explain."""
+    """Codes of the rules whose findings it can explain."""
     applies: Callable[[Evidence], bool]
     """Whether it explains this finding in this run."""
 
@@ -55,7 +57,7 @@ _HOMES = {
     "TinyZero": ("tinyzero",),
     "verl": ("verl",),
 }
-"""For each framework: the folders of `rlstep_hooks.systems` with its deviations."""
+"""Framework -> the folders of `rlstep_hooks.systems` with its deviations."""
 
 
 def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
@@ -65,10 +67,10 @@ def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
 
 
 def explain(finding: Finding, deviation: Deviation) -> Finding:
-    """The finding with the deviation's explanation and work-around in place of the general ones."""
+    """The finding with the deviation's explanation and work-around instead of the general ones."""
     return msgspec.structs.replace(
         finding,
-        severity="error",
+        severity=deviation.severity,
         deviation=deviation.name,
         why=f"known deviation: {deviation.title}. Planned: {deviation.document}. What happens: {deviation.code}",
         fix=deviation.workaround,

@@ -1,6 +1,6 @@
-"""Following a run from outside: its records are read and judged as they grow, without costing its processes anything.
+"""Follows a run from outside: reads and judges its records as they grow, at no cost to its processes.
 
-Each look reads only what was added since the last one and keeps nothing of it, so memory stays constant.
+Each look reads only what was added since the last look and keeps none of it, so memory use is constant.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.ledger import Record
 
 INTERVAL = 0.5
-"""Seconds between two looks."""
+"""Seconds between looks."""
 
 PATIENCE = 30.0
-"""Seconds that a controller's call waits for its trainers' records of it: a shared disk may show them later than the call. A trainer
-without a record by then is not waited for again."""
+"""Seconds that a controller's call waits for its trainers' records: a shared disk may show them later than the call. A trainer without
+a record by then is not waited for again."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a run brought."""
+    """What one look at a run found."""
 
     now: Standing
     verdict: Verdict
-    """So far, of all processes together."""
+    """The verdict so far, of all processes together."""
     rollout_over: Standing | None = None
-    """Where the run stood when its latest rollout was trained, with the largest |log ratio| of all that ended since the last look;
-    None if none did."""
+    """Where the run stood when its latest finished rollout ended, with the largest |log ratio| of all rollouts that ended since the
+    last look; None if none ended."""
     started: RunStarted | None = None
     """The run's first event, once."""
     errors: tuple[Finding, ...] = ()
-    """Errors that were not known before, the first of each code."""
+    """New errors, the first of each code."""
     unobserved: tuple[Unobserved, ...] = ()
 
 
 class _Process:
-    """One process's record, judged by itself where it is no trainer of a controller."""
+    """One process's record and its judge; a trainer of a controlled run is judged through its controller."""
 
     def __init__(self, record: Record, judge: Judge | ControlledRun) -> None:
         self.record = record
@@ -65,7 +65,7 @@ class _Process:
         self._patient = True
 
     def read(self) -> Iterator[AnyEvent]:
-        """What was added to the record and can be judged."""
+        """Events that were added to the record and can be judged."""
         held, self._held = self._held, None
         if held is not None:
             if self._waits(held):
@@ -77,7 +77,7 @@ class _Process:
             yield event
 
     def _waits(self, event: AnyEvent) -> bool:
-        """Hold a call back whose trainers' records of it are not here yet."""
+        """Hold back a call until its trainers' records of it are here."""
         if not self._patient or not isinstance(event, Phase) or not isinstance(self.judge, ControlledRun):
             return False
         if not self.judge.lacking(event):
@@ -96,7 +96,7 @@ class _Process:
 
     @property
     def gone(self) -> bool:
-        """Whether the process ended: its record says so, or it ran on this machine and is no more."""
+        """Whether the process ended: its record says so, or it ran on this machine and no longer runs."""
         if self.judge.ended is not None:
             return True
         return self.first is not None and self.first.host == os.uname().nodename and not _runs(self.first.pid)
@@ -116,7 +116,7 @@ class FollowedRun:
         self._processes: dict[str, _Process] = {}
         self._tally = Tally()
         self._teller: _Process | None = None
-        """The process whose events are counted: the controller, or the first whose record was found."""
+        """The process whose events are counted: the controller, or the process whose record was found first."""
         self._told: set[str] = set()
         self._news: _Gathered = _Gathered()
 
@@ -144,16 +144,16 @@ class FollowedRun:
 
     @property
     def over(self) -> bool:
-        """Whether every process that is judged has ended: its record says so, or it ran on this machine and is no more.
+        """Whether every judged process has ended: its record says so, or it ran on this machine and no longer runs.
 
-        A process of another machine cannot be asked; it counts as running until its record ends.
+        A process on another machine cannot be checked; it counts as running until its record ends.
         """
         judged = [process for process in self._processes.values() if not process.judged_elsewhere]
         return bool(judged) and all(process.gone for process in judged)
 
     @property
     def complete(self) -> bool:
-        """Whether the process whose events are counted has written its end."""
+        """Whether the process whose events are counted has recorded its end."""
         return self._teller is not None and self._teller.judge.ended is not None
 
     @property
@@ -199,7 +199,7 @@ class FollowedRun:
 
 
 class _Gathered(msgspec.Struct):
-    """News while a look goes on."""
+    """News gathered during a look."""
 
     rollout_over: Standing | None = None
     started: RunStarted | None = None
@@ -208,16 +208,16 @@ class _Gathered(msgspec.Struct):
 
 
 def _ends_rollout(event: AnyEvent) -> bool:
-    """Whether the rollout before this event is over with it."""
+    """Whether this event ends the rollout before it."""
     return isinstance(event, RunEnded) or (isinstance(event, Rollout | Generated) and event.purpose == "training")
 
 
 def _runs(pid: int) -> bool:
-    """Whether there is a process of this id on this machine."""
+    """Whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is another user's
+    except OSError:  # the process is another user's
         return True
     return True

@@ -1,4 +1,4 @@
-"""The judge: feeds one process's events through the matcher and the rules, as they come, in constant memory."""
+"""The judge: feeds one process's events to the matcher and the rules as they come, in constant memory."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from rlstep_hooks.record.events import (
     MicroBatch,
     MicroBatchValues,
     Refresh,
+    Rewarded,
     Rollout,
     RunEnded,
     RunStarted,
@@ -64,7 +65,7 @@ class Judge:
         self._progress: Progress | None = None
         self._unobserved: dict[str, str] = {}
         self._matching: Matcher = NOTHING_PLANNED
-        """The same, as long as the order of events can be observed."""
+        """The matcher; `NOTHING_PLANNED` once the order of events cannot be observed."""
         self._counts: dict[str, int] = defaultdict(int)
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
         self._ended: RunEnded | None = None
@@ -72,7 +73,7 @@ class Judge:
         self.failed = False
         """Whether an error was found so far."""
         self.age: int | None = None
-        """Updates that the sampler's weights were behind the policy at the latest rollout; None where it cannot be seen."""
+        """Updates that the sampler's weights lagged behind the policy at the latest rollout; None if not observed."""
 
     @property
     def run(self) -> RunStarted | None:
@@ -95,18 +96,18 @@ class Judge:
 
     @property
     def rollout(self) -> int:
-        """The training rollout that is under way, counted from 0."""
+        """The current training rollout, counted from 0."""
         return max(self._progress.rollouts - 1, 0) if self._progress is not None else 0
 
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
-        """What those who follow the run should hear now: the event itself."""
+        """Events for those who follow the run: this event."""
         return [event]
 
     def observe(self, event: AnyEvent) -> list[Finding]:
         """Take one event.
 
         Returns:
-            Findings that this event brought up for the first time.
+            New findings.
         """
         observe = _OBSERVE.get(type(event))
         if observe is None:
@@ -115,7 +116,7 @@ class Judge:
             self._progress.events += 1
         return observe(self, event)
 
-    # One function for each kind of event: count it, compare it with the plan, place it, hand it to the rules, go on.
+    # One function for each kind of event: count it, compare it with the plan, place it, show it to the rules.
 
     def _observe_rollout(self, event: Rollout) -> list[Finding]:
         if event.purpose == "training":
@@ -135,12 +136,15 @@ class Judge:
         progress.forget_waiting()
         return findings + self._show("rollout", event)
 
+    def _observe_rewarded(self, event: Rewarded) -> list[Finding]:
+        return self._show("rewarded", event)
+
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
         self._counts["old_logprob_refreshes"] += 1
         return self._show("refresh", event, self._matching.refresh(event))
 
     def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
-        # A critic has no ratio and no samples of its own; its order, its counts and its weights are looked at elsewhere.
+        # A critic has no ratio and no samples of its own; other rules check its order, counts and weights.
         if event.role == "critic":
             return self._show("critic_microbatch", event, self._match_critic(event))
         self._counts["microbatches"] += 1
@@ -222,7 +226,7 @@ class Judge:
         return self._show("started", event)
 
     def _subscribe(self) -> None:
-        """Find for each handler the rules that have one of their own and that can be evaluated: no other costs anything."""
+        """Find for each handler the rules that implement it and can be evaluated, so that other rules cost nothing."""
         for rule in self._rules:
             for what, why in self._unobserved.items():
                 if what in rule.topics:
@@ -238,7 +242,7 @@ class Judge:
         self._matching = NOTHING_PLANNED if self.cannot_observe("order") else self._conformance
 
     def _claim(self, differences: Differences) -> list[Finding]:
-        """Have the rules claim what differs from the plan."""
+        """Let the rules claim differences from the plan."""
         return [finding for difference in differences for finding in self._show("difference", difference)]
 
     def _match_critic(self, event: MicroBatch | Update) -> Differences:
@@ -246,7 +250,7 @@ class Judge:
         return self._matching.observe(event) if planned else AS_PLANNED
 
     def _show(self, handler: str, shown: AnyEvent | Difference, differences: Differences = AS_PLANNED) -> list[Finding]:
-        """Show an event, after its differences from the plan, or one of these to the rules that look at it."""
+        """Show an event with its differences from the plan, or a single difference, to the rules with this handler."""
         findings = self._claim(differences) if differences else []
         for rule, method in self._handlers[handler]:
             finding = method(shown)
@@ -256,12 +260,15 @@ class Judge:
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         explained = self._explained(rule, finding, difference)
+        if rule.of_plan:
+            bare, explained = explained, msgspec.structs.replace(explained, planned=True)
+            rule.replace(bare, explained)
         self.failed = self.failed or explained.severity == "error"
         self._problems += explained.severity != "info"
         return explained
 
     def _explained(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
-        assert self._progress is not None  # rules exist only once there is a plan
+        assert self._progress is not None  # there are no rules without a plan
         evidence = Evidence(finding, self._progress, difference)
         for deviation in self._deviations:
             if finding.code in deviation.codes and deviation.applies(evidence):
@@ -303,7 +310,8 @@ class Judge:
         return findings
 
     def _call_each(self, handler: str, arrived: list[tuple[Any, Any, Place]]) -> list[Finding]:
-        """Show numbers that arrived together to the rules, rule by rule, which costs least; findings in the order of the numbers."""
+        """Show numbers that arrived together to the rules, rule by rule (the cheapest order); findings are in the order of the
+        numbers."""
         found: list[tuple[int, Finding]] = []
         for rule, method in self._handlers[handler]:
             for values, event, where in arrived:
@@ -355,7 +363,7 @@ class Judge:
         )
 
     def summary(self) -> Summary:
-        """What a report would say of the run so far, in short: some microseconds instead of a walk through all rules."""
+        """A short report of the run so far. Takes microseconds, because it does not visit all rules."""
         return Summary(
             verdict=self.verdict, problems=self._problems, counts=self.counts, lags=self._lag_values(), age=self.age
         )
@@ -385,6 +393,7 @@ class Judge:
 _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     RunStarted: Judge._observe_start,
     Rollout: Judge._observe_rollout,
+    Rewarded: Judge._observe_rewarded,
     Refresh: Judge._observe_refresh,
     MicroBatch: Judge._observe_microbatch,
     Update: Judge._observe_update,
@@ -400,13 +409,13 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
 
 
 def _age(rollout: Rollout) -> int | None:
-    """Updates between the weights that sampled a rollout and the policy; None where the sampler's version cannot be seen."""
+    """Updates between the weights that sampled a rollout and the policy; None if the sampler's version was not observed."""
     sampler = rollout.sampler_version
     return None if sampler is None or sampler < 0 else rollout.policy_version - sampler
 
 
 def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: int) -> Report:
-    """A report with what the comparison of processes added."""
+    """A report with the results of comparing processes."""
     merged = sorted([*report.findings, *findings], key=lambda finding: _SEVERITIES.index(finding.severity))
     verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
     unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}

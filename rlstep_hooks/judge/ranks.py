@@ -1,7 +1,7 @@
 """Several processes of one run: a common name, a common stop, and the comparison of their records.
 
-Nothing here is a collective operation: a process without the audit must never make another one wait. Processes talk through
-the key-value store that torch.distributed has open anyway, with a time limit, and through the folder of records.
+Nothing here is a collective operation: a process without the audit must never make another process wait. Processes communicate
+through the key-value store that torch.distributed has open anyway, with a time limit, and through the folder of records.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ _named = 0
 
 
 def _store() -> Any:
-    """The store of torch.distributed's default group, or None where there is none.
+    """The store of torch.distributed's default group; None if there is none.
 
-    `_get_default_store` is private but has been there from torch 1.8 to 2.13; without it the processes only lose their common
-    name.
+    `_get_default_store` is private but exists from torch 1.8 to 2.13; without it the processes only have no common name.
     """
     try:
         from torch.distributed import distributed_c10d, is_available, is_initialized
@@ -53,7 +52,7 @@ def agree_on_run(rank: int, world_size: int) -> tuple[str, bool]:
     """A name for the run that all its processes share.
 
     Returns:
-        The name, and whether all processes can know it.
+        The name, and whether all processes share it.
     """
     global _named
     _named += 1
@@ -78,7 +77,7 @@ class StopAgreement:
     """Makes all ranks stop at the same update.
 
     The rank that asks names the next update. No rank can finish that update before the asking rank has entered it (gradients
-    are reduced over all), so every rank has seen the wish by then.
+    are reduced over all ranks), so every rank has seen the request by then.
     """
 
     def __init__(self, run: str, world_size: int) -> None:
@@ -88,7 +87,7 @@ class StopAgreement:
         self._single = world_size == 1
 
     def ask(self, updates: int) -> None:
-        """Ask for a stop after the next update (at once where there is a single process)."""
+        """Ask for a stop after the next update (after this one if there is a single process)."""
         if self._at is None:
             self._at = updates if self._single else updates + 1
             if self._store is not None:
@@ -102,11 +101,11 @@ class StopAgreement:
 
 
 def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wait: float = RECORD_WAIT) -> Report:
-    """The report of one process with what the comparison of all processes adds.
+    """The report of one process, completed by the comparison of all processes.
 
     Args:
         report: The judgement of the reporting process.
-        folder: The folder of records; None where they are in memory.
+        folder: The folder of records; None if they are in memory.
         started: The reporting process's first event.
         wait: Seconds to wait for other processes to finish their records.
     """
@@ -121,7 +120,7 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
     while True:
         found = records(folder).get(started.run, [])
         tails = {record.rank: _tail(record) for record in found if record.rank is not None}
-        # A process opens its record when training begins, so one that has none by now will not get one.
+        # A process opens its record when training begins; one without a record by now will not get one.
         if all(tail.judged is not None for tail in tails.values()) or time.monotonic() >= deadline:
             break
         time.sleep(0.05)
@@ -135,7 +134,7 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """The end of a record: None for what it does not have."""
+    """The end of a record; None for what it lacks."""
 
     ended: RunEnded | None
     judged: Judged | None
@@ -160,7 +159,7 @@ def _tail(record: Record) -> Tail:
 
 
 def _findings_of_others(report: Report, rank: int, tails: dict[int, Tail]) -> list[Finding]:
-    """What other processes found and this one did not: the first process that has it speaks for the rest."""
+    """Findings that only other processes made, each from the first process that made it."""
     known = {finding.code for finding in report.findings}
     findings = []
     for other, tail in sorted(tails.items()):
@@ -185,7 +184,7 @@ def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding
             title=title,
             verdict="NOT_EVALUATED",
             checks=len(tails),
-            reason=f"no records of ranks {listed(absent)} here: is the folder shared between machines?",
+            reason=f"no records of ranks {listed(absent)} in this folder: do all machines share it?",
         )
     if not absent and not unfinished:
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(tails))
@@ -210,7 +209,7 @@ def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding
 
 
 def listed(ranks: list[int]) -> str:
-    """Ranks in words."""
+    """Ranks in words; at most 8 are named."""
     shown = ", ".join(str(rank) for rank in ranks[:8])
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
@@ -246,14 +245,14 @@ def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Fi
 
 
 def _did_the_same(tails: dict[int, Tail], *those: Record) -> bool:
-    """Whether whole records have the same checksum: of a thousand records, only those that differ are read."""
+    """Whether complete records have the same checksum; only records that differ are then read in full."""
     ends = [tails[record.rank].ended for record in those if record.rank in tails]
     digests = {end.digest if end is not None else None for end in ends}
     return len(ends) == len(those) and len(digests) == 1 and None not in digests
 
 
 def _first_difference(left: Record, right: Record) -> tuple[int, str, str] | None:
-    """The first structural event at which two records part; an unfinished record that just stops is no difference."""
+    """The first structural event that differs between two records; an unfinished record that just stops does not differ."""
     rollout = -1
     whole = all(_tail(record).ended is not None for record in (left, right))
     pairs = zip_longest(_structural(left), _structural(right)) if whole else zip(_structural(left), _structural(right))  # noqa: B905
@@ -270,7 +269,7 @@ def _structural(record: Record) -> Any:
 
 
 def shape(event: Any) -> str:
-    """What of an event must be the same on all data-parallel processes, in words; empty for an event that says nothing of it."""
+    """What must be the same on all data-parallel processes, in words; empty if this event has nothing of it."""
     if event is None:
         return "the end of the record"
     if isinstance(event, Rollout):

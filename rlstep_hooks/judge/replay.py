@@ -1,4 +1,4 @@
-"""Reports from records on disk: the same judge, fed from files."""
+"""Reports of recorded runs: the same judge, reading from files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
 
 MOST_NAMED = 20
-"""Damaged files that are named; of a thousand, the first are enough."""
+"""Most damaged files that are named in a report."""
 
 
 class NoRecordError(LookupError):
@@ -36,10 +36,10 @@ def report_of(folder: Path, run: str | None = None) -> Report:
 
     Args:
         folder: The folder of records.
-        run: Name of the run; the latest if left out.
+        run: Name of the run; None for the latest.
 
     Raises:
-        NoRecordError: There is none.
+        NoRecordError: There is no such record.
     """
     runs = records(folder) if folder.is_dir() else {}
     if not runs:
@@ -55,7 +55,7 @@ def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
 
     Args:
         found: The records of a run.
-        rank: Which trainer; where it has no record and no controller called it, there is nothing.
+        rank: Rank of the trainer. Without a record of it or calls of a controller there are no events.
     """
     controller = next((record for record in found if record.process == CONTROLLER), None)
     if controller is not None:
@@ -75,7 +75,7 @@ def _report(folder: Path, found: list[Record]) -> Report:
     judge = ControlledRun(lambda rank: recorded_phases(folder, first.run, rank)) if controller else Judge()
     last = 0.0
     for event in Tail(first.path).read():
-        # The file's name says the run even where its first line is damaged.
+        # A damaged first line may not name the run; the file's name does.
         _observe(judge, msgspec.structs.replace(event, run=first.run) if isinstance(event, RunStarted) else event)
         last = max(last, event.at)
     problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
@@ -96,7 +96,7 @@ def _report(folder: Path, found: list[Record]) -> Report:
 
 
 def _without_beginning(record: Record) -> str:
-    """What is wrong with a record that does not begin as one does, which is then left out; empty for one that does."""
+    """What is wrong with the beginning of a record, which is then left out; empty if it is right."""
     event, problem = next(read_lines(record.path), (None, f"{record.path.name} is empty"))
     if isinstance(event, RunStarted | Attached):
         return ""
@@ -104,7 +104,7 @@ def _without_beginning(record: Record) -> str:
 
 
 def _observe(judge: Judge | ControlledRun, event: AnyEvent) -> None:
-    """Have one event judged. A damaged record may hold events that no run has: the rest is judged without them."""
+    """Have one event judged. A damaged record may hold impossible events; the others are judged without them."""
     try:
         judge.observe(event)
     except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can

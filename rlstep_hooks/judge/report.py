@@ -1,4 +1,4 @@
-"""Report: what the judge says of a run, and its JSON form."""
+"""The judge's report on a run, and its JSON form."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def ends_training(findings: Iterable[Finding]) -> Finding | None:
 
 
 class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one rule in one run."""
+    """The outcome of one rule in one run."""
 
     code: str
     title: str
     verdict: Verdict
     checks: int = 0
-    """How often the rule compared something."""
+    """Number of comparisons that the rule made."""
     missed: int = 0
-    """How often it could not look at what it compares elsewhere in the run."""
+    """Number of comparisons that the rule could not make in this run, beside those it made."""
     reason: str = ""
-    """Why it was not evaluated."""
+    """Why the rule was not evaluated."""
     idle: bool = False
-    """Whether that is only because the run never did what the rule looks at."""
+    """Whether the rule was not evaluated only because the run never did what it checks."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,39 +76,39 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rules: list[RuleOutcome] = []
     lags: list[LagValues] = []
     not_evaluated: dict[str, str] = {}
-    """Everything that was not judged: a rule code, a quantity or a topic, with the reason."""
+    """Everything that was not judged (a rule code, a quantity or a topic), with the reason."""
     complete: bool = False
-    """Whether training came to its end; False for a killed or still running one."""
+    """Whether training reached its end; False for a killed or still running one."""
     updates_before: int = 0
-    """Updates made before this run, which a resumed one goes on from; the plan is that of both."""
+    """Updates made before this run, if it was resumed; the plan covers both."""
     processes: int = 1
 
     def to_json(self, *, indent: int = 2) -> str:
-        """The report as JSON. Whole numbers are numbers, other fractions text such as "1/2", the unknown null."""
-        from rlstep_hooks.record.events import to_json  # events hold findings, so they import this module
+        """The report as JSON. Whole numbers are numbers, other fractions are texts such as "1/2", unknown values are null."""
+        from rlstep_hooks.record.events import to_json  # not at the top: events use this module's findings
 
         return to_json(self, indent=indent).decode()
 
     def fails(self, *, strict: bool) -> bool:
-        """Whether the run counts as failed: an error, or with `strict` also a warning."""
+        """Whether the run fails: on an error, and with `strict` also on a warning."""
         return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A report in short: what can be said at any moment and costs nothing to say."""
+    """A short report that can be made cheaply at any moment."""
 
     verdict: Verdict
     problems: int = 0
-    """Errors and warnings, each counted once however often it came."""
+    """Number of different errors and warnings."""
     counts: Counts = Counts()
     lags: list[LagValues] = []
     age: int | None = None
-    """Updates between the weights that sampled the latest rollout (its oldest sample) and the policy that trains on it; None
-    where it cannot be seen."""
+    """Updates between the weights that sampled the latest rollout (its oldest sample) and the policy that trains on it; None if not
+    observed."""
 
     @classmethod
     def of(cls, report: Report, *, age: int | None) -> Summary:
-        """That part of a report."""
+        """The short form of a report."""
         problems = sum(finding.severity != "info" for finding in report.findings)
         return cls(verdict=report.verdict, problems=problems, counts=report.counts, lags=report.lags, age=age)
 

@@ -1,4 +1,4 @@
-"""Where a run stands: the numbers of the live line, from events as they come."""
+"""Where a run stands: the numbers of the live line, counted from events as they come."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands. Counts include what came before a resume."""
+    """Where a run stands. Counts include rollouts and updates from before a resume."""
 
     rollouts: int = 0
-    """Rollouts that began."""
+    """Rollouts begun."""
     updates: int = 0
-    """Updates of the policy, skipped ones included: what the plan counts."""
+    """Updates of the policy, including skipped ones, as the plan counts them."""
     schedule: Schedule | None = None
     lag: int | None = None
-    """Lag of the latest micro-batch; None where it cannot be seen."""
+    """Lag of the latest micro-batch; None if not observed."""
     max_abs_log_ratio: float | None = None
-    """The largest |log ratio| of the latest rollout with numbers; None where there is none yet."""
+    """Largest |log ratio| of the latest rollout that has numbers; None if none has."""
 
     def since(self, earlier: Standing | None) -> Standing:
-        """This standing, with the largest |log ratio| of this one and an earlier one."""
+        """This standing, with the larger |log ratio| of this one and an earlier one."""
         if earlier is None or earlier.max_abs_log_ratio is None:
             return self
         largest = max(earlier.max_abs_log_ratio, self.max_abs_log_ratio or 0.0)
@@ -37,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """Counts the events of one process, or those of the first trainer of a controlled run."""
+    """Counts the events of one process, or of the first trainer of a controlled run."""
 
     def __init__(self) -> None:
         self._rollouts = 0
@@ -46,7 +46,7 @@ class Tally:
         self._lag: int | None = None
         self._largest: float | None = None
         self._largest_now: float | None = None
-        """Of the numbers that came since the last rollout began."""
+        """Largest |log ratio| since the last rollout began."""
 
     def hear(self, event: AnyEvent) -> None:
         """Count one event."""
@@ -68,7 +68,7 @@ class Tally:
 
     @property
     def standing(self) -> Standing:
-        """Where the run stands now."""
+        """The current counts and numbers."""
         return Standing(
             rollouts=self._rollouts,
             updates=self._updates,
@@ -83,7 +83,7 @@ class Tally:
 
 
 def _rollouts_before(started: RunStarted) -> int:
-    """Rollouts of the plan that were over when the run began."""
+    """Rollouts of the plan that were finished when the run began."""
     stated = started.facts.get("position", {}).get("rollouts")
     if isinstance(stated, int):
         return stated

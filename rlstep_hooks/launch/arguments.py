@@ -1,7 +1,7 @@
-"""The arguments of a program -> settings: flags in argparse's manner and overrides in Hydra's.
+"""The arguments of a program -> settings: argparse flags and Hydra overrides.
 
-Hydra's own parser is exact but takes about 200 ms to load (ANTLR); the plan answers in less. `override_value` below is the
-part of its grammar that launch commands use; tests compare it with Hydra's parser. Sweeps and functions are refused.
+Hydra's own parser is exact but takes about 200 ms to load (ANTLR), longer than a plan takes. `override_value` reads the part of
+Hydra's grammar that launch commands use; tests compare it with Hydra's parser. Sweeps and functions are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 
 
 def canonical(name: str) -> str:
-    """A setting's name in one spelling: no leading dashes, underscores for dashes."""
+    """A setting's name in one spelling: no leading dashes, underscores instead of dashes."""
     return name.lstrip("-").replace("-", "_")
 
 
@@ -33,13 +33,13 @@ def read_arguments(tokens: Iterable[Token], *, overrides: bool = False) -> tuple
 
     Args:
         tokens: The arguments of the program.
-        overrides: Whether `key=value` sets a key (Hydra, OmegaConf); otherwise it is a value like any other.
+        overrides: Whether `key=value` sets a key (Hydra, OmegaConf); otherwise it is an ordinary value.
 
     Returns:
-        Settings by name, a later one in the place of an earlier; and the arguments that belong to no setting.
+        Settings by name (the last mention of a name holds), and the arguments that belong to no setting.
 
     Raises:
-        SettingError: An override that cannot be read.
+        SettingError: An override cannot be read.
     """
     settings: dict[str, Setting] = {}
     loose: list[Token] = []
@@ -69,7 +69,7 @@ def read_arguments(tokens: Iterable[Token], *, overrides: bool = False) -> tuple
 
 
 def _keep(settings: dict[str, Setting], setting: Setting) -> None:
-    settings.pop(setting.name, None)  # the order is that of the last mention
+    settings.pop(setting.name, None)  # settings are ordered by their last mention
     settings[setting.name] = setting
 
 
@@ -102,17 +102,19 @@ def override_value(text: str, place: Place | None = None) -> Any:
     """The value of a Hydra override.
 
     Raises:
-        SettingError: An open quote or bracket, or a sweep.
+        SettingError: A quote or bracket is open, or the value is a sweep.
     """
     reader = _Values(text, place)
     value = reader.value(end="")
     if reader.rest():
-        raise SettingError(f"{text!r} has a comma at its top, which is a sweep; a launch has one value", place)
+        raise SettingError(
+            f"{text!r} has a comma outside brackets and quotes, which means a sweep; give one value", place
+        )
     return value
 
 
 class _Values:
-    """A recursive-descent reader of override values."""
+    """A recursive-descent parser of override values."""
 
     def __init__(self, text: str, place: Place | None) -> None:
         self._text = text
@@ -131,7 +133,7 @@ class _Values:
             self._at += 1
 
     def value(self, *, end: str) -> Any:
-        """One value, up to one of the characters `end` or a comma (not taken)."""
+        """One value, up to but not including a comma or one of the characters `end`."""
         self._depth += 1
         if self._depth > 50:
             raise self._fail("nested too deeply")

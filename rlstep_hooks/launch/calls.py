@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def names_of(settings: Settings, key: str, *callees: str) -> tuple[str, ...]:
-    """The names under which to read a setting: the flag alone where it is given, for a script passes its flags on to calls.
+    """The names under which to read a setting: only the flag if it is given, because a script passes its flags on to calls.
 
     Args:
         settings: The launch.
-        key: Name of the flag, which also is that of the call's argument.
-        callees: Classes or functions whose argument it may be ("PPOConfig" for `PPOConfig(batch_size=...)`).
+        key: Name of the flag and of the call's argument.
+        callees: Classes or functions that may take the argument ("PPOConfig" for `PPOConfig(batch_size=...)`).
     """
     if settings.is_given(key):
         return (key,)

@@ -1,4 +1,4 @@
-"""One command of a launch: program, arguments, environment, processes; wrappers such as `accelerate launch` are taken off."""
+"""One command of a launch: program, arguments, environment, processes. Wrappers such as `accelerate launch` are removed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Program(msgspec.Struct, frozen=True):
     """What a command runs."""
 
     kind: ProgramKind
-    """A module (`python -m x.y`), a Python script, an executable (`trl grpo`), or only a configuration."""
+    """A module (`python -m x.y`), a Python script, an executable (`trl grpo`), or only a configuration file."""
     name: str
     """The module's dotted name, the script's path, or the executable with its subcommand."""
 
     def matches(self, pattern: str) -> bool:
-        """Whether a pattern such as "module:verl.trainer.*", "script:*/train_ppo_ray.py" or "executable:trl grpo" fits."""
+        """Whether the program fits a pattern such as "module:verl.trainer.*", "script:*/train_ppo_ray.py" or "executable:trl grpo"."""
         kind, _, glob = pattern.partition(":")
         if kind != self.kind:
             return False
@@ -39,16 +39,16 @@ class Processes(msgspec.Struct, frozen=True):
     """How many processes a launcher starts."""
 
     count: int | None
-    """The number; None where the launcher decides from the machine."""
+    """The number; None if the launcher decides from the machine."""
     place: Place
     launcher: str
     """For example "accelerate launch"."""
     unknown: Unknown | None = None
-    """What the number depends on, where a variable stands for it."""
+    """The variable that the number depends on, if it is not known."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One command, its wrappers taken off."""
+    """One command without its wrappers."""
 
     program: Program
     arguments: tuple[Token, ...]
@@ -56,13 +56,13 @@ class Command(msgspec.Struct, frozen=True):
     processes: Processes | None = None
     place: Place = NOWHERE
     missing: tuple[Unknown, ...] = ()
-    """Arrays that nothing sets here and that stand among the arguments: what they hold is not known."""
+    """Arrays among the arguments that nothing here sets, so that their contents are unknown."""
 
 
 _PYTHON = re.compile(r"(.*/)?(python|pypy)[0-9.]*$")
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
-# Options of wrappers that take a value; all others stand alone. Only what stands before the wrapped command matters.
+# Options of wrappers that take a value; all other options take none. Options behind the wrapped command are its own.
 _VALUES = {
     "srun": (
         "-N", "-n", "-c", "-p", "-w", "-J", "-o", "-e", "-t", "-A", "-D", "--nodes", "--ntasks", "--partition", "--nodelist",
@@ -108,18 +108,18 @@ _VALUES = {
 def unwrap(
     tokens: tuple[Token, ...], environment: dict[str, Token], *, shell: Callable[[Token], list[Command]] | None = None
 ) -> list[Command]:
-    """Take the wrappers off one command.
+    """Remove the wrappers of one command.
 
     Args:
         tokens: The command's words.
         environment: Variables set in front of it.
-        shell: What reads the text of `bash -c TEXT`; None where that is not wanted.
+        shell: Reads the text of `bash -c TEXT`; None to leave such a command as it is.
 
     Returns:
-        The command itself; several where `bash -c` holds several; none for an empty one.
+        The command; several if `bash -c` holds several; none if it is empty.
 
     Raises:
-        LaunchError: A wrapper without a command.
+        LaunchError: A wrapper has no command.
     """
     environment = dict(environment)
     processes: Processes | None = None
@@ -190,7 +190,7 @@ _LAUNCHER_MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
-# Executables whose first argument says which trainer runs.
+# Executables whose first argument selects the trainer.
 _WITH_SUBCOMMAND = frozenset({"trl", "swift", "megatron", "llamafactory-cli", "tune", "rl"})
 
 
@@ -234,7 +234,7 @@ def _options(
     """Split a wrapper's own options from the command behind them.
 
     Returns:
-        The rest, and the options by name with the token that holds the value (the option itself where it has none).
+        The command, and the options by name with the token of their value (the option's own token if it takes none).
     """
     takes_value = _VALUES.get(wrapper, ())
     given: dict[str, Token] = {}
@@ -259,7 +259,7 @@ def _options(
 
 
 def _launched(rest: tuple[Token, ...], given: dict[str, Token]) -> tuple[Token, ...]:
-    """The command behind a launcher, as a Python command: a module with -m or --module, an executable without Python."""
+    """The command behind a launcher as a Python command: a module with -m or --module, an executable without Python."""
     if not rest:
         return ()
     if "--no_python" in given:
@@ -276,7 +276,7 @@ def _number(token: Token, option: str) -> int:
             token.text.rpartition(":")[2]
         )  # torchrun's --nnodes 1:4 starts with the smaller, may grow to the larger
     except ValueError:
-        raise LaunchError(f"{option} is {token.text!r}, which is no whole number", token.place) from None
+        raise LaunchError(f"{option} is {token.text!r}, not a whole number", token.place) from None
     if value < 1:
         raise LaunchError(f"{option} is {value}; it must be at least 1", token.place)
     return value

@@ -1,4 +1,4 @@
-"""Settings under dotted names, read one by one with their types, as the nested configuration that verl's plans take."""
+"""Settings under dotted names, read with their types into the nested configuration that verl's plans take."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ANY = -(1 << 31)
 
 
 def nested_config(settings: Settings, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """The named settings as a nested dict; those without a value are left out, those set to null are None.
+    """The named settings as a nested dict. A setting without a value is left out; a setting of null is None.
 
     Args:
         settings: The launch's settings over the framework's defaults.
-        kinds: Which settings to read, and what each must be.
+        kinds: The settings to read and the kind that each must be.
 
     Raises:
-        SettingError: One of them is not what it must be.
-        UnknownValueError: One of them cannot be known.
+        SettingError: A setting is not of its kind.
+        UnknownValueError: A setting's value cannot be known.
     """
     config: dict[str, Any] = {}
     for name, kind in kinds.items():
@@ -35,7 +35,7 @@ def nested_config(settings: Settings, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def place(config: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value under its dotted name."""
+    """Store a value under its dotted name."""
     *sections, last = name.split(".")
     for section in sections:
         config = config.setdefault(section, {})

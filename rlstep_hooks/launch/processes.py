@@ -1,4 +1,4 @@
-"""Processes of programs that start torchrun themselves and take its sizes from the environment."""
+"""Processes of programs that start torchrun themselves and read its sizes from the environment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def of_environment(command: Command, *, without: int | None) -> int | None:
     """NPROC_PER_NODE x NNODES, as LLaMA-Factory and ms-swift read them.
 
     Args:
-        command: The command, with the variables that are set in front of it.
-        without: What the program starts on one machine where NPROC_PER_NODE is not set; None if that depends on the machine.
+        command: The command, with the variables set in front of it.
+        without: Processes that the program starts if NPROC_PER_NODE is not set; None if that depends on the machine.
 
     Raises:
-        SettingError: One of them is no whole number.
-        UnknownValueError: One of them cannot be known.
+        SettingError: A variable is not a whole number.
+        UnknownValueError: A variable's value cannot be known.
     """
     each, nodes = _number(command, "NPROC_PER_NODE"), _number(command, "NNODES")
     each = each if each is not None else without
@@ -27,7 +27,7 @@ def of_environment(command: Command, *, without: int | None) -> int | None:
 
 
 def visible_devices(command: Command) -> int | None:
-    """Devices that CUDA_VISIBLE_DEVICES in front of the command names; None where it does not stand there."""
+    """Number of devices in the command's own CUDA_VISIBLE_DEVICES; None if the command does not set it."""
     token = command.environment.get("CUDA_VISIBLE_DEVICES")
     if token is None:
         return None
@@ -37,7 +37,7 @@ def visible_devices(command: Command) -> int | None:
 
 
 def from_machine(program: str) -> LaunchError:
-    """The error of a launch whose number of processes only the machine knows."""
+    """The error for a launch whose number of processes depends on the machine."""
     return LaunchError(f"`{program}` starts one process for each GPU of the machine; give --world-size N")
 
 
@@ -48,5 +48,5 @@ def _number(command: Command, name: str) -> int | None:
     if token.unknown:
         raise UnknownValueError(name, token.unknown[0])
     if not token.text.isdigit() or int(token.text) < 1:
-        raise SettingError(f"{name} = {token.text!r} is no number of processes", token.place)
+        raise SettingError(f"{name} = {token.text!r} is not a number of processes", token.place)
     return int(token.text)

@@ -1,4 +1,4 @@
-"""A Python file -> the calls that it writes down with literal arguments. Parsed, never executed."""
+"""A Python file -> the calls in it with literal arguments. Parsed, never executed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class _NotLiteralError(Exception):
 
 
 def read_calls(path: str | Path) -> dict[str, Setting]:
-    """Keyword arguments of all calls of a file, named "Callee.keyword" ("learn.total_timesteps" of `model.learn(...)`).
+    """Keyword arguments of all calls in a file, named "Callee.keyword" ("learn.total_timesteps" for `model.learn(...)`).
 
-    Positional arguments are named by their number ("PPO.0"). Names that are assigned a literal once, and arithmetic on
-    numbers, are resolved; anything else is unknown, and `--set NAME=VALUE` does not reach into Python. A call that stands twice
-    keeps its last arguments. Defaults of dataclass fields and of `add_argument` are named "ClassName.field" and "--name".
+    Positional arguments are named by their number ("PPO.0"). Names that are assigned a literal once, and arithmetic on numbers, are
+    resolved; everything else is unknown, and `--set NAME=VALUE` does not reach into Python. If a call occurs twice, the arguments of
+    the last one hold. Defaults of dataclass fields and of `add_argument` are named "ClassName.field" and "--name".
 
     Raises:
         LaunchError: It is not Python.
@@ -64,7 +64,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names that the file assigns exactly once."""
+    """Names that are assigned exactly once in the file."""
     found: dict[str, ast.expr] = {}
     often: set[str] = set()
     for node in ast.walk(tree):
@@ -115,7 +115,7 @@ def _call(callee: str, node: ast.Call, constants: dict[str, ast.expr], source: s
 
 
 def _fields(node: ast.ClassDef, constants: dict[str, ast.expr], source: str) -> dict[str, Setting]:
-    """Defaults of annotated fields."""
+    """Default values of annotated fields."""
     found: dict[str, Setting] = {}
     for statement in node.body:
         if (
@@ -137,7 +137,7 @@ def _setting(name: str, node: ast.expr, constants: dict[str, ast.expr], source: 
         shown = ast.unparse(error.node)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return Setting(
-            name, shown, place, written, (Unknown("", f"it is written as {shown}, which is no literal", place),)
+            name, shown, place, written, (Unknown("", f"it is written as {shown}, which is not a literal", place),)
         )
 
 

@@ -10,19 +10,19 @@ import msgspec
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The rows of a training set, or why they are not known."""
+    """The rows of a training set, or why they are unknown."""
 
     count: int | None
     source: str
-    """Where the number comes from, or the reason for None."""
+    """Where the number comes from, or why it is None."""
 
 
 def count_rows(paths: list[str], folder: Path) -> Rows:
-    """Rows of data files together.
+    """Total rows of data files.
 
     Args:
-        paths: Files, folders of a saved data set, or patterns, as the launch names them.
-        folder: Where relative paths begin.
+        paths: Files, folders of saved data sets, or patterns, as written in the launch.
+        folder: The folder that relative paths start from.
     """
     if not paths:
         return Rows(None, "the launch names no data file; give --rows")
@@ -45,7 +45,7 @@ def _rows_of(path: Path) -> Rows:
         if path.is_dir():
             return _rows_of_folder(path)
         if not path.is_file():
-            return Rows(None, "not a file here")
+            return Rows(None, "there is no such file here")
         if path.suffix in (".jsonl", ".ndjson"):
             with path.open("rb") as file:
                 return Rows(sum(1 for line in file if line.strip()), "lines")
@@ -68,17 +68,17 @@ def _rows_of(path: Path) -> Rows:
 
 
 def _rows_of_json(path: Path) -> Rows:
-    """A list of rows, or one row a line."""
+    """Rows of a JSON list, or of a file with one row per line."""
     data = path.read_bytes()
     try:
         value = json.loads(data)
     except json.JSONDecodeError:
         return Rows(sum(1 for line in data.splitlines() if line.strip()), "lines")
-    return Rows(len(value), "list") if isinstance(value, list) else Rows(None, "the JSON is no list of rows")
+    return Rows(len(value), "list") if isinstance(value, list) else Rows(None, "the JSON is not a list of rows")
 
 
 def _rows_of_folder(path: Path) -> Rows:
-    """A data set saved by `datasets`: its arrow files, or those of its `train` split."""
+    """Rows of a data set saved by `datasets`: its arrow files, or those of its `train` split."""
     folder = path / "train" if (path / "train").is_dir() else path
     for pattern in ("*.arrow", "*.parquet", "*.jsonl"):
         files = sorted(folder.glob(pattern))

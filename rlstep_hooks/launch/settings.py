@@ -1,4 +1,4 @@
-"""Settings as written, over a framework's defaults: typed reads with messages that name the place."""
+"""Settings as written, over a framework's defaults. Typed reads raise errors that name the place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Setting(msgspec.Struct, frozen=True):
     """One setting of a launch."""
 
     name: str
-    """Its name in one spelling: dots between parts, underscores within them."""
+    """Its name in one spelling: dots between parts, underscores inside them."""
     value: Any
     """A string from a flag; a typed value from Hydra, YAML, TOML or Python."""
     place: Place = NOWHERE
@@ -29,7 +29,7 @@ class Setting(msgspec.Struct, frozen=True):
     """The name as the user wrote it, for example "--rollout-batch-size"."""
     unknown: tuple[Unknown, ...] = ()
     deleted: bool = False
-    """Whether the user took the setting away (`~key`)."""
+    """Whether the user removed the setting (`~key`)."""
 
     def __str__(self) -> str:
         return self.written or self.name
@@ -41,7 +41,7 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
-"""A default that says: the framework demands this setting."""
+"""The default of a setting that the framework requires."""
 
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -49,9 +49,9 @@ _NOTHING = ("none", "null", "")
 
 
 class Settings:
-    """What a launch sets, over what the framework does without it.
+    """The settings of a launch over the framework's defaults.
 
-    Reading a setting marks it as used, so that `unused` can name what the plan did not look at.
+    Reading a setting marks it as used; `unused` then names the settings that the plan did not read.
     """
 
     def __init__(self, given: Mapping[str, Setting], defaults: Mapping[str, Any]) -> None:
@@ -60,17 +60,17 @@ class Settings:
         self._read: set[str] = set()
 
     def add_defaults(self, more: Mapping[str, Any]) -> None:
-        """Defaults that depend on the launch, over those of the framework."""
+        """Add defaults that depend on the launch; they override the framework's."""
         self._defaults = {**self._defaults, **more}
 
-    # Looking.
+    # Look-up.
 
     def given(self, *names: str) -> Setting | None:
-        """The setting under one of its names, if the user wrote it.
+        """The setting that the user wrote under one of these names; None if there is none.
 
         Raises:
-            SettingError: Two of the names are given with different values.
-            UnknownValueError: Its value depends on something that only the run could tell.
+            SettingError: Two of the names have different values.
+            UnknownValueError: Its value is known only during the run.
         """
         self._read.update(names)
         found = [self._given[name] for name in names if name in self._given and not self._given[name].deleted]
@@ -84,15 +84,15 @@ class Settings:
         return found[0]
 
     def is_given(self, *names: str) -> bool:
-        """Whether the user wrote the setting under one of its names, known or not."""
+        """Whether the user wrote the setting under one of its names, whether its value is known or not."""
         self._read.update(names)
         return any(name in self._given and not self._given[name].deleted for name in names)
 
     def value(self, *names: str) -> Any:
-        """The value, or the default of the first name; None where there is neither.
+        """The value, or the default of the first name; None if there is neither.
 
         Raises:
-            SettingError: The framework demands the setting and it is missing.
+            SettingError: The framework requires the setting and it is missing.
         """
         return self._resolved(names, frozenset())
 
@@ -100,7 +100,7 @@ class Settings:
         setting = self.given(*names)
         value = setting.value if setting is not None else self._defaults.get(names[0])
         if value is MISSING or value == "???":
-            raise SettingError(f"{names[0]} is missing; the framework has no default for it")
+            raise SettingError(f"{names[0]} is missing; the framework requires it")
         reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if reference is None:
             return value
@@ -110,20 +110,20 @@ class Settings:
         return self._resolved((name,), seen | {name})
 
     def place(self, *names: str) -> Place | None:
-        """Where the setting is written; None where it is a default."""
+        """Where the setting is written; None for a default."""
         return next((self._given[name].place for name in names if name in self._given), None)
 
     def spelled(self, *names: str) -> str:
-        """The setting's name as the user wrote it, else its first name."""
+        """The setting's name as the user wrote it; otherwise its first name."""
         return next((str(self._given[name]) for name in names if name in self._given), names[0])
 
     # Typed reads.
 
     def count(self, *names: str, least: int = 1) -> int:
-        """A whole number that is at least `least`.
+        """A whole number of at least `least`.
 
         Raises:
-            SettingError: It is missing, no whole number, or too small.
+            SettingError: It is missing, not a whole number, or too small.
             UnknownValueError: It cannot be known.
         """
         value = self.optional_count(*names, least=least)
@@ -132,7 +132,7 @@ class Settings:
         return value
 
     def optional_count(self, *names: str, least: int = 1) -> int | None:
-        """A whole number that is at least `least`, or None where it is not set."""
+        """A whole number of at least `least`; None if it is not set."""
         value = self.value(*names)
         if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
             return None
@@ -162,7 +162,7 @@ class Settings:
         """A number.
 
         Raises:
-            SettingError: It is missing or no number.
+            SettingError: It is missing or not a number.
         """
         value = self.optional_number(*names)
         if value is None:
@@ -170,7 +170,7 @@ class Settings:
         return value
 
     def optional_number(self, *names: str) -> Fraction | None:
-        """A number, or None where it is not set."""
+        """A number; None if it is not set."""
         value = self.value(*names)
         if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
             return None
@@ -182,10 +182,10 @@ class Settings:
             ) from None
 
     def flag(self, *names: str) -> bool:
-        """True or false; a flag without a value is true, a missing one false.
+        """True or false. A flag without a value is true; a missing flag is false.
 
         Raises:
-            SettingError: It is neither.
+            SettingError: Its value is neither.
         """
         value = self.value(*names)
         if value is None:
@@ -198,12 +198,12 @@ class Settings:
         return word
 
     def text(self, *names: str) -> str | None:
-        """A text, or None where it is not set."""
+        """A text; None if it is not set."""
         value = self.value(*names)
         return None if value is None or (isinstance(value, str) and value.lower() in _NOTHING) else str(value)
 
     def files(self, *names: str) -> list[str]:
-        """One or more paths, written as text or as a list."""
+        """One or more paths, written as a text or as a list."""
         value = self.value(*names)
         if value is None:
             return []
@@ -212,10 +212,10 @@ class Settings:
             return [part.strip().strip("'\"") for part in inner.split(",") if part.strip()]
         return [str(part) for part in value] if isinstance(value, list | tuple) else [str(value)]
 
-    # What is left.
+    # Use of the settings.
 
     def written(self, *names: str) -> dict[str, Any]:
-        """The named settings with the values that hold, as plain data for a Schedule's `settings`."""
+        """The named settings with their values in effect, as plain data for a Schedule's `settings`."""
         return {name: plain(self.value(name)) for name in names if self.is_given(name) or name in self._defaults}
 
     @property
@@ -225,10 +225,9 @@ class Settings:
 
     @property
     def unused(self) -> list[Setting]:
-        """Settings that were given and that nothing asked for, in the order of the command.
+        """Settings that were given but not read, in the order of the command.
 
-        A keyword of a Python call stands here under two names (with its class and without); one of them is enough. Its arguments
-        without a name are left out.
+        A keyword of a Python call has two names (with its class and without); it counts once. Positional arguments are left out.
         """
         places = {setting.place for setting in self.used if setting.place.line}
         left = []
@@ -241,7 +240,7 @@ class Settings:
         return left
 
     def look_alikes(self) -> Iterable[tuple[Setting, str]]:
-        """Unused settings whose name is nearly that of one that the plan reads and that is not given: probably misspelt."""
+        """Unused settings, each with the setting it may be a misspelling of: one that the plan reads, that is not given."""
         known = [name for name in dict.fromkeys((*self._defaults, *self._read)) if name not in self._given]
         for setting in self.unused:
             parent, _, last = setting.name.rpartition(".")
@@ -252,7 +251,7 @@ class Settings:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it; a flag's text as the number that it is."""
+    """A value as JSON data; the text of a flag as the number it stands for."""
     if isinstance(value, Fraction):
         return value.numerator if value.denominator == 1 else str(value)
     if isinstance(value, list | tuple):

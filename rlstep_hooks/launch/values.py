@@ -1,4 +1,4 @@
-"""Plain words as values, in Hydra's reading of them."""
+"""Words as values, read as Hydra reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPECIAL = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "nan": math.na
 
 
 def primitive(text: str) -> Any:
-    """A value without quotes: null, true, false, a number, or text."""
+    """The value of an unquoted word: null, true, false, a number, or text."""
     lowered = text.lower()
     if lowered == "null":
         return None

@@ -19,10 +19,10 @@ _DEEPEST = 40
 
 
 def read_config(path: str | Path) -> dict[str, Setting]:
-    """The settings of a YAML or TOML file, by its name's ending.
+    """The settings of a TOML file (if its name ends in .toml) or of a YAML file.
 
     Raises:
-        LaunchError: It is not such a file.
+        LaunchError: It is not TOML or YAML.
         OSError: It cannot be read.
     """
     return read_toml(path) if str(path).endswith(".toml") else read_yaml(path)
@@ -31,20 +31,20 @@ def read_config(path: str | Path) -> dict[str, Setting]:
 def _text(path: str | Path) -> str:
     file = Path(path)
     if file.stat().st_size > LARGEST_FILE:
-        raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB, which no configuration is", Place(str(path)))
+        raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB; no configuration is as large", Place(str(path)))
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise LaunchError("not a text file (no UTF-8)", Place(str(path))) from None
+        raise LaunchError("not a text file (not UTF-8)", Place(str(path))) from None
 
 
 def read_yaml(path: str | Path) -> dict[str, Setting]:
-    """The settings of a YAML file: names of nested keys joined by dots.
+    """The settings of a YAML file: names of nested keys are joined by dots.
 
-    Hydra's `defaults` are followed where their files stand beside it; what is missing is left to the framework's defaults.
+    Files of Hydra's `defaults` list are read if they are next to it; for the others the framework's defaults hold.
 
     Raises:
-        LaunchError: It is not YAML, not a mapping, or a key stands twice.
+        LaunchError: It is not YAML, not a mapping, or a key occurs twice.
         OSError: It cannot be read.
     """
     return _composed(Path(path), "", 0)
@@ -73,7 +73,7 @@ def _composed(path: Path, package: str, depth: int) -> dict[str, Setting]:
 
 
 def _default_file(path: Path, entry: Any) -> tuple[Path | None, str]:
-    """The file of one entry of a `defaults` list, and the name below which its settings go."""
+    """The file that an entry of a `defaults` list names, and the prefix of its settings."""
     if isinstance(entry, str):
         name, _, package = entry.partition("@")
         return path.parent / f"{name}.yaml", package
@@ -95,7 +95,7 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
     """The settings of YAML text.
 
     Raises:
-        LaunchError: It is not YAML, not a mapping, or a key stands twice.
+        LaunchError: It is not YAML, not a mapping, or a key occurs twice.
     """
     import yaml
 
@@ -105,14 +105,14 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
         if node is None:
             raise LaunchError("an empty configuration", Place(source))
         if not isinstance(node, yaml.MappingNode):
-            raise LaunchError("not a configuration: no `key: value` at its top", Place(source, 1, 1))
+            raise LaunchError("not a configuration: it does not begin with `key: value`", Place(source, 1, 1))
         if _contains_itself(node, set(), set()):
             raise LaunchError("an alias that contains itself", Place(source))
         settings: dict[str, Setting] = {}
         for setting in _flattened(loader, node, "", source, 0):
             before = settings.get(setting.name)
             if before is not None and before.value != setting.value:
-                raise SettingError(f"{setting.name} stands twice: {before.value} and {setting.value}", setting.place)
+                raise SettingError(f"{setting.name} occurs twice: {before.value} and {setting.value}", setting.place)
             settings[setting.name] = setting
             if len(settings) > _MOST_SETTINGS:
                 raise LaunchError(f"more than {_MOST_SETTINGS} settings", Place(source))
@@ -130,7 +130,7 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
 
 
 def _contains_itself(node: yaml.Node, open_nodes: set[int], clear: set[int]) -> bool:
-    """Whether a node is part of itself, through an alias."""
+    """Whether a node contains itself through an alias."""
     if id(node) in clear or isinstance(node.value, str):
         return False
     if id(node) in open_nodes:
@@ -162,10 +162,10 @@ def _flattened(
 
 
 def read_toml(path: str | Path) -> dict[str, Setting]:
-    """The settings of a TOML file: names of nested tables joined by dots.
+    """The settings of a TOML file: names of nested tables are joined by dots.
 
     Raises:
-        LaunchError: It is not TOML, or this Python (3.10) has no reader for it.
+        LaunchError: It is not TOML, or this Python is older than 3.11 and cannot read TOML.
         OSError: It cannot be read.
     """
     try:
@@ -189,7 +189,7 @@ def _items(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _toml_place(text: str, name: str, source: str) -> Place:
-    """The line of a key: the first whose key is the last part of the name (the reader of the standard library keeps no places)."""
+    """The first line that assigns the last part of a name (the standard library's parser keeps no places)."""
     last = name.rpartition(".")[2]
     for number, line in enumerate(text.splitlines(), 1):
         if line.partition("=")[0].strip().rpartition(".")[2] == last:

@@ -1,1 +1,1 @@
-"""What all observers share: patches, probes, deferred values, containment. Nothing here judges."""
+"""Shared by all observers: patches, probes, deferred values, containment. Nothing here judges."""

@@ -1,4 +1,4 @@
-"""Keeping this package's own errors away from the run that it observes."""
+"""Keeps this package's own errors away from the run that it observes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from rlstep_hooks.record.describe import describe
 
 
 class Record(Protocol):
-    """Whatever takes down that something cannot be observed."""
+    """Records that something cannot be observed."""
 
     def cannot(self, what: str, why: str) -> None:
         """Record once that a topic cannot be observed."""
 
 
 class Contained:
-    """A context in which an exception costs an observation and nothing else. One object serves all its uses."""
+    """A context in which an exception costs an observation and nothing else. One object can be entered many times."""
 
     def __init__(self, recorder: Record, topics: tuple[str, ...]) -> None:
         self._recorder = recorder
@@ -25,7 +25,7 @@ class Contained:
         """Nothing to prepare."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        """Record an error and let training go on; interrupts and exits pass."""
+        """Record an error and let training continue; interrupts and exits pass through."""
         if not isinstance(error, Exception):
             return False
         for topic in self._topics:

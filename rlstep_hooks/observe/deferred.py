@@ -1,4 +1,4 @@
-"""Numbers on a device, fetched without making the host wait for it."""
+"""Numbers on a device, fetched without making the host wait."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 
 INTERVAL = 2.0
-"""Seconds between two times that numbers are worked up, at least. Real rollouts are longer, so theirs come with the next
-rollout; where they take milliseconds, small operations for each would be most of what the audit costs."""
+"""Least number of seconds between computations of deferred numbers. Rollouts usually take longer, so numbers come with the next
+rollout; if rollouts take milliseconds, computing after each would be most of the audit's cost."""
 
 
 class DeferredValues(Generic[Key]):
-    """Collects small vectors and hands them out as plain numbers once the device has them ready.
+    """Collects small vectors and returns them as plain numbers once the device has them ready.
 
-    On the CPU that is at once. On a GPU `send` starts one asynchronous copy of all vectors into pinned memory, and `ready`
-    gives them out after an event on the stream reports that the copy is done; neither synchronises.
+    On the CPU they are ready at once. On a GPU `send` starts one asynchronous copy of all vectors into pinned memory, and `ready`
+    returns them once an event on the stream reports that the copy is done; neither synchronises.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class DeferredValues(Generic[Key]):
         self._sent: list[tuple[list[Key], list[int], Tensor, object]] = []
 
     def add(self, key: Key, values: Tensor) -> None:
-        """Keep one vector of float32 until it is ready."""
+        """Keep one float32 vector until it is ready."""
         self._open.append((key, values))
 
     def send(self) -> None:
@@ -50,10 +50,10 @@ class DeferredValues(Generic[Key]):
         self._sent.append((keys, sizes, joined, done))
 
     def ready(self, *, wait: bool = False) -> list[tuple[Key, list[float]]]:
-        """What has arrived, in the order of `add`.
+        """The vectors that have arrived, in the order of `add`.
 
         Args:
-            wait: Wait for the device (only at the end of training, when nothing is slowed by it).
+            wait: Wait for the device. Only for the end of training, where waiting slows nothing.
         """
         arrived: list[tuple[Key, list[float]]] = []
         while self._sent:
@@ -72,6 +72,6 @@ class DeferredValues(Generic[Key]):
 
 
 def finite(number: float) -> float | None:
-    """The number to six digits (float32 has seven), or None where it is not finite: JSON has no such numbers, and a report
-    reads the same from a record."""
+    """The number rounded to six digits (float32 has seven), so that a report reads the same from a record; None if it is not
+    finite, because JSON has no such numbers."""
     return float(f"{number:.6g}") if math.isfinite(number) else None

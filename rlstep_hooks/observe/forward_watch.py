@@ -1,4 +1,4 @@
-"""Which model generates: a look at the forwards of one."""
+"""Whether a given model generates, seen from its forwards."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from typing import Any
 
 
 class ForwardWatch:
-    """Sees whether a model made a forward of its own. A forward hook, so nothing of the model itself is replaced.
+    """Sees whether a model makes a forward itself. It is a forward hook, so nothing of the model is replaced.
 
-    It takes itself off at the first one, so that long generations cost nothing. It looks at the input embeddings: wrappers
-    (PEFT's among them) generate with the model inside them and never call themselves, but every forward with these weights
-    embeds its tokens here.
+    It removes itself at the first forward, so that long generations cost nothing. It hooks the input embeddings: wrappers (such as
+    PEFT's) generate with the inner model and never call themselves, but every forward with these weights embeds its tokens here.
     """
 
     def __init__(self, embeddings: Any) -> None:
         self.seen = False
         self.paused = False
-        """Set while something else than generation makes forwards."""
+        """Set while code other than generation makes forwards."""
         self._handle = embeddings.register_forward_pre_hook(self._see)
 
     @classmethod
     def of(cls, model: Any) -> ForwardWatch | None:
-        """A watch on a model of transformers; None where its embeddings cannot be found."""
+        """A watch on a transformers model; None if its embeddings cannot be found."""
         try:
             embeddings = model.get_input_embeddings()
         except (AttributeError, NotImplementedError):
@@ -34,6 +33,6 @@ class ForwardWatch:
             self._handle.remove()
 
     def remove(self) -> None:
-        """Take the hook off, if it has not done so itself."""
+        """Remove the hook if it has not removed itself."""
         if not self.seen:
             self._handle.remove()

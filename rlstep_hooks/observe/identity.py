@@ -1,4 +1,4 @@
-"""Recognises samples that a trainer sees again: those of a refresh, in the micro-batches that train on them."""
+"""Recognises the samples of a refresh in the micro-batches that train on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Row(msgspec.Struct, frozen=True):
 
     number: int
     log_probs: int | None
-    """Checksum of its old log-probs, over the completion; None where they could not be read."""
+    """Checksum of its old log-probs over the completion; None if they could not be read."""
 
 
 class RefreshedSamples:
@@ -39,12 +39,12 @@ class RefreshedSamples:
         self._trained: Counter[int] = Counter()
 
     def add(self, key: Hashable, log_probs: int | None, owner: Hashable | None = None) -> None:
-        """One more sample.
+        """Add one sample.
 
         Args:
-            key: Whatever identifies it, its tokens included.
+            key: What identifies it, including its tokens.
             log_probs: Checksum of its old log-probs.
-            owner: Who it is whatever its tokens are, where the framework names its samples.
+            owner: The framework's name for the sample, if it has names; it does not depend on the tokens.
         """
         row = Row(self.size, log_probs)
         self._rows.setdefault(key, []).append(row)
@@ -52,13 +52,26 @@ class RefreshedSamples:
             self._of_owner.setdefault(owner, []).append(row)
         self.size += 1
 
+    def dealt(self, samples: Iterable[tuple[Hashable, int | None]]) -> RefreshedSamples:
+        """The samples that this trainer trains on, where they are dealt to the trainers anew after their refresh.
+
+        Args:
+            samples: Of each what identifies it, and the checksum of its old log-probs as it was handed over. Where it was refreshed
+                here, the checksum of that moment counts.
+        """
+        dealt = RefreshedSamples(self.number, self.version)
+        for key, log_probs in samples:
+            row = self.find(key, log_probs)
+            dealt.add(key, log_probs if row is None else row.log_probs)
+        return dealt
+
     def find(self, key: Hashable, log_probs: int | None) -> Row | None:
-        """The sample's row. Where only old log-probs tell samples apart (equal completions of a prompt), these do; what nothing
-        tells apart is taken in turn."""
+        """The sample's row. Samples with equal keys (equal completions of a prompt) are told apart by old log-probs; if those are
+        equal too, rows are taken in turn."""
         return self._among(self._rows.get(key), log_probs)
 
     def find_owner(self, owner: Hashable, log_probs: int | None) -> Row | None:
-        """The row of a sample whose tokens are other ones by now."""
+        """The row of a named sample whose tokens have changed."""
         return self._among(self._of_owner.get(owner), log_probs)
 
     def _among(self, rows: list[Row] | None, log_probs: int | None) -> Row | None:
@@ -71,16 +84,16 @@ class RefreshedSamples:
 
 
 class Recognised(msgspec.Struct, frozen=True):
-    """What of a micro-batch could be recognised."""
+    """What was recognised in a micro-batch."""
 
     trained: tuple[SampleRows, ...] | None = None
     old_version: int | None = None
-    """Version that computed the old log-probs of all its samples; None where it is not known, or not one."""
+    """Version that computed the old log-probs of all its samples; None if it is unknown or not the same for all."""
     old_intact: bool | None = None
     tokens_intact: bool | None = None
-    """Whether all samples hold the tokens that old log-probs were computed for; None where samples have no names of their own."""
+    """Whether all samples have the tokens that their old log-probs were computed for; None if samples have no names."""
     unknown: int = 0
-    """Samples under a name that none of these refreshes has."""
+    """Samples whose name is in none of these refreshes."""
 
 
 def recognise(
@@ -89,14 +102,13 @@ def recognise(
     refreshes: Sequence[RefreshedSamples],
     owners: Sequence[Hashable] | None = None,
 ) -> Recognised:
-    """Find a micro-batch's samples among those of the latest refreshes, newest first.
+    """Find a micro-batch's samples in the latest refreshes, newest first.
 
     Args:
-        keys: Its samples, by all that identifies them, tokens included; None where the data do not say.
-        old: Checksum of the old log-probs of each.
+        keys: What identifies each sample, including its tokens; None if the data do not say.
+        old: Checksum of each sample's old log-probs.
         refreshes: The latest refreshes, newest first.
-        owners: The names of the samples, whatever their tokens are, where the framework gives them names. A sample whose tokens
-            were altered is then known all the same.
+        owners: The framework's names for the samples, if it has names. A sample with altered tokens is then still known.
     """
     if keys is None or not refreshes:
         return Recognised()
@@ -133,11 +145,11 @@ def _found(pairs: Iterable[tuple[RefreshedSamples, Row | None]]) -> Iterator[tup
 
 
 def checksum_of(row: Any, before: int = 0) -> int:
-    """A checksum of a row of numbers on the CPU, bit for bit (of a floating-point type: as float32).
+    """A checksum of a row of numbers on the CPU, bit for bit (floating-point numbers as float32).
 
     Args:
         row: The numbers.
-        before: The checksum of what stands before them.
+        before: Checksum of the preceding numbers.
     """
     plain = row.detach().float() if row.is_floating_point() else row.detach()
     return zlib.crc32(plain.contiguous().numpy().tobytes(), before)

@@ -1,4 +1,4 @@
-"""More in what a framework logs."""
+"""Merges the audit's metrics into a framework's log call."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 def with_more(
     args: tuple[Any, ...], kwargs: dict[str, Any], added: Mapping[str, float], *, name: str, position: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call that logs, with more in a copy of its dictionary of metrics. What is there already stays.
+    """The arguments of a log call with more metrics in a copy of its dictionary; existing metrics are kept.
 
     Args:
-        args: Positional arguments.
-        kwargs: Arguments by name.
-        added: Names and values to add.
-        name: The dictionary's name in the call.
-        position: Its place among the positional arguments.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        added: Names and values of the metrics to add.
+        name: Name of the dictionary's parameter.
+        position: Position of the dictionary among the positional arguments.
 
     Returns:
-        Both again; as they were where they hold no such dictionary.
+        The positional and keyword arguments; unchanged if they contain no such dictionary.
     """
     given = kwargs.get(name, args[position] if len(args) > position else None)
     if not isinstance(given, dict):

@@ -1,4 +1,4 @@
-"""Which of a model's trainable tensors an optimizer holds: by identity, so that copies do not pass for the real ones."""
+"""Counts a model's trainable tensors that an optimizer holds, by identity: a copy of a tensor does not count as the tensor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def optimizer_tensors(parameters: Iterable[Any], *optimizers: Any) -> dict[str, 
     """The fact `optimizer_tensors`, which rule RLS407 reads.
 
     Args:
-        parameters: Of the model that is trained.
-        optimizers: torch optimizers that together train it.
+        parameters: The parameters of the trained model.
+        optimizers: The torch optimizers that together train it.
 
     Returns:
-        How many tensors of the model are trainable, how many of these the optimizers hold, and how many others they hold.
+        "trainable": trainable tensors of the model; "held": those of them in an optimizer; "others": other tensors in one.
     """
     trainable = {id(parameter) for parameter in parameters if parameter.requires_grad}
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]

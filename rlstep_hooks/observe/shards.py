@@ -1,4 +1,4 @@
-"""The part of a sharded parameter that lies in this process, as a plain tensor."""
+"""The local part of a sharded parameter, as a plain tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LocalShard:
-    """Looks like the local part of one parameter; a plain parameter is its own local part.
+    """Behaves like the local part of one parameter; a plain parameter is its own local part.
 
     FSDP2 keeps parameters as `DTensor`, whose local part is what the optimizer of this process changes. Nothing is gathered.
     """
@@ -26,27 +26,27 @@ class LocalShard:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the optimizer may change it."""
+        """Whether the optimizer may change the parameter."""
         return bool(self._parameter.requires_grad)
 
     @property
     def grad(self) -> Tensor | None:
-        """The local part of its gradient."""
+        """The local part of the parameter's gradient."""
         gradient = self._parameter.grad
         return None if gradient is None else self._local(gradient)
 
     @property
     def device(self) -> torch.device:
-        """Where the local part lies."""
+        """Device of the local part."""
         return self.detach().device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of its numbers."""
+        """Type of the parameter's numbers."""
         return self.detach().dtype
 
     def detach(self) -> Tensor:
-        """The local part, outside of any graph."""
+        """The local part, outside any graph."""
         return self._local(self._parameter.detach())
 
     def numel(self) -> int:
@@ -54,11 +54,11 @@ class LocalShard:
         return int(self.detach().numel())
 
     def is_floating_point(self) -> bool:
-        """Whether it holds floating-point numbers."""
+        """Whether the parameter has floating-point numbers."""
         return bool(self.detach().is_floating_point())
 
     def is_contiguous(self) -> bool:
-        """Whether the local part lies in one piece."""
+        """Whether the local part is contiguous."""
         return bool(self.detach().is_contiguous())
 
     def data_ptr(self) -> int:

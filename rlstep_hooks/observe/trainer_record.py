@@ -1,26 +1,28 @@
-"""What a trainer process of a controlled run writes, whatever the framework: micro-batches, updates, syncs, and their numbers.
+"""The record of one trainer process of a controlled run, for any framework: micro-batches, updates, syncs and their numbers.
 
-A framework's observer says what happened; this counts it, keeps what the device computes until it is ready, and writes events in
-their order. Nothing is judged here.
+A framework's observer calls the methods here as things happen. `TrainerRecord` counts, keeps numbers until the device has them ready,
+and writes events in their order. Nothing is judged here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import torch
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
+    Constant,
     Measured,
     MicroBatch,
     MicroBatchValues,
     Phase,
     PhaseEnded,
     PhaseName,
+    Received,
     Refresh,
     RolloutValues,
     Update,
@@ -38,16 +40,16 @@ if TYPE_CHECKING:
 Role = Literal["policy", "critic"]
 
 REFRESHES = 2
-"""Refreshes whose samples are remembered: those of this rollout, and those before it, to recognise samples trained too late."""
+"""Refreshes whose samples are remembered: this rollout's and the previous one's, to recognise samples trained too late."""
 
 
 class TrainerRecord:
-    """One trainer process: what it did, in the order in which it did it.
+    """Records what one trainer process does, in its order.
 
     Args:
-        ledger: Where to write.
+        ledger: The ledger to write to.
         attached: The first event.
-        remembered: Refreshes whose samples are remembered; more where samples wait in a buffer.
+        remembered: Refreshes whose samples are remembered; more than `REFRESHES` if samples wait in a buffer.
     """
 
     def __init__(self, ledger: Ledger, attached: Attached, *, remembered: int = REFRESHES) -> None:
@@ -55,31 +57,38 @@ class TrainerRecord:
         self.order = Contained(self.writer, ("order",))
         self.values = Contained(self.writer, ("log_ratio", "weights"))
         self.samples = Contained(self.writer, ("samples", "refresh"))
+        self.checkpoints = Contained(self.writer, ("checkpoints",))
         self.version = 0
         """Policy updates applied in this run."""
         self.refreshes: list[RefreshedSamples] = []
-        """The latest ones, newest first."""
+        """The latest refreshes, newest first."""
         self._remembered = remembered
         self._calls: dict[PhaseName, int] = {}
         self._microbatches = 0
         self._window: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
         self._probes: dict[Role, WeightProbe] = {}
+        self._ungraded: dict[Role, list[Any]] = {}
+        """Trainable tensors that have had no gradient in any update so far."""
+        self._reference: tuple[WeightProbe, torch.Tensor] | None = None
+        """The reference model's probe, with its weights at their first use."""
+        self._references: DeferredValues[int] = DeferredValues()
         self._open: MicroBatch | None = None
         self._log_ratios: DeferredValues[int] = DeferredValues()
+        self._loss_scales: DeferredValues[int] = DeferredValues()
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
-        """Whether old log-probs came unaltered, by micro-batch."""
+        """Micro-batch -> whether its old log-probs arrived unaltered."""
         self._tokens: dict[int, bool] = {}
-        """Whether tokens did."""
+        """Micro-batch -> whether its tokens arrived unaltered."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
         """A call of the controller begins.
 
         Returns:
-            Its number, counting calls of this name from 0.
+            The call's number, counting calls of this name from 0.
         """
         number = self._calls.get(name, 0)
         self._calls[name] = number + 1
@@ -87,11 +96,11 @@ class TrainerRecord:
         return number
 
     def end(self, name: PhaseName) -> None:
-        """The latest call of a name is about to return."""
+        """The latest call of this name is about to return."""
         self.writer.emit(PhaseEnded(at=self.writer.now(), name=name, number=self._calls[name] - 1))
 
     def calls(self, name: PhaseName) -> int:
-        """Calls of this name that have begun."""
+        """Number of calls of this name that have begun."""
         return self._calls.get(name, 0)
 
     # Old log-probs
@@ -100,9 +109,9 @@ class TrainerRecord:
         """Old log-probs were computed.
 
         Args:
-            samples: The samples that could be identified.
+            samples: The identified samples.
             positions: Token positions covered.
-            number: Samples covered, where not all could be identified.
+            number: Samples covered, if not all were identified.
         """
         self.writer.emit(
             Refresh(
@@ -115,8 +124,13 @@ class TrainerRecord:
         )
         self.refreshes = [samples, *self.refreshes][: self._remembered]
 
+    def received(self, samples: RefreshedSamples) -> None:
+        """The samples of the latest refresh were dealt anew: these are trained here."""
+        self.writer.emit(Received(at=self.writer.now(), samples=samples.size))
+        self.refreshes[0] = samples
+
     def measured(self, values: RolloutValues) -> None:
-        """Numbers of a rollout, by the number of its refresh."""
+        """Add numbers of a rollout, under the number of its refresh."""
         self._rollout_values.append(values)
 
     # Micro-batches
@@ -145,7 +159,7 @@ class TrainerRecord:
             self._tokens[index] = found.tokens_intact
 
     def see_log_probs(self, log_probs: Any, old_log_probs: Any, mask: Any) -> None:
-        """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
+        """The policy loss is about to be computed from these log-probs, which are on the device and padded to one length."""
         if self._open is None or self._open.role == "critic":
             return
         with torch.no_grad():
@@ -155,27 +169,66 @@ class TrainerRecord:
             vector = torch.stack([real.sum().float(), distance.max(), distance.sum()])
         self._log_ratios.add(self._open.index, vector)
 
+    def see_constants(self, **given: Any) -> None:
+        """What the loss is about to take as given: `old_logprobs`, `advantages`, `targets`."""
+        if self._open is not None:
+            names = tuple(name for name in get_args(Constant) if given.get(name) is not None)
+            flowing = tuple(name for name in names if given[name].requires_grad)
+            self._open = msgspec.structs.replace(self._open, constants=names, with_gradient=flowing)
+
+    def see_loss_scale(self, index: int, scale: Any) -> None:
+        """By which factor the loss of a micro-batch reached the gradients, over the documented one: a number on the device."""
+        self._loss_scales.add(index, scale.detach().float().reshape(1))
+
+    @property
+    def open_index(self) -> int | None:
+        """The micro-batch whose forward goes on."""
+        return None if self._open is None else self._open.index
+
     def close_microbatch(self) -> None:
-        """The forward is done and its loss known; the backward follows."""
+        """The forward is done and its loss is known; the backward follows."""
         event, self._open = self._open, None
         if event is not None:
             self._window[event.role] += 1
             self.writer.emit(msgspec.structs.replace(event, at=self.writer.now()))
 
     def abandon_microbatch(self) -> None:
-        """The forward that began led to no backward."""
+        """The forward that began is not followed by a backward."""
         self._open = None
 
     # Updates
 
+    def begin_window(self, role: Role) -> None:
+        """Gradients are cleared for the next micro-batch of a role, where it is the first of an update."""
+        if not self._window[role] and role in self._probes:
+            self._probes[role].begin_window()
+
     def probe(self, role: Role, parameters: Iterable[Any]) -> None:
-        """Look at some of these weights around each optimizer step."""
+        """Probe some of these weights around each optimizer step."""
+        parameters = list(parameters)
         self._probes[role] = WeightProbe(parameters)
+        self._ungraded[role] = parameters
+
+    def weights(self, role: Role) -> torch.Tensor:
+        """The probed weights of a role, now."""
+        return self._probes[role].weights()
+
+    def see_reference(self, refresh: int, parameters: Iterable[Any]) -> None:
+        """The reference model was used; by the number of the rollout's refresh."""
+        if self._reference is None:
+            probe = WeightProbe(parameters, frozen=True)
+            self._reference = probe, probe.weights()
+            return
+        probe, first = self._reference
+        weights = probe.weights()
+        if weights.device == first.device:
+            self._references.add(refresh, (weights != first).count_nonzero().float().reshape(1))
 
     def before_step(self, role: Role) -> None:
         """The optimizer is about to step; gradients are final."""
         if role in self._probes:
             self._probes[role].before_step()
+            self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
 
     def after_step(self, role: Role, rate: Any) -> None:
         """The optimizer has stepped."""
@@ -185,7 +238,7 @@ class TrainerRecord:
     def updated(
         self, role: Role, *, applied: bool, rate: float, by_loop: bool = True, tick: int | None = None, reason: str = ""
     ) -> None:
-        """An update was made or left out."""
+        """An update was made or skipped."""
         self.version += applied and role == "policy"
         window, self._window[role] = self._window[role], 0
         self.writer.emit(
@@ -207,35 +260,53 @@ class TrainerRecord:
     # Numbers, and weight syncs
 
     def synced(self, label: int | None) -> None:
-        """Weights went to the rollout engine."""
+        """Weights were brought to the rollout engine."""
         self.writer.emit(WeightSync(at=self.writer.now(), policy_version=self.version, label=label))
 
     def send_numbers(self) -> None:
-        """Start fetching what the device has: the framework synchronises with it before `write_numbers`."""
+        """Start fetching numbers from the device: the framework synchronises with it before `write_numbers`."""
         for role, probe in self._probes.items():
             worked = probe.work_up()
             if worked is not None:
                 updates, values = worked
                 self._changes.add(UpdateSource(updates, probe.size, role), values)
+        # Before the log ratios: the number of a micro-batch comes with its log ratio.
+        self._loss_scales.send()
         self._log_ratios.send()
         self._changes.send()
+        self._references.send()
 
     def write_numbers(self) -> None:
-        """Write what has arrived."""
+        """Write the numbers that have arrived."""
+        scales = {index: scale for index, (scale,) in self._loss_scales.ready()}
         microbatches = tuple(
             MicroBatchValues(
                 index=index,
                 tokens=int(tokens),
-                # Padding alone has no ratio.
+                # A micro-batch of padding alone has no ratio.
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
                 old_intact=self._intact.pop(index, None),
+                loss_ratio=finite(scales[index]) if index in scales else None,
                 tokens_intact=self._tokens.pop(index, None),
             )
             for index, (tokens, maximum, total) in self._log_ratios.ready()
         )
-        updates = [values for source, numbers in self._changes.ready() for values in source.values(numbers)]
-        rollouts, self._rollout_values = tuple(self._rollout_values), []
+        updates = [
+            msgspec.structs.replace(values, ungraded=len(self._ungraded[source.role]))
+            for source, numbers in self._changes.ready()
+            for values in source.values(numbers)
+        ]
+        changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}
+        known = {values.index: values for values in self._rollout_values} | {
+            refresh: RolloutValues(index=refresh)
+            for refresh in changed
+            if all(values.index != refresh for values in self._rollout_values)
+        }
+        rollouts = tuple(
+            msgspec.structs.replace(values, reference_changed=changed.get(index)) for index, values in known.items()
+        )
+        self._rollout_values = []
         if microbatches or updates or rollouts:
             self.writer.emit(
                 Measured(at=self.writer.now(), rollouts=rollouts, microbatches=microbatches, updates=tuple(updates))

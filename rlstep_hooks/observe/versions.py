@@ -1,4 +1,4 @@
-"""Releases of the packages involved in a run, for its record."""
+"""Releases of the packages in a run, for its record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlstep_hooks.version import __version__
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Releases of Python, this package and the named ones; those that are not installed are left out."""
+    """Releases of Python, this package and the named packages; packages that are not installed are left out."""
     found = {"python": platform.python_version(), "rlstep-hooks": __version__}
     for package in packages:
         try:

@@ -18,22 +18,30 @@ if TYPE_CHECKING:
 
 PROBED_TENSORS = 4
 PROBED_PER_TENSOR = 256
+_NOT_SEEN = -1
 
 
 class UpdateSource(msgspec.Struct, frozen=True):
-    """What a vector of `WeightProbe` means."""
+    """Names the numbers of a `WeightProbe` vector."""
 
     indices: tuple[int, ...]
     probed: int
     role: Literal["policy", "critic"] = "policy"
 
     def values(self, numbers: list[float]) -> list[UpdateValues]:
-        """The vector's numbers, update by update."""
+        """The vector's numbers, one `UpdateValues` per update."""
         count = len(self.indices)
         return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
 
     def _values(
-        self, index: int, changed: float, with_gradient: float, visible: float, moved: float, largest: float
+        self,
+        index: int,
+        changed: float,
+        with_gradient: float,
+        visible: float,
+        moved: float,
+        largest: float,
+        left_over: float,
     ) -> UpdateValues:
         return UpdateValues(
             index=index,
@@ -44,19 +52,19 @@ class UpdateSource(msgspec.Struct, frozen=True):
             visible=int(visible),
             max_change=finite(largest),
             moved_before=int(moved),
+            left_over=int(left_over) if left_over >= 0 else None,
         )
 
 
 class WeightProbe:
-    """Looks at up to 256 evenly spaced weights in each of up to 4 trainable tensors, before and after an update.
+    """Reads up to 256 evenly spaced weights of each of up to 4 trainable tensors, before and after an update.
 
-    Everything stays on the weights' device and nothing is fetched here: two small copies an update, whatever the size of the
-    model, and one comparison for many updates. Tensors on another device or of another dtype than the first trainable one are
-    not probed.
+    Everything stays on the weights' device and nothing is fetched here. The cost is two small copies per update, whatever the model's
+    size, and one comparison for many updates. Tensors that differ in device or dtype from the first trainable tensor are not probed.
     """
 
-    def __init__(self, parameters: Iterable[Parameter]) -> None:
-        trainable = [p for p in parameters if p.requires_grad and p.numel() > 0 and p.is_floating_point()]
+    def __init__(self, parameters: Iterable[Parameter], *, frozen: bool = False) -> None:
+        trainable = [p for p in parameters if (p.requires_grad or frozen) and p.numel() > 0 and p.is_floating_point()]
         same = [
             p
             for p in trainable
@@ -67,21 +75,27 @@ class WeightProbe:
         self._views: list[Tensor] = []
         self._addresses: list[int] = []
         self.size = sum(count for _, count, _ in self._probed)
+        self._left_over: Tensor | int = _NOT_SEEN
+        """Probed weights whose gradient was not 0 when the window under way began."""
         self._before: Tensor | None = None
         self._after: Tensor | None = None
-        """The weights right after the latest update that was worked up."""
+        """The weights right after the latest compared update."""
         self._held: list[_Reading] = []
+
+    def weights(self) -> Tensor:
+        """A copy of the probed weights, in one vector; empty where nothing is probed."""
+        return torch.cat(self._weights()) if self._probed else torch.empty(0)
 
     def _weights(self) -> list[Tensor]:
         """Views of the probed weights."""
         addresses = [p.data_ptr() for p, _, _ in self._probed]
-        if addresses != self._addresses:  # views alias the weights for as long as their storage stays where it is
+        if addresses != self._addresses:  # views are valid only while the weights' storage does not move
             self._views = [p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed]
             self._addresses = addresses
         return self._views
 
     def _gradients(self) -> list[Tensor]:
-        """The gradients of the probed weights, 0 where there is none."""
+        """The gradients of the probed weights; 0 if there is none."""
         parts = []
         for parameter, count, stride in self._probed:
             gradient = parameter.grad
@@ -93,27 +107,33 @@ class WeightProbe:
                 parts.append(gradient.reshape(-1)[::stride][:count])
         return parts
 
+    def begin_window(self) -> None:
+        """Look for gradients that are there before the first backward of an update."""
+        self._left_over = 0
+        if any(parameter.grad is not None for parameter, _, _ in self._probed):
+            self._left_over = torch.cat(self._gradients()).count_nonzero()
+
     def before_step(self) -> None:
         """Read weights and gradients just before the optimizer steps."""
         self._before = torch.cat(self._weights() + self._gradients()).detach()
 
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
-        """Read the weights after the step; the comparison waits for `work_up`."""
+        """Read the weights after the step; `work_up` compares them later."""
         before, self._before = self._before, None
+        left_over, self._left_over = self._left_over, _NOT_SEEN
         if before is not None:
-            self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights())))
+            self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights()), left_over))
 
     def work_up(self) -> tuple[tuple[int, ...], Tensor] | None:
         """Compare the readings of all updates since the last call.
 
-        A change counts as visible where the gradient times the learning rate is more than the weight's rounding: a bound that
-        plain gradient descent reaches exactly and that adaptive optimizers, whose steps are larger than small gradients,
-        exceed.
+        A change must be visible if the gradient times the learning rate exceeds the weight's rounding. Plain gradient descent changes a
+        weight by exactly that product; adaptive optimizers change it by more when gradients are small.
 
         Returns:
-            The updates, and float32 of shape (5 * updates,): for all updates the weights changed, then for all the weights
-            with a gradient, the weights whose change must be visible, the weights that moved since the step before, and the
-            largest change. None without a reading.
+            The updates, and float32 of shape (6 * updates,): one block per quantity, with one number per update. The quantities are the
+            weights that changed, those with a gradient, those whose change must be visible, those that moved since the previous
+            update, the largest change, and those with a gradient before the first backward. None without readings.
         """
         held, self._held = self._held, []
         if not held:
@@ -126,9 +146,11 @@ class WeightProbe:
         reach = torch.stack([row * reading.learning_rate for row, reading in zip(gradient, held, strict=True)]).abs_()
         change = (after - before).abs_()
         visible = reach > before.abs() * torch.finfo(after.dtype).eps
-        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # what is no number differs from itself
+        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # NaN differs from itself
         counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2).float()
-        return tuple(reading.update for reading in held), torch.cat([counts.flatten(), change.amax(1).float()])
+        left_over = torch.stack([torch.as_tensor(reading.left_over, device=counts.device).float() for reading in held])
+        numbers = torch.cat([counts.flatten(), change.amax(1).float(), left_over])
+        return tuple(reading.update for reading in held), numbers
 
 
 class _Reading(msgspec.Struct, frozen=True):
@@ -137,11 +159,12 @@ class _Reading(msgspec.Struct, frozen=True):
     update: int
     learning_rate: float | Tensor
     before: Tensor
-    """The weights, and behind them their gradients."""
+    """The weights, followed by their gradients."""
     after: Tensor
+    left_over: Tensor | int
 
 
 def _spacing(size: int) -> tuple[int, int]:
-    """How many weights of a tensor to probe, and how far apart."""
+    """Number of weights of a tensor to probe, and their distance."""
     stride = max(size // PROBED_PER_TENSOR, 1)
     return min((size - 1) // stride + 1, PROBED_PER_TENSOR), stride

@@ -1,1 +1,1 @@
-"""From a configuration's quantities to a `Schedule`. Pure: integers and fractions, no torch, no framework."""
+"""From the quantities of a configuration to a `Schedule`. Pure: integers and fractions, no torch, no framework."""

@@ -1,8 +1,8 @@
 """PPO loops that count micro-batches with `accelerator.accumulate` (TRL's PPO and RLOO, its old `step()`, LLaMA-Factory).
 
-accelerate makes an update after every `window` micro-batches, and after every single one while the loader of prompts stands on
-its last batch (`Flush`). A PPO loop holds its loader on one batch for a whole rollout, so in the last rollout
-of a pass over the rows each micro-batch is an update.
+accelerate makes an update after every `window` micro-batches, and after every single micro-batch while the loader of prompts is at
+its last batch (`Flush`). A PPO loop keeps its loader on one batch for a whole rollout, so in the last rollout of a pass over the rows
+each micro-batch is an update.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Flush
 
 MOST_PASSES = 1_000_000
-"""Passes over the rows up to which the updates of a run are counted one pass at a time."""
+"""Largest number of passes over the rows for which a run's updates are counted pass by pass."""
 
 
 class Accumulation(msgspec.Struct, frozen=True, kw_only=True):
-    """The micro-batches of one process on one rollout."""
+    """One process's micro-batches of one rollout."""
 
     microbatches: tuple[int, ...]
-    """Samples of each micro-batch of one pass over the rollout, on one process, in their order."""
+    """Samples of each micro-batch in one pass over the rollout, on one process, in order."""
     passes: int
     """Passes over a rollout."""
     window: int
-    """gradient_accumulation_steps: micro-batches behind one update."""
+    """gradient_accumulation_steps: micro-batches in one update."""
 
     @property
     def per_rollout(self) -> int:
@@ -39,7 +39,7 @@ class Accumulation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def updates_per_rollout(self) -> Fraction:
-        """Updates for each rollout, but for the last of a pass over the rows: on average where windows span rollouts."""
+        """Updates per rollout, on average if windows span rollouts. The last rollout of a pass over the rows is not included."""
         return Fraction(self.per_rollout, self.window)
 
     @property
@@ -49,22 +49,22 @@ class Accumulation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lags(self) -> tuple[int, ...]:
-        """Lags that occur in rollouts other than the last of a pass.
+        """Lags in all rollouts but the last of a pass.
 
-        Micro-batches that wait at the end of a rollout shift the windows of the next, at most by all of a window but what
-        window and rollout have in common.
+        Micro-batches left at the end of a rollout shift the windows of the next rollout, by at most the window minus the greatest
+        common divisor of window and rollout.
         """
         common = math.gcd(self.per_rollout, self.window)
         return tuple(range(countable((self.window - common + self.per_rollout - 1) // self.window + 1)))
 
     @property
     def flushed_lags(self) -> tuple[int, ...]:
-        """Lags that occur where every micro-batch of the last rollout of a pass is an update."""
+        """Lags in the last rollout of a pass, where every micro-batch is an update."""
         return tuple(range(countable(max(self.per_rollout, len(self.lags)))))
 
     @property
     def minibatches(self) -> tuple[int, ...]:
-        """Samples behind each update of one pass, on one process; empty where a window spans passes."""
+        """Samples of each update of one pass, on one process; empty if a window spans passes."""
         if len(self.microbatches) % self.window:
             return ()
         starts = range(0, len(self.microbatches), self.window)
@@ -72,7 +72,7 @@ class Accumulation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_microbatch(self) -> int | None:
-        """Samples of a micro-batch on one process, where all are alike."""
+        """Samples of a micro-batch on one process; None if they differ."""
         return self.microbatches[0] if len(set(self.microbatches)) == 1 else None
 
 
@@ -81,11 +81,11 @@ def updates_of_run(accumulation: Accumulation, flush: Flush, *, rollouts: int) -
 
     Args:
         accumulation: Micro-batches and windows.
-        flush: Rollouts in which every micro-batch is an update.
-        rollouts: Rollouts of the run.
+        flush: The rollouts in which every micro-batch is an update.
+        rollouts: Number of rollouts of the run.
 
     Raises:
-        OverflowError: More than `MOST_PASSES` passes.
+        OverflowError: The run has more than `MOST_PASSES` passes.
     """
     per_epoch = flush.rollouts_per_epoch
     if rollouts > per_epoch * MOST_PASSES:

@@ -1,4 +1,4 @@
-"""Two plans side by side: which quantities differ, and which settings cause it."""
+"""Compares two plans: which quantities differ, and which settings cause it."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ QUANTITIES = (
     "ratio_one_updates", "reference_source", "rows", "rows_dropped_per_epoch", "rows_reshuffled", "rollouts_per_epoch",
     "rollouts", "updates", "data_epochs", "loader_epochs", "lr_clock", "lr_ticks", "lr_horizon", "step_unit",
 )  # fmt: skip
-"""Fields of Schedule that are compared, in the order of the table."""
+"""Compared fields of Schedule, in the order of the table."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One plan's part in a difference."""
+    """One plan's side of a difference."""
 
     value: Any
     formula: str
-    """How the framework computes it; empty where no formula is shown."""
+    """The framework's formula; empty if none is shown."""
     settings: dict[str, Any]
-    """The settings behind it."""
+    """The settings that the quantity depends on."""
 
 
 class QuantityDifference(msgspec.Struct, frozen=True):
-    """One quantity that two plans do not share."""
+    """One quantity that differs between two plans."""
 
     quantity: str
     a: Side
     b: Side
     causes: tuple[str, ...]
-    """Settings that differ, where both plans are of the same framework; else the settings of both sides."""
+    """The settings that differ, if both plans are of the same framework; otherwise the settings of both sides."""
 
 
 def compare(a: Plan, b: Plan) -> list[QuantityDifference]:
-    """All quantities in which two plans differ; a critic's are named "critic.updates_per_rollout" and so on."""
+    """All quantities that differ between two plans; a critic's are named "critic.updates_per_rollout" and so on."""
     assert a.schedule is not None
     assert b.schedule is not None
     found = _compare(a, b, a.schedule, b.schedule, "")
@@ -64,9 +64,9 @@ def _compare(a: Plan, b: Plan, one: Schedule, other: Schedule, prefix: str) -> l
     differences = []
     for name in QUANTITIES:
         values = getattr(one, name), getattr(other, name)
-        if values[0] == values[1] or None in values:  # what one of them does not know is no difference
+        if values[0] == values[1] or None in values:  # a value that one plan does not know does not differ
             continue
-        # A plan of a recorded run has no formulas; those of the other side name the settings then.
+        # A plan of a recorded run has no formulas; the other side's formulas name the settings then.
         names = settings_behind(a, prefix + name), settings_behind(b, prefix + name)
         sides = (
             _side(a, prefix + name, values[0], names[0] or names[1]),
@@ -89,7 +89,7 @@ def _side(plan: Plan, quantity: str, value: Any, names: list[str]) -> Side:
 
 
 def settings_behind(plan: Plan, quantity: str) -> list[str]:
-    """Settings that a quantity's formula names, itself or through other quantities; none where there is no formula."""
+    """Settings in a quantity's formula, directly or through other quantities; none if there is no formula."""
     assert plan.schedule is not None
     return _settings_behind(quantity, {formula.quantity: formula for formula in plan.formulas}, plan.schedule, set())
 

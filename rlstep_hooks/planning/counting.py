@@ -1,25 +1,25 @@
-"""How far a plan counts one by one, and divisors: what keeps an absurd setting from becoming an endless calculation."""
+"""Limits on what a plan counts one by one, so that an absurd setting does not cause an endless calculation."""
 
 from __future__ import annotations
 
 import math
 
 MOST = 1_000_000
-"""Updates on one rollout, micro-batches of one period and the like, up to which a plan is made; real runs have some thousands."""
+"""Most updates on a rollout, micro-batches of a period and the like that a plan lists; real runs have some thousands."""
 
 
 class TooManyError(ValueError):
-    """A plan would list more than any run has: a setting is out by orders of magnitude."""
+    """A plan would list more than any real run has: a setting is wrong by orders of magnitude."""
 
 
 def countable(count: int, what: str = "updates on one rollout") -> int:
-    """A number of things that a plan lists one by one.
+    """The number of things that a plan lists one by one, checked.
 
     Raises:
         TooManyError: It is above `MOST`.
     """
     if count > MOST:
-        raise TooManyError(f"more than {MOST:_} {what}: no plan is made of so many".replace("_", " "))
+        raise TooManyError(f"more than {MOST:_} {what} are too many to plan".replace("_", " "))
     return count
 
 
@@ -30,6 +30,6 @@ def divisors(value: int) -> list[int]:
         TooManyError: The value is above `MOST` squared.
     """
     if value > MOST * MOST:
-        raise TooManyError(f"a rollout or an update of {value} samples: no plan is made of so many")
+        raise TooManyError(f"a rollout or an update of {value} samples is too large to plan")
     small = [divisor for divisor in range(1, math.isqrt(value) + 1) if value % divisor == 0]
     return sorted({*small, *(value // divisor for divisor in small)})

@@ -1,4 +1,4 @@
-"""Finding: one thing that is not as it should be, in a plan or in a run."""
+"""A finding: one thing that is wrong in a plan or in a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The place of an event in the run. All count from 0; None where the place has no such number."""
+    """The place of an event in the run. All numbers count from 0; None if the place has no such number."""
 
     rollout: int | None = None
     update: int | None = None
@@ -35,7 +35,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that is not as it should be, at the first place it was seen."""
+    """One thing that is wrong, at the first place where it was seen."""
 
     code: str
     severity: Severity
@@ -47,9 +47,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fix: str
     occurrences: int = 1
     deviation: str = ""
-    """Name of the known deviation of the framework that explains it."""
+    """Name of the framework's known deviation that explains it."""
     planned: bool = False
-    """Whether plan and settings alone show it, before anything happened."""
+    """Whether the plan and the settings alone show it, before training."""
 
     def __str__(self) -> str:
         lines = [

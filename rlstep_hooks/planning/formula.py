@@ -114,29 +114,22 @@ def names_in_template(template: str) -> set[str]:
 
 # What an expression may hold.
 
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.Not, ast.And, ast.Or)
-_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot)
-_NODES = (
-    ast.Expression, ast.Constant, ast.Name, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple,
-    ast.Call, ast.Load, *_OPERATORS, *_COMPARISONS,
-)  # fmt: skip
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%", ast.USub: "-", ast.Not: "not ", ast.And: " and ",
+    ast.Or: " or ", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in",
+    ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
+}  # fmt: skip
 
 
 @cache
 def _parsed(text: str) -> ast.expr:
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        return ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise FormulaError(f"{text!r} is no formula: {error.msg}") from None
-    for node in ast.walk(tree):
-        if not isinstance(node, _NODES) or isinstance(getattr(node, "value", None), float | complex):
-            raise FormulaError(f"{text!r}: {type(node).__name__} is no part of a formula")
-        if isinstance(node, ast.Call) and (not isinstance(node.func, ast.Name) or node.keywords):
-            raise FormulaError(f"{text!r}: a formula calls functions by their name, without keywords")
-    return tree.body
 
 
-def dotted(node: ast.expr) -> str:
+def dotted(node: ast.AST) -> str:
     """The name that a node is; empty for any other."""
     if isinstance(node, ast.Name):
         return node.id
@@ -147,91 +140,74 @@ def dotted(node: ast.expr) -> str:
 
 
 def _names(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.expr) and (name := dotted(node)):
+    if name := dotted(node):
         return {name} - {"it"}
-    if isinstance(node, ast.Call):
-        return set().union(*(_names(argument) for argument in node.args)) if node.args else set()
-    return set().union(*(_names(child) for child in ast.iter_child_nodes(node)), set())
+    inner = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    return set().union(*(_names(child) for child in inner))
 
 
 # Running.
 
 Code = Any
-"""A compiled expression: a function of the values and the functions."""
+"""A compiled expression: a function of the values, of the functions, and of what the forms need."""
 
 _LAZY = ("known", "limited")
 
 
-class _Compiler(ast.NodeTransformer):
-    """Names become look-ups, `/` becomes exact, and the forms that look at their arguments themselves get them unevaluated."""
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return node if node.id == "it" else _look_up(node.id)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return _look_up(dotted(node))
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        left, right = self.visit(node.left), self.visit(node.right)
-        if isinstance(node.op, ast.Div):
-            return ast.Call(ast.Name("divide_", ast.Load()), [left, right], [])
-        return ast.BinOp(left, node.op, right)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        assert isinstance(node.func, ast.Name)
-        name = node.func.id
-        if name == "given":
-            return ast.Call(ast.Name("given_", ast.Load()), [ast.Constant(dotted(node.args[0]))], [])
-        if name == "nearest":
-            return self._nearest(node)
-        arguments = [self.visit(argument) for argument in node.args]
-        if name in _LAZY:
-            arguments = [_delayed(argument) for argument in arguments]
-        function = ast.Subscript(ast.Name("functions_", ast.Load()), ast.Constant(name), ast.Load())
-        return ast.Call(function, arguments, [])
-
-    def _nearest(self, node: ast.Call) -> ast.expr:
-        """The test may be tried millions of times, so the values it needs are looked up once."""
-        value, test = node.args
-        names = sorted(_names(test))
-        local = {name: f"n{index}_" for index, name in enumerate(names)}
-        condition = _Test(local).visit(test)
-        inner = ast.Lambda(_parameters(["it"]), condition)
-        outer = ast.Call(ast.Lambda(_parameters(list(local.values())), inner), [_look_up(name) for name in names], [])
-        return ast.Call(ast.Name("nearest_", ast.Load()), [self.visit(value), outer], [])
-
-
-class _Test(_Compiler):
-    """The test of `nearest`: its names are variables."""
-
-    def __init__(self, local: Mapping[str, str]) -> None:
-        self._local = local
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Name(self._local.get(node.id, node.id), ast.Load())
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return ast.Name(self._local[dotted(node)], ast.Load())
-
-
-def _look_up(name: str) -> ast.expr:
-    return ast.Subscript(ast.Name("values_", ast.Load()), ast.Constant(name), ast.Load())
-
-
-def _parameters(names: list[str]) -> ast.arguments:
-    return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
-
-
-def _delayed(node: ast.expr) -> ast.expr:
-    return ast.Lambda(_parameters([]), node)
-
-
 @lru_cache(maxsize=4096)
 def _compiled(text: str) -> Code:
-    body = _Compiler().visit(_copy(_parsed(text)))
-    parameters = _parameters(["values_", "given_", "functions_", "divide_", "nearest_"])
-    tree = ast.fix_missing_locations(ast.Expression(ast.Lambda(parameters, body)))
-    return eval(compile(tree, "<formula>", "eval"), {"__builtins__": {}})
+    code = _code(_parsed(text), {})
+    return eval(f"lambda values_, given_, functions_, divide_, nearest_: {code}", {"__builtins__": {}})
+
+
+def _code(node: ast.AST, local: Mapping[str, str]) -> str:
+    """An expression in Python: names become look-ups, `/` becomes exact, and what looks at its arguments itself gets them unevaluated.
+
+    Args:
+        node: The expression.
+        local: Names that are variables already.
+
+    Raises:
+        FormulaError: Something in it is no part of the language.
+    """
+    if name := dotted(node):
+        return local.get(name) or f"values_[{name!r}]"
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | str | None):
+        return repr(node.value)
+    if isinstance(node, ast.Call):
+        return _call(node, local)
+    inner = [_code(child, local) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return f"divide_({inner[0]}, {inner[1]})"
+    if isinstance(node, ast.BinOp | ast.UnaryOp | ast.BoolOp) and type(node.op) in _OPERATORS:
+        operator = _OPERATORS[type(node.op)]
+        return f"({operator}{inner[0]})" if isinstance(node, ast.UnaryOp) else f"({operator.join(inner)})"
+    if isinstance(node, ast.Compare):
+        more = (f" {_OPERATORS[type(op)]} {right}" for op, right in zip(node.ops, inner[1:], strict=True))
+        return f"({inner[0]}{''.join(more)})"
+    if isinstance(node, ast.IfExp):
+        condition, chosen, other = inner
+        return f"({chosen} if {condition} else {other})"
+    if isinstance(node, ast.Tuple):
+        return f"({''.join(f'{part}, ' for part in inner)})"
+    raise FormulaError(f"`{ast.unparse(node)}`: {type(node).__name__} is no part of a formula")
+
+
+def _call(node: ast.Call, local: Mapping[str, str]) -> str:
+    if not isinstance(node.func, ast.Name) or node.keywords:
+        raise FormulaError(f"`{ast.unparse(node)}`: a formula calls functions by their name, without keywords")
+    name = node.func.id
+    if name == "given":
+        return f"given_({dotted(node.args[0])!r})"
+    if name == "nearest":
+        value, test = node.args
+        # The test may be tried millions of times, so the values that it needs are looked up once.
+        variables = {needed: f"n{index}_" for index, needed in enumerate(sorted(_names(test)))}
+        values = ", ".join(_code(ast.parse(needed, mode="eval").body, local) for needed in variables)
+        valid = f"lambda it: {_code(test, {**variables, 'it': 'it'})}"
+        return f"nearest_({_code(value, local)}, (lambda {', '.join(variables.values())}: {valid})({values}))"
+    lazy = "lambda: " if name in _LAZY else ""
+    return f"functions_[{name!r}]({', '.join(lazy + _code(argument, local) for argument in node.args)})"
 
 
 def _copy(node: ast.expr) -> ast.expr:

@@ -1,4 +1,4 @@
-"""What a launch means: its Schedule with the formulas behind it, what happens without a message, and what is wrong with it."""
+"""The plan of a launch: its Schedule with formulas, notes on what happens silently, and findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlstep_hooks.planning.schedule import Schedule
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user adds to a launch."""
+    """What the user adds to a launch command."""
 
     framework: str | None = None
     version: str | None = None
@@ -20,22 +20,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     """`--set NAME=VALUE`: variables of a script, or settings of the launch."""
     line: int | None = None
-    """Line of the command in a script with several."""
+    """Line of the command, in a script with several."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launch means."""
+    """The plan of a launch."""
 
     framework: str
-    """Name of the reader."""
+    """Name of the system."""
     title: str
     version: str
     source: str
-    """Where the launch was read: "the launch command" or a file."""
+    """Where the launch was read: "the launch command" or a file's name."""
     schedule: Schedule | None
-    """None where the framework itself would refuse the launch."""
+    """None if the framework would refuse the launch."""
     formulas: tuple[Formula, ...] = ()
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
     unused: tuple[Setting, ...] = ()
-    """Settings that were given and that the schedule does not depend on."""
+    """Settings that were given and do not affect the schedule."""

@@ -1,7 +1,6 @@
-"""How classic PPO loops cut a rollout into mini-batches, and a run into rollouts: one function for each policy on remainders.
+"""How classic PPO loops cut a rollout into mini-batches and a run into rollouts: one function per treatment of remainders.
 
-Sizes are samples: timesteps in classic RL, completions in RLHF. The functions named `cut_...` return the samples behind each update
-of one pass.
+Sizes are samples: timesteps in classic RL, completions in RLHF. The `cut_...` functions return the samples of each update of one pass.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from typing import Literal
 from rlstep_hooks.planning.counting import countable
 
 Rounding = Literal["down", "up"]
-"""Whether a last rollout that the asked-for timesteps do not fill is left out, or made whole."""
+"""Whether a last rollout that would exceed the requested timesteps is left out ("down") or made in full ("up")."""
 
 
 def rollouts_of(timesteps: int, samples_per_rollout: int, rounding: Rounding) -> int:
     """Rollouts of a run whose length is given in timesteps.
 
-    "down": baselines ppo2 `nupdates`, CleanRL `num_iterations`. "up": Stable-Baselines3, whose loop goes on while timesteps are
-    missing; lm-human-preferences `ceil_div`.
+    "down": baselines ppo2 `nupdates`, CleanRL `num_iterations`. "up": Stable-Baselines3, whose loop continues until the timesteps are
+    reached; lm-human-preferences `ceil_div`.
     """
     return timesteps // samples_per_rollout if rounding == "down" else -(-timesteps // samples_per_rollout)
 
 
 def cut_by_count_floored(samples: int, count: int) -> tuple[int, ...]:
-    """Size by floor division, then slices of it until the samples are used up: up to `count` or more (CleanRL).
+    """Slices whose size is `samples` / `count` rounded down, until the samples are used up: `count` or more of them (CleanRL).
 
-    Samples that the floor division leaves over become further mini-batches, the last of them smaller.
+    Samples left over by the division become further mini-batches, the last of them smaller.
 
     Raises:
-        ZeroDivisionError: Fewer samples than mini-batches.
+        ZeroDivisionError: There are fewer samples than mini-batches.
     """
     size = samples // count
     if size == 0:
@@ -44,8 +43,8 @@ def cut_by_size_kept(samples: int, size: int) -> tuple[int, ...]:
 
 
 def updates_wrapping(samples: int, size: int, passes: int) -> int:
-    """Updates of all passes where each mini-batch is full and goes on at the beginning of the samples (RLlib).
+    """Updates of all passes if each mini-batch is full and wraps around to the first samples (RLlib).
 
-    Mini-batches straddle the ends of passes, so that only the last of all needs filling up.
+    Mini-batches span the ends of passes, so only the very last one is filled up.
     """
     return -(-samples * passes // size)

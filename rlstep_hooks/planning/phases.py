@@ -1,6 +1,6 @@
-"""The Schedule of a run in phases (rollout, then its updates) from the few quantities that a reader knows.
+"""The Schedule of a run in phases (each rollout, then its updates) from the few quantities that a system states.
 
-Everything that follows from them (updates per rollout, lags, totals, epochs, ticks) is derived here and nowhere else.
+All other quantities (updates per rollout, lags, totals, epochs, ticks) are derived here and nowhere else.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int | None
     """Rollouts of the run."""
     per_epoch: int | None = None
-    """Rollouts of one pass of the loader."""
+    """Rollouts in one pass of the loader."""
     dropped: int | None = None
     """Rows left out in each pass."""
     last_prompts: int = 0
-    """Prompts of the last rollout of a pass; 0 where it is no smaller."""
+    """Prompts of the last rollout of a pass; 0 if it is not smaller."""
     consumed: Fraction | None = None
     """Rows consumed by the run."""
     unknown: dict[str, str] = {}
-    """What cannot be known, with the reason."""
+    """Quantities that cannot be known, each with the reason."""
 
     @classmethod
     def dropping(
         cls, rows: int | None, prompts: int, *, epochs: int, limit: int | None = None, why: str = ""
     ) -> Passes:
-        """A loader that drops the last, smaller batch: `floor(rows / prompts)` rollouts a pass.
+        """A loader that drops a smaller last batch: `floor(rows / prompts)` rollouts per pass.
 
         Args:
-            rows: Rows; None where they are not known.
+            rows: Number of rows; None if unknown.
             prompts: Rows of one rollout.
-            epochs: Passes asked for.
-            limit: Rollouts after which the run ends at the latest.
-            why: Why the rows are not known.
+            epochs: Requested passes.
+            limit: Largest number of rollouts of the run.
+            why: Why the rows are unknown.
         """
         if rows is None:
             return cls._unknown(limit, why, prompts)
@@ -80,7 +80,7 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def keeping(cls, rows: int | None, prompts: int, *, epochs: int, limit: int | None = None, why: str = "") -> Passes:
-        """A loader that keeps the last, smaller batch: `ceil(rows / prompts)` rollouts a pass."""
+        """A loader that keeps a smaller last batch: `ceil(rows / prompts)` rollouts per pass."""
         if rows is None:
             return cls._unknown(limit, why, prompts)
         per_epoch = -(-rows // prompts)
@@ -97,7 +97,7 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def wrapping(cls, rows: int | None, prompts: int, *, rollouts: int | None, why: str = "") -> Passes:
-        """Rollouts of a fixed size that go on at the beginning of the rows; the run's length is given."""
+        """Rollouts of a fixed size that wrap around to the first rows; the length of the run is given."""
         if rows is None:
             return cls._unknown(rollouts, why, prompts)
         consumed = None if rollouts is None else Fraction(rollouts * prompts)
@@ -105,13 +105,13 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def without_length(cls, rows: int | None, why: str) -> Passes:
-        """A run that nothing bounds."""
+        """A run of unbounded length."""
         names = ("rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks")
         return cls(rows=rows, rollouts=None, unknown=dict.fromkeys(names, why))
 
     @classmethod
     def without_rows(cls, rollouts: int | None) -> Passes:
-        """A run that samples from an environment: there are no rows."""
+        """A run that samples from an environment and has no rows."""
         reason = "the run samples from an environment; it has no rows"
         names = ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs")
         return cls(rows=None, rollouts=rollouts, unknown=dict.fromkeys(names, reason))
@@ -165,21 +165,21 @@ def schedule_in_phases(
     formulas: tuple[Any, ...] = (),
     not_evaluated: dict[str, str] | None = None,
 ) -> Schedule:
-    """A Schedule with `loop="phases"`. The fields are those of `Schedule`; here is what differs.
+    """A Schedule with `loop="phases"`. The arguments are fields of `Schedule`, with these differences.
 
     Args:
-        passes: What becomes of the rows.
-        minibatches: Samples behind each update of one pass over a rollout, over all processes.
-        samples_per_rollout: Where it is not `prompts_per_rollout * samples_per_prompt`.
-        microbatches_per_update: Where it does not follow from the sizes.
-        updates_per_rollout: Where it is not `reuse_epochs * len(minibatches)` (carried gradients).
-        updates: The total, where it is not `(rollouts - frozen_rollouts) * updates_per_rollout`, rounded down.
-        lags: Where they are not 0, 1, ..., `updates_per_rollout` - 1.
-        ratio_one_updates: Where they do not follow from the source of the old log-probs: all with "detach", the first with
-            "recompute" and "at_rollout", none with "engine" and "none".
-        lr_horizon: None where the schedule has no end (a constant rate) or is built for the run's own ticks.
-        step_means: Where it is not one unit with its updates.
-        formulas: The reader's formulas, for `sources`.
+        passes: How rows become rollouts.
+        minibatches: Samples of each update of one pass over a rollout, over all processes.
+        samples_per_rollout: Default: `prompts_per_rollout * samples_per_prompt`.
+        microbatches_per_update: Default: what follows from the sizes.
+        updates_per_rollout: Default: `reuse_epochs * len(minibatches)`; another value if gradients are carried.
+        updates: The total. Default: `(rollouts - frozen_rollouts) * updates_per_rollout`, rounded down.
+        lags: Default: 0, 1, ..., `updates_per_rollout` - 1.
+        ratio_one_updates: Default: all updates for the source "detach", the first one for "recompute" and "at_rollout", none for
+            "engine" and "none".
+        lr_horizon: None if the schedule has no end (a constant rate) or is built for exactly the run's ticks.
+        step_means: Default: words for one unit with its updates.
+        formulas: The system's formulas, for `sources`.
     """
     prompts = Fraction(prompts_per_rollout)
     samples = samples_per_rollout if samples_per_rollout is not None else int(prompts * samples_per_prompt)
@@ -262,7 +262,7 @@ def schedule_in_phases(
 def lr_ticks(
     clock: Clock, *, rollouts: int | None, updates: int | None, reuse_epochs: int, frozen_rollouts: int = 0
 ) -> int | None:
-    """Ticks of the learning-rate scheduler in the whole run; None where they are not known from these counts."""
+    """Ticks of the learning-rate scheduler in the whole run; None if these counts do not determine them."""
     if clock == "update":
         return updates
     if rollouts is None:
@@ -272,7 +272,7 @@ def lr_ticks(
 
 
 def equal_minibatches(samples: int, count: int) -> tuple[int, ...]:
-    """`count` mini-batches of the same size; what does not fill them is left out."""
+    """`count` mini-batches of equal size; samples that do not fill them are left out."""
     return (samples // count,) * countable(count)
 
 

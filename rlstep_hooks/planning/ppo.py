@@ -1,8 +1,7 @@
-"""The plan of a PPO loop of one's own: `Schedule.ppo`.
+"""The plan of a hand-written PPO loop: `Schedule.ppo`.
 
-The quantities are those of Schulman et al. 2017 (arXiv:1707.06347), Algorithm 1: N actors run T timesteps each, and K epochs
-optimise the surrogate on mini-batches of M <= N*T samples. Table 5 (Atari: N = 8, T = 128, K = 3, M = 32*8) gives 12 updates a
-rollout.
+The quantities are those of Schulman et al. 2017 (arXiv:1707.06347), Algorithm 1: N actors run T timesteps each, and K epochs optimise
+the surrogate on mini-batches of M <= N*T samples. Table 5 (Atari: N = 8, T = 128, K = 3, M = 32*8) gives 12 updates per rollout.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def ppo_schedule(
         raise ValueError(f"mini-batches of {sizes} samples do not divide into {microbatches} micro-batches of one size")
     passes = Passes.without_rows(rollouts)
     if rollouts is None:
-        why = "Schedule.ppo was not given the rollouts of the run"
+        why = "Schedule.ppo was not given the number of rollouts"
         passes = msgspec.structs.replace(passes, unknown=passes.unknown | dict.fromkeys(("rollouts", "updates"), why))
     schedule = schedule_in_phases(
         framework=FRAMEWORK,
@@ -85,10 +84,10 @@ def ppo_schedule(
 
 
 def _sizes(samples: int, minibatches: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Samples behind each update of one pass.
+    """Samples of each update of one pass.
 
     Raises:
-        ValueError: There is no such cut of these samples.
+        ValueError: The samples cannot be cut so.
     """
     if isinstance(minibatches, tuple):
         if not minibatches or min(minibatches) < 1 or sum(minibatches) > samples:
@@ -97,6 +96,6 @@ def _sizes(samples: int, minibatches: int | tuple[int, ...]) -> tuple[int, ...]:
     if samples % minibatches:
         fitting = nearest(min(minibatches, samples + 1), lambda count: samples % count == 0)
         raise ValueError(
-            f"{samples} samples do not divide into {minibatches} mini-batches: {fitting} would, or give the sizes one by one"
+            f"{samples} samples do not divide into {minibatches} mini-batches: use {fitting}, or give the sizes one by one"
         )
     return equal_minibatches(samples, minibatches)

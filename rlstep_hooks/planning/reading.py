@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NoteKind = Literal["drops", "pads", "carries", "shrinks", "grows", "ignores", "assumes", "unit"]
-"""What a framework does silently: drops, pads or carries samples, makes fewer or more updates than the sizes suggest, ignores a
-setting. Or what the plan takes for granted, and a unit that is easily mistaken."""
+"""A silent effect: samples are dropped, padded or carried, updates are fewer or more than the sizes suggest, a setting is ignored. Also
+an assumption of the plan, and a unit that is easily mistaken."""
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happens without any message, or that the plan assumes."""
+    """One thing that happens silently, or that the plan assumes."""
 
     kind: NoteKind
     text: str
-    """In a declaration with {expressions}."""
+    """The note; in a declaration with {expressions}."""
     when: str = ""
-    """In a declaration: the condition under which it is said."""
+    """In a declaration: the condition for the note."""
 
 
 class Formula(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One formula as a person would write it, and where it was read."""
+    """A formula as a person would write it, and its source."""
 
     quantity: str
-    """Field of Schedule; "critic." in front for the critic's."""
+    """Field of Schedule; with "critic." in front for the critic's."""
     text: str
-    """An expression of `rlstep_hooks.planning.formula`, of settings by their first name and quantities."""
+    """An expression of `rlstep_hooks.planning.formula` on quantities and settings (by their first name)."""
     source: str
-    """Document, or file and function, with its version."""
+    """Document, or file and function, with the version."""
     where: str = ""
-    """In a declaration: the condition under which it is the one that holds."""
+    """In a declaration: the condition under which this formula holds."""
     inputs: dict[str, Any] = {}
-    """In a plan: the values that went in, by name; None for one that is not known."""
+    """In a plan: the values used, by name; None for an unknown value."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader makes of a launch."""
+    """A system's reading of a launch."""
 
     schedule: Schedule
     formulas: tuple[Formula, ...] = ()
@@ -57,17 +57,17 @@ class Conversion(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...]
     """The launch command, word by word."""
     lost: tuple[str, ...] = ()
-    """Quantities that cannot be said there, each with the reason."""
+    """Quantities that the framework's settings cannot express, each with the reason."""
 
 
 def nearest(value: int, valid: Callable[[int], bool], *, most: int = 1 << 22) -> str:
-    """The valid values next to `value` on both sides, for a message: "64 or 128"."""
+    """The valid values nearest to `value` on both sides, for a message: "64 or 128"."""
     below = next((v for v in range(value - 1, max(value - most, 0), -1) if valid(v)), None)
     above = next((v for v in range(value + 1, min(2 * value, value + most) + 65) if valid(v)), None)
     return " or ".join(str(v) for v in (below, above) if v is not None)
 
 
 def multiples(value: int, of: int) -> str:
-    """The multiples of `of` next to `value` on both sides."""
+    """The multiples of `of` nearest to `value` on both sides, for a message."""
     below, above = value // of * of, -(-value // of) * of
     return " or ".join(str(v) for v in dict.fromkeys((below, above)) if v > 0)

@@ -1,16 +1,16 @@
-"""What a framework says when it does not accept a configuration."""
+"""A framework's refusal of a configuration."""
 
 from __future__ import annotations
 
 
 class PlanError(ValueError):
-    """A configuration that its framework refuses, or fails on.
+    """A configuration that its framework refuses or fails on.
 
     Attributes:
-        message: How the run ends, in the framework's own words.
+        message: The framework's own error message.
         when: When the user would see it, for example "after the first rollout".
-        fix: The smallest change, with the nearest values that work.
-        source: Where the check was read.
+        fix: The smallest change that helps, with the nearest working values.
+        source: Where the check was found.
     """
 
     def __init__(self, message: str, *, when: str, fix: str, source: str) -> None:

@@ -1,7 +1,7 @@
 """Schedule: what a configuration says will happen, in the field's own quantities.
 
-The home of a system (`rlstep_hooks.systems.<name>`) normalises its configuration to one `Schedule`. Everything here
-is integers and fractions; nothing imports torch or a framework. Sizes are global samples unless a name says otherwise.
+The home of a system (`rlstep_hooks.systems.<name>`) normalises its configuration to one `Schedule`. All values are integers and
+fractions; nothing here imports torch or a framework. Sizes are global samples unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -16,68 +16,68 @@ import msgspec
 from rlstep_hooks.planning.counting import countable
 
 OldLogProbSource = Literal["recompute", "at_rollout", "engine", "detach", "none"]
-"""Where the denominator of the ratio comes from; `detach` is the current forward itself, so the ratio is 1 by construction; with
+"""Where the denominator of the ratio comes from. With `detach` it is the current forward, so the ratio is 1 by construction; with
 `none` the loss has no ratio (A2C)."""
 
 ReferenceSource = Literal["none", "at_rollout", "in_loss"]
 """Where the log-probs of the reference model are computed."""
 
 PartialWindow = Literal["flush", "carry"]
-"""What becomes of an accumulation window that a data epoch's end cuts short: a smaller update, or gradients carried over."""
+"""What happens to an accumulation window that the end of a data epoch cuts short: a smaller update, or gradients carried over."""
 
 
 Loop = Literal["loader", "phases"]
-"""What drives a run: a loader whose micro-batches set off rollouts and updates alike (TRL), or rollout after rollout, each followed
-by a phase of updates (verl, OpenRLHF, classic PPO)."""
+"""What drives a run: a loader whose micro-batches trigger both rollouts and updates (TRL), or phases: each rollout is followed by its
+updates (verl, OpenRLHF, classic PPO)."""
 
 Remainder = Literal["error", "keep", "drop", "pad", "carry", "wrap", "rebalance", "spread", "flush", "data_dependent"]
-"""What becomes of samples that do not fill a mini-batch: the run ends with an error; a smaller last mini-batch is kept; they are
-dropped; the rollout is padded; gradients are carried into the next rollout; the pass goes on at its beginning (wrap); mini-batches
-are rebalanced or spread evenly; each becomes an update (flush); or it depends on the data."""
+"""What happens to samples that do not fill a mini-batch: the run ends with an error; they form a smaller mini-batch (keep); they are
+dropped; the rollout is padded; their gradients are carried into the next rollout; the pass continues at its first samples (wrap);
+mini-batches are rebalanced or spread evenly; each becomes an update (flush); or it depends on the data."""
 
 Bound = Literal["exact", "upper", "data_dependent"]
-"""How a count holds: exactly, as an upper bound (an early stop may save some), or only once the data is seen."""
+"""Whether a count is exact, is an upper bound (an early stop may save some), or depends on the data."""
 
 StepUnit = Literal["rollout", "update", "microbatch", "sample", "prompt", "timestep", "epoch"]
-"""What one "step" of a framework's logs can be."""
+"""What one "step" in a framework's logs can count."""
 
 Clock = Literal["update", "rollout", "pass", "microbatch", "sample"]
-"""What one tick of a learning-rate scheduler can follow."""
+"""What one tick of a learning-rate scheduler can count."""
 
 Syncs = Literal["unseen", "after_updates", "first_and_after_updates"]
-"""When weights go to the rollout engine: where nothing is known, after the updates of each rollout, or also before the first."""
+"""When weights are synced to the rollout engine: unknown, after the updates of each rollout, or also before the first rollout."""
 
 CriticOrder = Literal["before", "after", "free"]
-"""When a critic with updates of its own is trained on a rollout: before the policy, after it, or in any order with it."""
+"""When a critic with its own updates is trained on a rollout: before the policy, after it, or in any order with it."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Completions for the logs that a trainer samples from its evaluation set between rollouts.
+    """Completions that a trainer samples from its evaluation set between rollouts, for its logs.
 
-    The loop over the evaluation loader ends with `break`, so accelerate takes that loader for the one in use, until the loader
-    of prompts begins anew: it stands on its last batch if it has one batch only, and never otherwise.
+    The loop over the evaluation loader ends with `break`, so accelerate considers that loader to be in use until the loader of prompts
+    starts again. It is at its last batch if it has only one batch, and never otherwise.
     """
 
     every: int
-    """Rollouts between two samplings; the first rollout is followed by one."""
+    """Rollouts between two samplings; the first sampling follows the first rollout."""
     batches: int
-    """Batches of the evaluation loader on one process; at least 1."""
+    """Batches of the evaluation loader on one process, at least 1."""
 
 
 class Flush(msgspec.Struct, frozen=True, kw_only=True):
-    """Rollouts in which every micro-batch is an update: those whose loader of prompts stands on its last batch.
+    """Rollouts in which every micro-batch is an update, because the loader of prompts is at its last batch.
 
     accelerate ends a window at each micro-batch while the loader in use is at its end (accelerator.py `_do_sync`, 1.10 to 1.15).
     """
 
     rollouts_per_epoch: int
-    """Rollouts of one pass of the loader."""
+    """Rollouts in one pass of the loader."""
     sampling: Sampling | None = None
-    """Completions sampled between rollouts, which put another loader in use; None where there are none."""
+    """Completions sampled between rollouts, which put another loader in use; None if there are none."""
 
     def rollouts_before(self, start: int) -> int:
-        """Rollouts of the pass that begins at rollout `start` (counted from 0) before each micro-batch becomes an update; all of
-        them where that never happens."""
+        """Rollouts of the pass that begins at rollout `start` (counted from 0) that come before each micro-batch is an update; all
+        rollouts of the pass if that never happens."""
         last = self.rollouts_per_epoch - 1
         if self.sampling is None:
             return last
@@ -95,79 +95,79 @@ class Flush(msgspec.Struct, frozen=True, kw_only=True):
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """The normalised quantities of one run.
 
-    A value of None means that it cannot be known before the run; `not_evaluated` then holds the reason under the same name.
+    A value of None cannot be known before the run; `not_evaluated` then has the reason under the same name.
     """
 
     framework: str
-    """Name of the framework as people write it, for example "TRL"."""
+    """Name of the framework as people write it, such as "TRL"."""
     version: str
     """Release of the framework whose formulas were used."""
     algorithm: str
-    """The trainer's algorithm, for example "GRPO"."""
+    """The trainer's algorithm, such as "GRPO"."""
 
     world_size: int
     """Data-parallel processes that train on different samples."""
     prompts_per_rollout: Fraction
-    """Distinct prompts of one rollout, over all processes."""
+    """Distinct prompts in one rollout, over all processes."""
     samples_per_prompt: int
     """Completions generated for one prompt (the group size)."""
     samples_per_rollout: int
-    """Completions of one rollout, over all processes."""
+    """Completions in one rollout, over all processes."""
     samples_of_last_rollout: int = 0
-    """Samples of the last rollout of each pass of the loader; 0 where it is no smaller than the others."""
+    """Samples of the last rollout of each pass of the loader; 0 if it is not smaller."""
     rollouts_per_cycle: int = 1
-    """Generation phases after which the order of events repeats; they fall on the first micro-batches of the cycle."""
+    """Rollouts after which the order of events repeats; they are generated at the first micro-batches of the cycle."""
     samples_per_microbatch: int | None
-    """Samples of one forward and backward, over all processes; None where token counts decide."""
+    """Samples of one forward and backward, over all processes; None if token counts decide."""
     reuse_epochs: int
     """Passes over the samples of one rollout."""
     microbatches_per_rollout: int | None
-    """Micro-batches that one process trains on the samples of one rollout, all passes together."""
+    """Micro-batches that one process trains on the samples of one rollout, in all passes together."""
     microbatches_per_update: int | None
-    """Micro-batches that accumulate before one optimizer step; None where they differ from update to update."""
+    """Micro-batches that accumulate into one update; None if they differ between updates."""
     samples_per_update: int | None
-    """Samples behind one optimizer step, over all processes; of the first where the last of a pass is smaller."""
+    """Samples of one update, over all processes; of the first update if the last of a pass is smaller."""
     updates_per_rollout: Fraction
-    """Optimizer steps for each rollout; below 1 when several rollouts feed one update."""
+    """Updates per rollout; below 1 if several rollouts feed one update."""
     updates_bound: Bound = "exact"
-    """How `updates_per_rollout` and the totals hold."""
+    """Whether `updates_per_rollout` and the totals are exact."""
     loop: Loop = "loader"
     """What drives rollouts and updates."""
     minibatches: tuple[int, ...] = ()
-    """Samples behind each update of one pass over a rollout, padding included; empty where the loader's windows decide."""
+    """Samples of each update of one pass over a rollout, including padding; empty if the loader's windows decide."""
     warmup_minibatches: tuple[int, ...] = ()
-    """Of a critic: the same while the policy waits (`frozen_rollouts`), where padding then differs; empty where it does not."""
+    """A critic's `minibatches` while the policy is frozen, if padding then differs; otherwise empty."""
     remainder: Remainder = "error"
-    """What becomes of samples that do not fill a mini-batch."""
+    """What happens to samples that do not fill a mini-batch."""
     flush: Flush | None = None
-    """Rollouts in which every micro-batch is an update; None where no rollout is so."""
+    """Rollouts in which every micro-batch is an update; None if there are none."""
     samples_added_per_rollout: int = 0
-    """Padding samples that a rollout gets so that it divides."""
+    """Padding samples added to a rollout so that it can be divided."""
     samples_dropped_per_rollout: int = 0
-    """Generated samples that one pass does not train."""
+    """Generated samples that a pass does not train on."""
     frozen_rollouts: int = 0
-    """Rollouts at the start that make no update of this role (critic warm-up for the policy)."""
+    """Rollouts at the start without an update of this role (for the policy: critic warm-up)."""
     frozen_samples_kept: bool = False
-    """Whether samples of frozen rollouts wait in the buffer and are trained with the first rollout that is not frozen."""
+    """Whether samples of frozen rollouts wait in the buffer and are trained with the first rollout after them."""
     max_age: int | None = 0
-    """Rollouts by which the sampler's weights may be behind when a rollout is trained; 0 when training is synchronous."""
+    """Largest age, in rollouts, of the sampler's weights when a rollout is trained; 0 for synchronous training."""
     syncs: Syncs = "unseen"
-    """When weights go to the rollout engine."""
+    """When weights are synced to the rollout engine."""
     partial_window: PartialWindow = "flush"
-    """What the end of a data epoch does to an accumulation window that is not full."""
+    """What the end of a data epoch does to an incomplete accumulation window."""
 
     rows: int | None
     """Rows of the training set."""
     rows_dropped_per_epoch: int | None
-    """Rows that the sampler leaves out in each pass, because they do not fill a rollout."""
+    """Rows that the sampler leaves out in each pass because they do not fill a rollout."""
     rows_bound: Bound = "exact"
-    """How the rows that a rollout consumes hold (filtering by reward consumes more)."""
+    """Whether the rows consumed per rollout are exact or depend on the data (filtering by reward consumes more)."""
     epoch_ends_between_rollouts: bool = True
-    """Whether a pass of the loader ends between two rollouts; prefetching and fetches of another size move its end."""
+    """Whether a pass of the loader ends between two rollouts; prefetching or fetches of another size can move its end."""
     rows_reshuffled: bool
-    """Whether each pass draws a new order, so that the dropped rows differ from pass to pass."""
+    """Whether each pass has a new order, so that a different set of rows is dropped each pass."""
     rollouts_per_epoch: int | None
-    """Rollouts of one pass of the loader."""
+    """Rollouts in one pass of the loader."""
     microbatches_per_epoch: int | None
     """Micro-batches of one process in one pass of the loader."""
     rollouts: int | None
@@ -175,40 +175,40 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     updates: int | None
     """Policy updates of the whole run."""
     data_epochs: Fraction | None
-    """Rows consumed over the rows of the set."""
+    """Rows consumed / rows of the set."""
     loader_epochs: Fraction | None
-    """Passes of the loader, which drops a remainder."""
+    """Passes of the loader, which drops a remainder of rows."""
 
     old_logprob_source: OldLogProbSource
     """Where old log-probs come from."""
     lags: tuple[int, ...]
-    """Updates between a refresh and the forwards that use it, each value that occurs, ascending."""
+    """Updates between a refresh and the forwards that use it: every value that occurs, ascending."""
     ratio_one_updates: tuple[int, ...]
-    """Which updates of the repeating pattern (counted from 1) have ratio 1 by construction on every micro-batch."""
+    """Updates of the repeating pattern (counted from 1) whose ratio is 1 by construction on every micro-batch."""
     reference_source: ReferenceSource = "none"
     """Where reference log-probs are computed."""
 
     lr_ticks: int | None
-    """Learning-rate scheduler steps that the run takes."""
+    """Ticks of the learning-rate scheduler in the run."""
     lr_horizon: int | None
-    """Length of the schedule that the learning-rate scheduler was built for."""
+    """Ticks for which the learning-rate schedule was built."""
     lr_clock: Clock = "update"
-    """What one tick of the learning-rate scheduler follows."""
+    """What one tick of the learning-rate scheduler counts."""
     step_unit: StepUnit = "update"
     """What "step" in this framework's logs counts."""
     step_means: str
-    """The same in words, for example "1 step = 1 rollout = 4 updates"."""
+    """`step_unit` in words, for example "1 step = 1 rollout = 4 updates"."""
     critic: Schedule | None = None
-    """The critic's own schedule, where it has updates of its own."""
+    """The critic's own schedule, if it has updates of its own."""
     critic_order: CriticOrder = "before"
     """When the critic is trained on a rollout."""
 
     settings: dict[str, Any] = {}
-    """What the user wrote: the framework's own names and values behind these numbers."""
+    """The framework's own settings behind these numbers: name -> value as the user wrote it."""
     sources: dict[str, str] = {}
-    """For each formula used: where it is documented or which source line computes it."""
+    """Quantity -> the document or source line of its formula."""
     not_evaluated: dict[str, str] = {}
-    """Quantities that cannot be known, with the reason."""
+    """Quantity that cannot be known -> the reason."""
 
     @classmethod
     def ppo(
@@ -226,26 +226,26 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         critic_order: CriticOrder = "free",
         algorithm: str = "PPO",
     ) -> Schedule:
-        """The plan of a PPO loop of one's own: `actors * steps` samples a rollout, `epochs` passes over them in mini-batches.
+        """The plan of a hand-written PPO loop: `actors * steps` samples per rollout, `epochs` passes over them in mini-batches.
 
-        `Schedule.ppo(actors=8, steps=128, epochs=3, minibatches=4)` is the PPO paper's Atari experiment: 1 024 samples a rollout,
+        `Schedule.ppo(actors=8, steps=128, epochs=3, minibatches=4)` is the PPO paper's Atari experiment: 1 024 samples per rollout,
         12 updates of 256 samples each.
 
         Args:
-            actors: Environments that one process steps (for language models: prompts).
-            steps: Timesteps of each in one rollout (completions of each prompt).
+            actors: Environments that one process runs (for language models: prompts).
+            steps: Timesteps of each environment in one rollout (completions of each prompt).
             epochs: Passes over the samples of a rollout.
-            minibatches: Updates of one pass: how many of equal size, or the sizes one by one.
-            rollouts: Rollouts of the run; None where it may end after any of them.
-            microbatches: Forwards and backwards that accumulate before an update, of equal size.
-            early_stop: Whether the updates on a rollout may end before the plan's last one (a limit on the KL divergence).
+            minibatches: Number of equal mini-batches in one pass, or their sizes one by one.
+            rollouts: Rollouts of the run; None if it may end after any of them.
+            microbatches: Equal micro-batches that accumulate into one update.
+            early_stop: Whether the updates on a rollout may end early (at a limit on the KL divergence).
             old_logprobs: Where the denominator of the ratio comes from.
-            critic: The plan of a critic with an optimizer of its own; None where one optimizer trains both.
-            critic_order: When it is trained on a rollout.
-            algorithm: Its name in reports.
+            critic: The plan of a critic with its own optimizer; None if one optimizer trains both.
+            critic_order: When the critic is trained on a rollout.
+            algorithm: The algorithm's name in reports.
 
         Raises:
-            ValueError: A size is below 1, or the samples do not divide.
+            ValueError: A size is below 1, or the samples cannot be divided so.
         """
         from rlstep_hooks.planning.ppo import ppo_schedule
 
@@ -265,17 +265,17 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_data_epochs(self) -> bool:
-        """Whether the run passes over rows; one that samples from an environment, and counts timesteps, has none."""
+        """Whether the run has rows to pass over; a run that samples from an environment counts timesteps and has none."""
         return self.step_unit != "timestep"
 
     @property
     def samples_trained_per_rollout(self) -> int:
-        """Samples of one pass over a rollout, padding included."""
+        """Samples in one pass over a rollout, including padding."""
         return sum(self.minibatches) if self.minibatches else self.samples_per_rollout
 
     @property
     def updates_of_flushed_rollout(self) -> int | None:
-        """Updates of a rollout in which every micro-batch is one; None where the run has no such rollout, as far as is known."""
+        """Updates of a rollout in which every micro-batch is an update; None if the run has no such rollout or it is unknown."""
         if self.flush is None:
             return None
         known = self.updates is not None and self.rollouts is not None
@@ -285,10 +285,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> int:
-        """Micro-batches of a full accumulation window, where that number is fixed.
+        """Micro-batches of a full accumulation window.
 
         Raises:
-            LookupError: It differs from update to update.
+            LookupError: The number differs between updates.
         """
         if self.microbatches_per_update is None:
             raise LookupError("the micro-batches of an update are not fixed")
@@ -296,10 +296,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def microbatches_per_cycle(self) -> int:
-        """Micro-batches of one process after which rollouts repeat their pattern.
+        """Micro-batches of one process in one cycle.
 
         Raises:
-            LookupError: It differs from rollout to rollout.
+            LookupError: The number differs between rollouts.
         """
         if self.microbatches_per_rollout is None:
             raise LookupError("the micro-batches of a rollout are not fixed")
@@ -307,11 +307,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slots_per_cycle(self) -> int:
-        """Distinct micro-batches of generated samples in one cycle; each is trained `reuse_epochs` times."""
+        """Distinct micro-batches of generated samples in one cycle; each is trained on `reuse_epochs` times."""
         return self.microbatches_per_cycle // self.reuse_epochs
 
     def rollouts_after(self, microbatches: int) -> int:
-        """Rollouts made once `microbatches` micro-batches of one process are trained, from the start of a cycle."""
+        """Rollouts made when one process has trained on `microbatches` micro-batches since the start of a cycle."""
         cycles, rest = divmod(microbatches, self.microbatches_per_cycle)
         return cycles * self.rollouts_per_cycle + min(rest, self.rollouts_per_cycle)
 
@@ -319,16 +319,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 def lag_pattern(
     microbatches_per_rollout: int, microbatches_per_update: int, rollouts_per_cycle: int, reuse_epochs: int
 ) -> list[list[int]]:
-    """Lags of every micro-batch, update by update, over one period of rollouts against updates.
+    """Lags of every micro-batch, update by update, over one period of rollouts and updates.
 
-    The two periods need not divide each other; the pattern then repeats after their least common multiple. The end of a data
-    epoch, which may cut a window short, is not part of it.
+    If the micro-batches of a cycle and of an update do not divide each other, the period is their least common multiple. The end of a
+    data epoch, which may cut a window short, is not included.
 
     Returns:
-        One list for each update of the period: the lag of each of its micro-batches.
+        One list per update of the period, with the lag of each of its micro-batches.
 
     Raises:
-        TooManyError: The period has more micro-batches than a plan counts.
+        TooManyError: The period has more micro-batches than a plan lists.
     """
     cycle = microbatches_per_rollout * rollouts_per_cycle
     slots = cycle // reuse_epochs
@@ -362,8 +362,8 @@ def decode_fraction(value: Any) -> Fraction:
     """The inverse of `encode_fraction`.
 
     Raises:
-        ValueError: The value is none that `encode_fraction` gives.
+        ValueError: `encode_fraction` does not return such a value.
     """
     if type(value) is int or (isinstance(value, str) and _FRACTION.fullmatch(value)):
         return Fraction(value)
-    raise ValueError(f"{str(value)[:20]!r} is no fraction")
+    raise ValueError(f"{str(value)[:20]!r} is not a fraction")

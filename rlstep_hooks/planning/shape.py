@@ -101,6 +101,8 @@ def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Sch
         for name, value in values.items()
         if value is not None and name not in (*_DERIVED_FROM, *_ELSEWHERE) and name not in unknown
     }
+    if not schedule.minibatches and "samples_per_update" not in unknown:  # there is nothing to derive it from
+        over["samples_per_update"] = values["samples_per_update"]
     not_evaluated = {**schedule.not_evaluated, **unknown}
     for name in over:
         not_evaluated.pop(name, None)

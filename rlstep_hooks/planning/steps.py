@@ -1,4 +1,4 @@
-"""What a number of "steps" is in rollouts, updates, micro-batches, samples and data epochs, under each reading of the word."""
+"""A number of "steps" in rollouts, updates, micro-batches, samples and data epochs, under each meaning of "step"."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 
 class StepReading(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of steps under one reading of the word."""
+    """A number of steps under one meaning of the word."""
 
     unit: StepUnit
-    """What a step is taken to be."""
+    """What one step is assumed to be."""
     logged: bool
-    """Whether this is what "step" counts in this framework's logs."""
+    """Whether "step" has this meaning in the framework's logs."""
     steps: int
     rollouts: Fraction
     updates: Fraction
     microbatches: Fraction | None
-    """Of one process."""
+    """Micro-batches of one process."""
     samples: Fraction
     data_epochs: Fraction | None
     loader_epochs: Fraction | None
 
 
 def units_of(schedule: Schedule) -> tuple[StepUnit, ...]:
-    """The readings of "step" that are worth telling apart: four, and the framework's own where it is another."""
+    """The meanings of "step" to tell apart: four common ones, and the framework's own if it differs from them."""
     last: StepUnit = "timestep" if schedule.step_unit == "timestep" else "sample"
     units: tuple[StepUnit, ...] = ("rollout", "update", "microbatch", last)
     return units if schedule.step_unit in units else (*units, schedule.step_unit)
 
 
 def per_rollout(schedule: Schedule, unit: StepUnit) -> Fraction | None:
-    """How many of a unit one rollout has; None where the data decides."""
+    """Number of a unit in one rollout; None if the data decide."""
     counts: dict[StepUnit, int | Fraction | None] = {
         "rollout": 1,
         "update": schedule.updates_per_rollout,
@@ -53,9 +53,9 @@ def per_rollout(schedule: Schedule, unit: StepUnit) -> Fraction | None:
 
 
 def read_steps(schedule: Schedule, steps: int, unit: StepUnit) -> StepReading | None:
-    """A number of steps, if a step is one `unit`; None where a rollout's number of them is not known, or is 0.
+    """A number of steps if a step is one `unit`; None if the number of them per rollout is unknown or 0.
 
-    Totals are taken in proportion: the last, shorter rollout or window of a data epoch is not counted apart.
+    Totals are proportional: a shorter last rollout or window of a data epoch is not counted separately.
     """
     each = per_rollout(schedule, unit)
     if not each:
@@ -77,13 +77,13 @@ def read_steps(schedule: Schedule, steps: int, unit: StepUnit) -> StepReading | 
 
 
 def all_readings(schedule: Schedule, steps: int) -> list[StepReading]:
-    """A number of steps under every reading of the word."""
+    """A number of steps under every meaning of the word."""
     readings = (read_steps(schedule, steps, unit) for unit in units_of(schedule))
     return [reading for reading in readings if reading is not None]
 
 
 def logged_steps(schedule: Schedule) -> int | None:
-    """Steps that the whole run logs; None where its length is not known."""
+    """Steps that the whole run logs; None if its length is unknown."""
     each = per_rollout(schedule, schedule.step_unit)
     if schedule.step_unit == "update":
         return schedule.updates

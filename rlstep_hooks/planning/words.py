@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers written for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SINGULAR = {"micro-batches": "micro-batch", "passes": "pass"}
 
 
 def number(value: int | Fraction | None, unit: str = "") -> str:
-    """A count for people: thousands apart by a thin gap, fractions as they are, the unknown as such."""
+    """A count in words: thousands separated by spaces, fractions as they are, None as "not known"."""
     if value is None:
         return "not known" + (f" ({unit})" if unit else "")
     if isinstance(value, Fraction) and value.denominator != 1:
@@ -21,7 +21,7 @@ def number(value: int | Fraction | None, unit: str = "") -> str:
 
 
 def approximate(value: Fraction | None) -> str:
-    """A fraction as a decimal, with few digits."""
+    """A fraction as a decimal with few digits."""
     if value is None:
         return "not known"
     if value.denominator == 1:
@@ -30,7 +30,7 @@ def approximate(value: Fraction | None) -> str:
 
 
 def printable(text: str) -> str:
-    """Text in which characters that are invisible, that steer a terminal or that turn the direction of what follows are escaped."""
+    """Text with escaped characters where they are invisible, control a terminal or change the writing direction."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)

@@ -1,4 +1,4 @@
-"""What writers share: taking a Schedule apart into the sizes of another framework, and naming what cannot be kept."""
+"""Shared by writers: expresses a Schedule in another framework's sizes and names what cannot be kept."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Clock, OldLogProbSource, Schedule
 
 LARGEST_MICROBATCH = 8
-"""Samples of a micro-batch that a writer chooses where the source leaves them open."""
+"""Samples of a micro-batch that a writer chooses if the source leaves them open."""
 
 
 class Target:
-    """One schedule on its way into another framework."""
+    """One schedule, being written for another framework."""
 
     def __init__(self, schedule: Schedule, title: str) -> None:
         self.schedule = schedule
@@ -27,13 +27,13 @@ class Target:
         """Prompts of one rollout.
 
         Raises:
-            LaunchError: They are no whole number.
+            LaunchError: They are not a whole number.
         """
         return self.whole_prompts()
 
     @property
     def samples_per_update(self) -> int:
-        """Samples behind one update.
+        """Samples of one update.
 
         Raises:
             LaunchError: They are not known.
@@ -48,7 +48,7 @@ class Target:
         """Prompts of one rollout as a whole number.
 
         Raises:
-            LaunchError: They are no whole number.
+            LaunchError: They are not a whole number.
         """
         prompts = self.schedule.prompts_per_rollout
         if prompts.denominator != 1:
@@ -56,7 +56,7 @@ class Target:
         return prompts.numerator
 
     def equal_updates(self) -> None:
-        """Demand updates of the same size.
+        """Require updates of equal size.
 
         Raises:
             LaunchError: They differ.
@@ -71,7 +71,7 @@ class Target:
             )
 
     def divides_evenly(self) -> None:
-        """Demand a whole number of updates of the same size in each pass over a rollout.
+        """Require a whole number of equal updates in each pass over a rollout.
 
         Raises:
             LaunchError: An update spans rollouts, or sizes differ.
@@ -84,10 +84,10 @@ class Target:
             )
 
     def prompts_per_update(self) -> int:
-        """Samples of an update in whole prompts.
+        """Prompts of one update.
 
         Raises:
-            LaunchError: They are no whole prompts.
+            LaunchError: An update does not have whole prompts.
         """
         prompts, rest = divmod(self.samples_per_update, self.schedule.samples_per_prompt)
         if rest:
@@ -98,10 +98,10 @@ class Target:
         return prompts
 
     def microbatch_per_process(self, of: int | None = None) -> int:
-        """Samples of one micro-batch of one process: that of the schedule where it divides `of`, else the largest that does.
+        """Samples of one micro-batch on one process: the schedule's if it divides `of`, otherwise the largest that does.
 
         Raises:
-            LaunchError: The processes do not share the samples evenly.
+            LaunchError: The samples cannot be shared evenly by the processes.
         """
         of = of if of is not None else self.samples_per_update
         share, rest = divmod(of, self.schedule.world_size)
@@ -118,7 +118,7 @@ class Target:
         return chosen
 
     def passes_of_rows(self) -> int | None:
-        """Whole passes of a loader that drops its last batch, enough for the run's rollouts; None where they are not known."""
+        """Whole passes of a loader that drops its last batch, enough for the run's rollouts; None if these are unknown."""
         mine = self.schedule
         if mine.loader_epochs is not None:
             return math.ceil(mine.loader_epochs)
@@ -130,7 +130,7 @@ class Target:
     def keeps(
         self, *, lr_clock: Clock, source: OldLogProbSource, critic: bool, loader: Literal["drops", "keeps", "wraps"]
     ) -> None:
-        """Say what the target does, so that what differs is named as lost."""
+        """State what the target does; what differs from the schedule is named as lost."""
         mine = self.schedule
         if mine.lr_clock != lr_clock and mine.lr_ticks != mine.updates:
             self._lost.append(f"lr_clock: one tick a {mine.lr_clock}, here one a {lr_clock}")
@@ -154,7 +154,7 @@ class Target:
 
 
 def whole_rollouts(schedule: Schedule) -> tuple[str, ...]:
-    """What is lost where the run ends between the updates of a rollout, and the target always makes all of them."""
+    """What is lost if the run ends between the updates of a rollout, because the target always makes all of them."""
     if schedule.rollouts is None or schedule.updates is None:
         return ()
     made = math.floor(max(schedule.rollouts - schedule.frozen_rollouts, 0) * schedule.updates_per_rollout)

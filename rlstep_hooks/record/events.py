@@ -63,18 +63,37 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     samples: int
     policy_version: int
     sampler_version: int | None = None
-    """Version of the weights that the sampler held; None if it cannot be observed."""
+    """Version of the weights that the sampler held; negative if they are the policy's of no version (`UNSENT`: an engine's that no
+    sync of the run had); None if it cannot be observed."""
     purpose: Purpose = "training"
     reference: bool | None = False
     """Whether reference log-probs were computed for it; None if the run ended before that was known."""
     groups_intact: bool | None = None
     """Whether each prompt's samples are complete and stand together; None if groups span processes."""
+    repeated: int | None = None
+    """Rows in it that came more often than the passes of the loader allow; None where rows are not known."""
+    foreign: int | None = None
+    """Rows of the validation set in it; None where rows are not known."""
+    rewards_intact: bool | None = None
+    """Whether each sample has the reward that it was given when it was generated; None where that cannot be seen."""
+    repeats: int | None = None
+    """Index of an earlier rollout with the very same samples, which sampling cannot have given twice."""
+    signal: bool | None = None
+    """Whether rewards differ where advantages compare them; None where that cannot be seen."""
+    reference_intact: bool | None = None
+    """Whether the reference's weights are those that it began with; None where they cannot be seen."""
+    sampling: tuple[dict[str, float], ...] = ()
+    """Settings with which the engine sampled it, each combination once; empty where they cannot be seen."""
     due: int | None = None
     """Samples expected, if the data decide it; None if the plan does."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     digest: int = 0
     """Running checksum of this process's events, equal on all ranks of a healthy run; 0 if there is one rank."""
+
+
+UNSENT = -2
+"""Version of weights that an engine holds and that no sync of the run had."""
 
 
 class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
@@ -136,9 +155,40 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Padding samples."""
     due: int | None = None
     """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
+    repeated: int | None = None
+    """Rows submitted for it more often than the passes of the loader allow; None where rows are not known."""
+    foreign: int | None = None
+    """Rows of the validation set among those submitted for it; None where rows are not known."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
+    sampling: tuple[dict[str, float], ...] = ()
+    """Settings with which the engines sampled, each combination once; empty where they cannot be seen."""
     purpose: Purpose = "training"
+
+
+class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
+    """How the advantages of one rollout follow its rewards, as the controller of a run holds both."""
+
+    rollout: int
+    """Index of the rollout."""
+    groups: int
+    """Groups of two samples of a prompt or more."""
+    mixed: int = 0
+    """Groups whose samples have several prompts."""
+    unordered: int = 0
+    """Groups in which a better reward has no better advantage, though the estimator compares samples with each other."""
+    off_centre: int = 0
+    """Groups whose advantages do not sum to 0, though the estimator's do."""
+
+
+class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
+    """What a controller saw of the latest rollout's samples once their advantages were computed; each as in `Rollout`."""
+
+    groups_intact: bool | None = None
+    rewards_intact: bool | None = None
+    repeats: int | None = None
+    signal: bool | None = None
+    reference_intact: bool | None = None
 
 
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
@@ -153,6 +203,12 @@ class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
     """Version that computed them; None if no forward of the policy was seen to produce them."""
     in_loss: bool = False
     """Whether they were computed inside a training loss."""
+
+
+class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
+    """Samples of the latest rollout were handed to this trainer to train on, whichever trainer computed their old log-probs."""
+
+    samples: int
 
 
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -277,6 +333,10 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_change: float | None = None
     moved_before: int = 0
     """Probed weights that changed between the end of the previous update and the start of this one."""
+    left_over: int | None = None
+    """Probed weights whose gradient was not 0 before the first backward of this update; None where that moment is not seen."""
+    ungraded: int | None = None
+    """Trainable tensors that have had no gradient in any update so far; None where only some are looked at."""
 
 
 class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -290,6 +350,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_max: float | None = None
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
+    reference_changed: int | None = None
+    """Probed weights of the reference model that differ from those of its first use."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
 
@@ -343,6 +405,9 @@ TOPICS = (
     "sampler",
     "learning_rate",
     "ranks",
+    "checkpoints",
+    "rewards",
+    "rows",
     "recording",
 )
 """What a process can fail to observe; each rule names the topics it needs."""
@@ -354,8 +419,11 @@ AnyEvent = (
     | Phase
     | PhaseEnded
     | Generated
+    | Rewarded
+    | Inspected
     | Rollout
     | Refresh
+    | Received
     | MicroBatch
     | Update
     | WeightSync

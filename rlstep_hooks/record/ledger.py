@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MEMORY_EVENTS = 100_000
 """Events that a memory ledger keeps. The oldest are dropped first, so that memory use is constant."""
 
-NO_FOLDER = "a run records in a folder of its machine; `rlstep run --copy-to URL` copies its records"
+NO_FOLDER = "records are written to a local folder; `rlstep run --copy-to URL` copies them"
 """The message when a URL is given as the folder."""
 
 CONTROLLER = "controller"

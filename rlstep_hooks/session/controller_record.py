@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.controlled.live import recorded_phases
 from rlstep_hooks.judge.controlled.run import ControlledRun
+from rlstep_hooks.judge.report import ends_training
 from rlstep_hooks.record.events import Phase, PhaseName, Purpose, RunEnded, RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER, open_ledger
 from rlstep_hooks.session import ray_sink
@@ -100,9 +101,9 @@ class ControllerRecord:
                 self.sink.wait_for_call(call, self.recorder)
             self.recorder.emit(call)
 
-    def take_errors(self) -> list[Finding]:
-        """Errors found since the last call."""
-        return [found for found in self.recorder.take_findings() if found.severity == "error"]
+    def take_error(self) -> Finding | None:
+        """The first error that ends training, of those found since the last call."""
+        return ends_training(self.recorder.take_findings())
 
     def end(self, *, updates_before: int, error: str, stopped: bool) -> Report:
         """Training is over: write the last lines, and print the report.

@@ -105,14 +105,15 @@ in expressions names a function instead: `System(..., plan="rlstep_hooks.systems
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rlstep_hooks.launch.settings import MISSING, plain
+from rlstep_hooks.launch.command import Command, Program
+from rlstep_hooks.launch.settings import MISSING, Setting, Settings, plain
 from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
@@ -303,6 +304,31 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
                 launch.given(name)  # what the framework reads is not unused, also where it ends before
             raise
 
+    def read_config(
+        self, config: Mapping[str, Any], *, rows: int | None = None, world_size: int | None = None, version: str = ""
+    ) -> Reading:
+        """The Schedule of a live configuration.
+
+        Args:
+            config: It, nested, with the names of the settings.
+            rows: Rows of the training set; None if not known.
+            world_size: Data-parallel processes, where the configuration does not say.
+            version: The release; the one that was read, if left out.
+
+        Raises:
+            As `read` does.
+        """
+        version = version or self.version
+        given = {name: Setting(name, value) for name, value in _flat(config)}
+        request = Request(
+            settings=Settings(given, self.defaults(version)),
+            version=version,
+            command=Command(Program("config", self.name), ()),
+            rows_given=rows,
+            world_size_given=world_size,
+        )
+        return self.read(request)
+
     def write(self, schedule: Schedule) -> Conversion:
         """A launch of this framework with the same schedule.
 
@@ -314,6 +340,15 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         writer = _named(self.writes) if isinstance(self.writes, str) else self.writes
         conversion: Conversion = writer(schedule)
         return conversion
+
+
+def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested configuration under their dotted names."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _named(path: str) -> Callable[..., Any]:

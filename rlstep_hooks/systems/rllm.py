@@ -8,141 +8,103 @@ turns are merged; how often that fails, only the data shows.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.launch.text import SettingError
-from rlstep_hooks.planning.phases import Passes, schedule_in_phases
-from rlstep_hooks.planning.reading import Formula, Note, Reading
-from rlstep_hooks.systems.reader import Reader, Request
+from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, count, flag, text
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_ACTOR = "actor_rollout_ref.actor"
 _BACKEND = "rLLM 9beb6e0 rllm/trainer/verl/verl_backend.py _pad_dataproto_to_world_size"
 _TRAINER = "rLLM 9beb6e0 rllm/trainer/unified_trainer.py"
 
-DEFAULTS: dict[str, Any] = {
-    "data.train_batch_size": 1024,
-    f"{_ACTOR}.ppo_mini_batch_size": 256,
-    f"{_ACTOR}.ppo_epochs": 1,
-    f"{_ACTOR}.ulysses_sequence_parallel_size": 1,
-    f"{_ACTOR}.use_kl_loss": False,
-    "actor_rollout_ref.rollout.n": 1,
-    "algorithm.adv_estimator": "grpo",
-    "rllm.algorithm.rollout_correction.bypass_mode": False,
-    "rllm.async_training.enable": False,
-    "rllm.trainer.total_epochs": 10,
-    "rllm.trainer.total_batches": -1,
-    "rllm.trainer.save_freq": 20,
-    "rllm.trainer.test_freq": 5,
-    "trainer.n_gpus_per_node": 8,
-    "trainer.nnodes": 1,
-}
 
-FORMULAS = (
-    Formula("samples_per_rollout", "data.train_batch_size * actor_rollout_ref.rollout.n", _BACKEND),
-    Formula("rollouts_per_epoch", "floor(rows / data.train_batch_size)", f"{_TRAINER} (drop_last)"),
-)
-
-
-class RLLM(Reader):
-    """rLLM's unified trainer with the backend verl."""
-
-    name = "rllm"
-    title = "rLLM"
-    version = "9beb6e0"
-    overrides = True
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """The defaults of its configuration files."""
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule, with one row for each sample."""
-        settings = request.settings
-        if settings.flag("rllm.async_training.enable"):
-            raise SettingError(
-                "asynchronous training of rLLM is not read", settings.place("rllm.async_training.enable")
-            )
-        prompts, group = settings.count("data.train_batch_size"), settings.count("actor_rollout_ref.rollout.n")
-        size, epochs = settings.count(f"{_ACTOR}.ppo_mini_batch_size"), settings.count(f"{_ACTOR}.ppo_epochs")
-        gpus = settings.count("trainer.n_gpus_per_node") * settings.count("trainer.nnodes")
-        world_size = request.world_size(max(gpus // settings.count(f"{_ACTOR}.ulysses_sequence_parallel_size"), 1))
-        samples = prompts * group
-        each, updates = padded_rows(samples, updates=max(1, prompts // size), processes=world_size)
-        limit = settings.count("rllm.trainer.total_batches", least=-1)
-        rows = request.rows("data.train_files")
-        passes = (
-            Passes.wrapping(rows.count, prompts, rollouts=limit, why=rows.source)
-            if limit > 0
-            else Passes.dropping(
-                rows.count,
-                prompts,
-                epochs=settings.count("rllm.trainer.total_epochs", "trainer.total_epochs"),
-                why=rows.source,
-            )
-        )
-        added = each * updates - samples
-        notes = [
-            Note("unit", "train_batch_size and ppo_mini_batch_size count prompts"),
-            Note("assumes", "each sample is one row; turns that cannot be merged make more rows, in as many updates"),
-        ]
-        if prompts % size or prompts < size:
-            notes.append(
-                Note(
-                    "shrinks",
-                    f"{prompts} // {size} = {prompts // size}: {updates} updates of {each} rows, not {size} prompts each",
-                )
-            )
-        if added:
-            notes.append(
-                Note(
-                    "pads",
-                    f"{added} rows without loss are added to {samples}, so that {updates} updates of {each} divide them",
-                )
-            )
-        engine = settings.flag("rllm.algorithm.rollout_correction.bypass_mode")
-        schedule = schedule_in_phases(
-            framework=self.title,
-            version=request.version,
-            algorithm=(settings.text("algorithm.adv_estimator") or "grpo").upper(),
-            passes=passes,
-            prompts_per_rollout=prompts,
-            samples_per_prompt=group,
-            minibatches=(each,) * updates,
-            world_size=world_size,
-            reuse_epochs=epochs,
-            remainder="pad",
-            samples_added=added,
-            syncs="first_and_after_updates",
-            old_logprob_source="engine" if engine else "recompute",
-            reference_source="at_rollout" if settings.flag(f"{_ACTOR}.use_kl_loss") else "none",
-            lr_clock="rollout",
-            settings=settings.written(*DEFAULTS),
-            formulas=FORMULAS,
-        )
-        return Reading(
-            schedule=schedule,
-            formulas=FORMULAS,
-            notes=tuple(notes),
-            facts={
-                "save_every": settings.count("rllm.trainer.save_freq", "trainer.save_freq", least=-1),
-                "eval_every": settings.count("rllm.trainer.test_freq", "trainer.test_freq", least=-1),
-            },
-        )
-
-
-def padded_rows(rows: int, *, updates: int, processes: int) -> tuple[int, int]:
-    """Rows behind each update after padding, and how many updates that makes: never more than asked for.
+def padded_rows(rows: int, updates: int, processes: int) -> int:
+    """Rows behind each update after padding; it takes at most as many updates as were asked for.
 
     Args:
         rows: Rows of one rollout.
         updates: Updates asked for: `max(1, train_batch_size // ppo_mini_batch_size)`.
         processes: Data-parallel processes, among which each update is shared evenly.
     """
-    each = math.ceil(math.ceil(rows / updates) / processes) * processes
-    return each, math.ceil(rows / each)
+    return math.ceil(math.ceil(rows / updates) / processes) * processes
 
 
-READER = RLLM()
+SYSTEM = System(
+    name="rllm",
+    title="rLLM",
+    version="9beb6e0",
+    recognised=(Entry("rllm", keys=("rllm.backend", "rllm.algorithm.use_rllm", "rllm.trainer.total_batches")),),
+    overrides=True,
+    rows_from=("data.train_files",),
+    settings={
+        "data.train_batch_size": count(1024),
+        "actor_rollout_ref.actor.ppo_mini_batch_size": count(256),
+        "actor_rollout_ref.actor.ppo_epochs": count(1),
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size": count(1),
+        "actor_rollout_ref.actor.use_kl_loss": flag(False),
+        "actor_rollout_ref.rollout.n": count(1),
+        "algorithm.adv_estimator": text("grpo"),
+        "rllm.algorithm.rollout_correction.bypass_mode": flag(False),
+        "rllm.async_training.enable": flag(False),
+        "rllm.trainer.total_epochs": count(10, also=("trainer.total_epochs",)),
+        "rllm.trainer.total_batches": count(-1, least=-1),
+        "rllm.trainer.save_freq": count(20, least=-1, also=("trainer.save_freq",)),
+        "rllm.trainer.test_freq": count(5, least=-1, also=("trainer.test_freq",)),
+        "trainer.n_gpus_per_node": count(8),
+        "trainer.nnodes": count(1),
+    },
+    functions={"padded_rows": padded_rows},
+    let={
+        "prompts": "data.train_batch_size",
+        "size": "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "processes": "max(trainer.n_gpus_per_node * trainer.nnodes // actor_rollout_ref.actor.ulysses_sequence_parallel_size, 1)",
+        "algorithm": "upper(algorithm.adv_estimator or 'grpo')",
+        "prompts_per_rollout": "prompts",
+        "samples_per_prompt": "actor_rollout_ref.rollout.n",
+        "asked_updates": "max(1, prompts // size)",
+        "samples_added_per_rollout": "samples_per_update * updates_of_pass - samples_per_rollout",
+        "reuse_epochs": "actor_rollout_ref.actor.ppo_epochs",
+        "limit": "rllm.trainer.total_batches",
+        "loader": "'wraps' if limit > 0 else 'drops'",
+        "old_logprob_source": "'engine' if rllm.algorithm.rollout_correction.bypass_mode else 'recompute'",
+        "reference_source": "'at_rollout' if actor_rollout_ref.actor.use_kl_loss else 'none'",
+    },
+    always={
+        "remainder": "pad",
+        "syncs": "first_and_after_updates",
+        "lr_clock": "rollout",
+    },
+    formulas=(
+        Formula("samples_per_rollout", "data.train_batch_size * actor_rollout_ref.rollout.n", _BACKEND),
+        Formula("samples_per_update", "padded_rows(samples_per_rollout, asked_updates, world_size)", _BACKEND),
+        Formula("updates_of_pass", "ceil(samples_per_rollout / samples_per_update)", _BACKEND),
+        Formula(
+            "rollouts_per_epoch", "floor(rows / data.train_batch_size)", f"{_TRAINER} (drop_last)", where="limit <= 0"
+        ),
+        Formula(
+            "rollouts",
+            "limit if limit > 0 else rllm.trainer.total_epochs * rollouts_per_epoch",
+            f"{_TRAINER} (drop_last)",
+        ),
+    ),
+    checks=(
+        Demand(
+            "not rllm.async_training.enable",
+            "asynchronous training of rLLM is not read",
+            about="rllm.async_training.enable",
+        ),
+    ),
+    notes=(
+        Note("unit", "train_batch_size and ppo_mini_batch_size count prompts"),
+        Note("assumes", "each sample is one row; turns that cannot be merged make more rows, in as many updates"),
+        Note(
+            "shrinks",
+            "{prompts} // {size} = {prompts // size}: {updates_of_pass} updates of {samples_per_update} rows, not {size} prompts each",
+            "prompts % size",
+        ),
+        Note(
+            "pads",
+            "{samples_added_per_rollout} rows without loss are added to {samples_per_rollout}, so that {updates_of_pass} updates of "
+            "{samples_per_update} divide them",
+            "samples_added_per_rollout",
+        ),
+    ),
+    facts={"save_every": "rllm.trainer.save_freq", "eval_every": "rllm.trainer.test_freq"},
+)

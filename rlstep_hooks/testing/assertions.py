@@ -1,4 +1,4 @@
-"""`assert_schedule`: what a repository's own tests say about its configurations, without training."""
+"""`assert_schedule`: lets a repository's tests state what its configurations mean, without training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = 100
 """Columns of the table in an AssertionError."""
 
 _GIVEN = ("framework", "version", "world_size", "rows")
-"""Quantities that a caller hands in, so that there is nothing to compare."""
+"""Quantities that the caller supplies, so that there is nothing to compare."""
 QUANTITIES = tuple(
     name
     for name in Schedule.__struct_fields__
@@ -33,13 +33,13 @@ QUANTITIES = tuple(
 
 
 class Deviation(msgspec.Struct, frozen=True):
-    """One quantity that is not planned as expected."""
+    """One quantity whose planned value is not the expected one."""
 
     quantity: str
     expected: str
     planned: str
     because: tuple[str, ...] = ()
-    """What the planned value comes from: the formula, the settings in it, its source; or why it is not known."""
+    """Where the planned value comes from (formula, settings, source), or why it is unknown."""
 
 
 def assert_schedule(
@@ -55,31 +55,31 @@ def assert_schedule(
 ) -> Schedule:
     """Assert what a configuration means: `assert_schedule("train.sh", rows=8532, updates_per_rollout=4)`.
 
-    A text or a path is read as `rlstep plan` reads it; nothing is run and no framework is imported. A finding of the plan that is
-    an error fails too, also without any quantity.
+    A text or a path is read as `rlstep plan` reads it; nothing is run and no framework is imported. The assertion also fails if the
+    plan has an error, even without quantities.
 
     Args:
-        config: A launch command (a text, or a list of its words), the path of a script, of a YAML or TOML file or of a Python file;
-            or a live configuration or trainer, as `rlstep_hooks.plan` takes it.
+        config: A launch command (a text or a list of words); the path of a script, a YAML, TOML or Python file; or a live configuration
+            or trainer, as for `rlstep_hooks.plan`.
         rows: Rows of the training set, if the configuration does not say.
         world_size: Data-parallel processes, if the configuration does not say.
-        framework: Of a launch: the framework, if the command does not show it.
-        version: Of a launch: the framework's release.
-        line: Of a script with several commands: the line of the one that is meant.
-        variables: Of a script: variables that it takes from elsewhere.
-        quantities: Fields of `Schedule` with their values: numbers, texts, tuples; a fraction as `Fraction` or as text ("1/2").
-            `critic` takes a dict of the critic's own quantities, or None.
+        framework: For a launch: the framework, if the command does not show it.
+        version: For a launch: the framework's release.
+        line: For a script with several commands: the line of the command to read.
+        variables: For a script: values of its variables (`--set`).
+        quantities: Fields of `Schedule` with their expected values: numbers, texts, tuples; a fraction as `Fraction` or as text
+            ("1/2"). `critic` takes a dict of the critic's quantities, or None.
 
     Returns:
-        The plan, for whatever else is to be said about it.
+        The plan's schedule, for further assertions.
 
     Raises:
-        AssertionError: A quantity is planned otherwise, or cannot be known before the run; or the plan has an error.
-        TypeError: There is no such quantity, or a value can be none of it; or no reader knows the configuration.
+        AssertionError: A quantity has another value or is unknown before the run, or the plan has an error.
+        TypeError: A quantity does not exist, its value has a wrong type, or no system knows the configuration.
         LaunchError: The launch cannot be read; the message says where and why (`rlstep_hooks.launch.text`).
         OSError: A file cannot be read.
     """
-    __tracebackhide__ = True  # pytest then shows the line of the test
+    __tracebackhide__ = True  # makes pytest show the test's line
     _check_names(quantities)
     made = _planned(config, rows, world_size, framework, version, line, variables)
     errors = [str(finding) for finding in made.findings if finding.severity == "error"]
@@ -92,10 +92,10 @@ def assert_schedule(
 
 
 def deviations(made: Plan, quantities: Mapping[str, Any]) -> list[Deviation]:
-    """The quantities that a plan does not have as expected.
+    """The quantities whose planned values are not the expected ones.
 
     Raises:
-        TypeError: A value that can be none of its quantity.
+        TypeError: A value has the wrong type for its quantity.
     """
     assert made.schedule is not None
     return _deviations(made, made.schedule, quantities, "")
@@ -125,7 +125,7 @@ def _critic_deviations(made: Plan, critic: Schedule | None, expected: Any) -> li
 
 
 def _because(made: Plan, schedule: Schedule, quantity: str, prefix: str) -> tuple[str, ...]:
-    """What a planned value comes from, as far as the plan says it; of an unknown value, why it is unknown."""
+    """Where a planned value comes from, as far as the plan says, or why it is unknown."""
     from rlstep_hooks.planning.comparison import settings_behind
 
     if getattr(schedule, quantity) is None:
@@ -153,7 +153,7 @@ _FRACTIONS = [field.name for field in msgspec.structs.fields(Schedule) if field.
 
 
 def _comparable(name: str, value: Any) -> Any:
-    """An expected value in the form that Schedule has."""
+    """An expected value in the form that Schedule has it."""
     if name in _FRACTIONS and isinstance(value, str):
         try:
             return Fraction(value)
@@ -186,14 +186,12 @@ def _planned(
     if words is not None:
         return plan_launch(words, options)
     if framework or version or line or variables:
-        raise TypeError(
-            "framework, version, line and variables belong to a launch; a live configuration says them itself"
-        )
+        raise TypeError("framework, version, line and variables are for launches; a live configuration has them itself")
     return _plan_of_live(config, options)
 
 
 def _words(config: Any) -> list[str] | None:
-    """A launch as words; None for anything else."""
+    """A launch as words; None for other configurations."""
     if isinstance(config, str | os.PathLike):
         return [os.fspath(config)]
     if isinstance(config, list | tuple) and all(isinstance(word, str) for word in config):
@@ -202,7 +200,7 @@ def _words(config: Any) -> list[str] | None:
 
 
 def _plan_of_live(config: Any, options: Options) -> Plan:
-    """A live configuration with the findings that a launch would have."""
+    """The plan of a live configuration, with the findings that a launch would have."""
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
     from rlstep_hooks.planning.launched import Plan
     from rlstep_hooks.planning.reading import Reading
@@ -224,7 +222,7 @@ def _plan_of_live(config: Any, options: Options) -> Plan:
 
 
 def _table(made: Plan, found: Sequence[Deviation]) -> str:
-    """Expected against planned, each quantity with what it comes from below it; at the end the settings, where formulas name none."""
+    """Expected and planned values, with their reasons below them; the settings at the end if no formula names any."""
     assert made.schedule is not None
     head = f"{made.schedule.framework} {made.schedule.version}, from {made.source}, is not planned as expected"
     rows = [Deviation("", "expected", "planned"), *found]

@@ -1,4 +1,4 @@
-"""The audit of one test: what it found in all training calls of the test, against what the test expects."""
+"""The audit of one test: compares what it found in the test's training calls with what the test expects."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
 
 WIDTH = 100
-"""Columns of the report in a test's failure."""
+"""Columns of the report in a test failure."""
 
 _PREFIX = "expect_"
 
 
 class Expectations(msgspec.Struct, frozen=True):
-    """What a test wants to be true of its report."""
+    """What a test expects of its report."""
 
     counts: dict[str, int] = {}
-    """Name of a count -> its value when training ended."""
+    """Name of a count -> its expected value at the end of training."""
     strict: bool = False
-    """Whether a warning fails the test too."""
+    """Whether warnings fail the test too."""
 
 
 def expectations(marks: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Expectations:
     """Read the arguments of markers.
 
     Args:
-        marks: Positional and keyword arguments of each marker; of two that say the same thing the first counts.
+        marks: Positional and keyword arguments of each marker; the first marker with a keyword counts.
 
     Raises:
-        TypeError: A positional argument, a keyword that there is not, or a value of the wrong kind.
+        TypeError: A marker has a positional argument, an unknown keyword, or a value of a wrong type.
     """
     merged: dict[str, Any] = {}
     for positional, keywords in marks:
@@ -72,24 +72,24 @@ class AuditedTest:
         self.callback: StepAuditCallback = StepAuditCallback(on_fail="raise", log_dir=None, listeners=(self,))
 
     def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:
-        """Nothing: only whole training calls count here."""
+        """Do nothing: only finished training calls count here."""
 
     def finished(self, report: Report) -> None:
-        """Keep the report of a training call: the callback itself only has the latest."""
+        """Keep the report of a training call; the callback itself has only the latest."""
         self._reports.append(report)
 
     def complaint(self, expected: Expectations | None) -> str:
-        """What is wrong with the test's training calls, with the report; empty where all is well."""
+        """What is wrong with the test's training calls, with the report; empty if nothing is."""
         latest = self.callback.report
         return complaint([*self._reports, *([] if latest in self._reports else [latest])], expected or Expectations())
 
 
 def complaint(reports: Sequence[Report], expected: Expectations) -> str:
-    """What is wrong with the training calls of one test, in words; empty where all is well.
+    """What is wrong with one test's training calls, in words; empty if nothing is.
 
     Args:
-        reports: The report of each training call, in order; at least one.
-        expected: What the test expects of them: counts of the last one, and no warning in any of them where `strict`.
+        reports: The reports of the training calls, in order; at least one.
+        expected: Counts expected of the last call; with `strict`, no call may have a warning.
     """
     last = reports[-1]
     if not last.run and len(reports) == 1:
@@ -109,11 +109,11 @@ def complaint(reports: Sequence[Report], expected: Expectations) -> str:
         for name, observed in others.items()
         if observed != expected.counts[name]
     ]
-    return "\n".join(["rlstep: the run did not make what the test expects", *lines, "", _as_text(last)])
+    return "\n".join(["rlstep: the run's counts are not those that the test expects", *lines, "", _as_text(last)])
 
 
 def _as_text(report: Report) -> str:
-    """The verdict and the findings, without colours."""
+    """The verdict and the findings as text without colours."""
     from rich.console import Console
 
     from rlstep_hooks.show.console import verdict_block

@@ -1,4 +1,4 @@
-"""Messages about names that do not exist."""
+"""Error messages about unknown names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def unknown_name(problem: str, name: str, known: Sequence[str]) -> str:
-    """A message that names the nearest names that exist, or all where none is near.
+    """A message with the known names most like the unknown one, or with all known names.
 
     Args:
-        problem: What is wrong, in words that the name can follow.
-        name: The name that does not exist.
-        known: Those that do.
+        problem: The problem, in words that the name can follow.
+        name: The unknown name.
+        known: The known names.
     """
     near = get_close_matches(name, known, n=3)
     if near:

@@ -1,7 +1,7 @@
 """The pytest plugin: the fixture `step_audit` and the marker `rlstep`.
 
-pytest loads it in every session where this package is installed. Until a test asks for one of the two it imports nothing but
-pytest, and it adds nothing to what pytest does or prints. `-p no:rlstep` takes it away.
+pytest loads it in every session where this package is installed. Unless a test uses one of the two, it imports only pytest and does not
+change what pytest does or prints. `-p no:rlstep` turns it off.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARKER = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
@@ -33,8 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def step_audit(request: pytest.FixtureRequest) -> StepAuditCallback:
     """An audit for a TRL trainer: `GRPOTrainer(..., callbacks=[step_audit])`.
 
-    An error that it finds ends training with `StepAuditError`. When the test ends, it fails if any of its training calls had an
-    error, whatever became of the exception, or if nothing was recorded. The record stays in memory.
+    An error that it finds ends training with `StepAuditError`. When the test ends, it fails if one of its training calls had an error,
+    even if the exception was caught, or if nothing was recorded. The record is kept in memory.
     """
     from rlstep_hooks.testing.audited_test import AuditedTest
 
@@ -47,11 +47,11 @@ def step_audit(request: pytest.FixtureRequest) -> StepAuditCallback:
     return audited.callback
 
 
-# The old kind of wrapper, because the new one cannot be declared under pluggy 1.0 and 1.1, which pytest 7 still takes: loading this
-# plugin must not end a session that never asked for it.
+# The old kind of hook wrapper: the new one cannot be declared under pluggy 1.0 and 1.1, which pytest 7 allows, and loading this plugin
+# must not fail a session that does not use it.
 @pytest.hookimpl(hookwrapper=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, Any, None]:
-    """Refuse a marker that asks for something that no report has: an error of collection, which pytest-xdist shows too."""
+    """Refuse a marker with unknown expectations as a collection error, which pytest-xdist shows too."""
     outcome = yield
     made = outcome.get_result() if outcome.excinfo is None else None
     for item in made if isinstance(made, list) else ():
@@ -62,19 +62,19 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Genera
             return
 
 
-# The last to be called, so that pytest's own wrappers see a failed test.
+# Called last, so that pytest's own wrappers see a failed test.
 @pytest.hookimpl(hookwrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
-    """Fail a test that passed although its audit did not. One that failed by itself only gets the report beside its error."""
+    """Fail a test that passed while its audit failed. A test that failed by itself only gets the report added."""
     outcome = yield
     audited = item.stash.get(_AUDITED, None)
     expected = _expectations(item)
     if audited is None and expected is None:
         return
     if audited is None:
-        complaint = "rlstep: the test is marked with rlstep and never used step_audit, so nothing was audited"
+        complaint = "rlstep: the test has the marker rlstep but did not use step_audit, so nothing was audited"
     else:
-        del item.stash[_AUDITED]  # items live as long as the session, and an audit holds the events of its run
+        del item.stash[_AUDITED]  # free the audit's events: items live as long as the session
         complaint = audited.complaint(expected)
     if not complaint:
         return
@@ -85,10 +85,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def _expectations(item: pytest.Item) -> Expectations | None:
-    """What the markers of a test expect, the nearest first; None where it has none.
+    """The expectations of a test's markers, the nearest first; None if it has no marker.
 
     Raises:
-        TypeError: They ask for something that no report has.
+        TypeError: A marker has unknown expectations.
     """
     marks = [(mark.args, dict(mark.kwargs)) for mark in item.iter_markers("rlstep")]
     if not marks:

@@ -1,4 +1,4 @@
-"""A complete, tiny run of TRL's PPOTrainer on the CPU: policy, value and reward model randomly initialised, nothing downloaded."""
+"""A complete, tiny run of TRL's PPOTrainer on the CPU, with randomly initialised policy, value and reward models; no downloads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tiny_scorer(tokenizer: Any, *, seed: int) -> Any:
-    """A randomly initialised Qwen2 that gives one number for each token: a value or a reward model."""
+    """A randomly initialised Qwen2 with one output per token: a value or reward model."""
     import torch
     from transformers import Qwen2ForSequenceClassification
 
@@ -36,7 +36,7 @@ def tiny_ppo_trainer(
         rows: Prompts of the training set.
         evaluation_rows: Prompts of the evaluation set; none if 0.
         callbacks: Callbacks for the trainer's constructor.
-        trainer_class: A subclass to build instead.
+        trainer_class: A subclass to build instead of PPOTrainer.
         settings: Settings of PPOConfig.
     """
     import trl

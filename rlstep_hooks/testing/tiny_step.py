@@ -1,4 +1,4 @@
-"""A complete, tiny run of TRL's first PPOTrainer (0.11) on the CPU: the script's own loop around `step()`."""
+"""A complete, tiny run of TRL's original PPOTrainer (0.11) on the CPU, with a script's loop around `step()`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def tiny_step_trainer(*, rows: int = 24, with_rows: bool = True, **settings: Any
 
     Args:
         rows: Prompts of the training set.
-        with_rows: Whether the trainer gets them, so that it has a loader of its own.
+        with_rows: Whether the trainer gets the prompts and so has a loader of its own.
         settings: Settings of PPOConfig.
     """
     from trl import AutoModelForCausalLMWithValueHead, PPOConfig, PPOTrainer, set_seed
@@ -52,10 +52,10 @@ def _as_lists(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def tiny_steps(trainer: Any, batches: Iterable[dict[str, list[Any]]]) -> list[dict[str, Any]]:
-    """The loop of a script: sample, score, `step()`.
+    """A script's training loop: sample, score, `step()`.
 
     Returns:
-        What each `step()` returned.
+        The statistics that each `step()` returned.
     """
     import torch
 

@@ -1,6 +1,6 @@
-"""A complete, tiny TRL training run on the CPU: a randomly initialised Qwen2, a tokenizer, rows and a reward made on the spot.
+"""A complete, tiny TRL training run on the CPU, with a randomly initialised Qwen2, a tokenizer, rows and a reward made here.
 
-Nothing is downloaded. One micro-batch takes some ten milliseconds.
+Nothing is downloaded. One micro-batch takes about ten milliseconds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def tiny_model(tokenizer: Any, *, hidden_size: int = 32, layers: int = 2, seed: 
 
 
 def tiny_architecture(tokenizer: Any, *, hidden_size: int = 32, layers: int = 1, **more: Any) -> Any:
-    """The Qwen2Config of a tiny model; `more` are further settings of it."""
+    """The Qwen2Config of a tiny model; `more` are further settings."""
     from transformers import Qwen2Config
 
     return Qwen2Config(
@@ -95,12 +95,12 @@ def tiny_rows(count: int) -> Any:
 
 
 def tiny_reward(completions: Sequence[Any], **kwargs: Any) -> list[float]:
-    """A reward that differs between completions and is the same in every run: a checksum of the text."""
+    """A reward that differs between completions and is reproducible: a checksum of the text."""
     return [float(zlib.crc32(str(text).encode()) % 7) for text in completions]
 
 
 def quiet_settings(output_dir: Path | str) -> dict[str, Any]:
-    """Settings that all tiny runs of TRL's trainers share: small batches, the CPU, nothing saved, shown or sent anywhere."""
+    """Settings shared by all tiny runs of TRL's trainers: small batches, CPU, nothing saved, displayed or sent."""
     return {
         "output_dir": str(output_dir),
         "per_device_train_batch_size": 4,
@@ -117,9 +117,9 @@ def quiet_settings(output_dir: Path | str) -> dict[str, Any]:
 
 
 def tiny_config(output_dir: Path | str, *, algorithm: str = "GRPO", **settings: Any) -> Any:
-    """A GRPOConfig or RLOOConfig for a run of some seconds; `settings` override it.
+    """A GRPOConfig or RLOOConfig for a run of a few seconds; `settings` override it.
 
-    Settings that a release does not have are left out when they are this function's own.
+    This function's own settings are left out if a release does not have them.
     """
     import dataclasses
 
@@ -157,10 +157,10 @@ def tiny_trainer(
         rows: Prompts of the training set.
         evaluation_rows: Prompts of the evaluation set; none if 0.
         callbacks: Callbacks for the trainer's constructor.
-        model: Another model than the tiny one.
-        reward: Another reward function, or a list of them.
-        dataset: Another training set.
-        trainer_class: A subclass to build instead.
+        model: A model to use instead of the tiny one.
+        reward: A reward function to use instead, or a list of them.
+        dataset: A training set to use instead.
+        trainer_class: A subclass to build instead of the trainer.
         settings: Settings of the configuration.
     """
     import trl
@@ -170,8 +170,10 @@ def tiny_trainer(
     config = tiny_config(output_dir, algorithm=algorithm, **settings)
     model = model if model is not None else tiny_model(tokenizer)
     if config.beta != 0.0 and not isinstance(model, str):
-        # The trainer loads its reference model from where the policy came from, so the policy needs to be on disk.
-        folder = str(Path(output_dir) / f"tiny-model-{os.getpid()}")  # ranks share the folder; each writes its own
+        # The trainer loads its reference model from the policy's path, so the policy must be on disk.
+        folder = str(
+            Path(output_dir) / f"tiny-model-{os.getpid()}"
+        )  # ranks share output_dir; each writes its own model
         model.save_pretrained(folder)
         model = folder
     return kind(

@@ -1,7 +1,7 @@
-"""Mistakes of real runs, to be made on a built TRL trainer before it trains: see what the audit says of them.
+"""Mistakes from real runs, to be made on a TRL trainer before it trains, to see what the audit says about them.
 
-Each function takes a GRPOTrainer and changes that one object, the way a wrapper library or a user's patch does. TRL itself is
-never touched.
+Each function takes a GRPOTrainer and changes only that object, as a wrapper library or a user's patch does. TRL itself is not
+changed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def replace_method(trainer: Any, name: str, around: Callable[..., Any]) -> None:
-    """Put a function in the place of one trainer's method.
+    """Replace one trainer's method.
 
     Args:
         trainer: The trainer; only its own attributes change.
         name: The method.
-        around: Called with the original method first, then with the call's arguments.
+        around: Called with the original method, then the call's arguments.
     """
     original = getattr(trainer, name)
 
@@ -34,11 +34,11 @@ def replace_method(trainer: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def alter_microbatches(trainer: Any, alter: Callable[[dict[str, Any]], dict[str, Any]], *, first: int = 0) -> None:
-    """Change what each training micro-batch hands to the loss.
+    """Change what each training micro-batch passes to the loss.
 
     Args:
         trainer: The trainer.
-        alter: From a copy of the micro-batch (its tensors are the buffer's own) to what the loss gets.
+        alter: Takes a copy of the micro-batch (its tensors belong to the buffer) and returns what the loss gets.
         first: The first micro-batch to change, counted from 0.
     """
     count = itertools.count()
@@ -69,12 +69,12 @@ def log_probs(trainer: Any, model: Any, batch: dict[str, Any]) -> Tensor:
 
 
 def regenerate_every_step(trainer: Any) -> None:
-    """Clear the sample buffer before each micro-batch, so that TRL generates for every one.
+    """Clear the sample buffer before each micro-batch, so that TRL generates for every micro-batch.
 
-    ms-swift#9261: an integration misread the generation period, and rollouts came twice as often as configured. Nothing is
-    reused; the ratio is 1 throughout and the run takes several times as long.
+    ms-swift#9261: an integration misread the generation period, and rollouts came twice as often as configured. Nothing is reused, the
+    ratio is always 1, and the run takes several times as long.
     """
-    slots = isinstance(trainer._buffered_inputs, list)  # TRL 0.16 keeps a slot for each micro-batch and fills only some
+    slots = isinstance(trainer._buffered_inputs, list)  # TRL 0.16 has a slot per micro-batch and fills only some
 
     def prepare(original: Callable[..., Any], batch: Any) -> Any:
         if not slots:
@@ -88,9 +88,9 @@ def regenerate_every_step(trainer: Any) -> None:
 
 
 def recompute_old_log_probs(trainer: Any) -> None:
-    """Compute the old log-probs anew in every loss, with the weights of the moment.
+    """Recompute the old log-probs in every loss, with the current weights.
 
-    verifiers PR#320: num_iterations was "not working correctly ... ratio always 1". The clip never acts.
+    verifiers PR#320: num_iterations was "not working correctly ... ratio always 1". Clipping never acts.
     """
 
     def loss(original: Callable[..., Any], model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -101,10 +101,10 @@ def recompute_old_log_probs(trainer: Any) -> None:
 
 
 def permuted_old_log_probs(trainer: Any) -> None:
-    """Move the old log-probs of each micro-batch to its next sample, and nothing else with them.
+    """Move the old log-probs of each micro-batch to the next sample, and nothing else.
 
-    trl#454: ratios diverge from the first update on, because numerator and denominator belong to different samples. Seen when
-    code sorts or shuffles some tensors of the sample buffer and forgets others.
+    trl#454: ratios diverge from the first update on, because numerator and denominator belong to different samples. It happens if
+    code sorts or shuffles some tensors of the sample buffer but not others.
     """
 
     def alter(batch: dict[str, Any]) -> dict[str, Any]:
@@ -116,4 +116,4 @@ def permuted_old_log_probs(trainer: Any) -> None:
 FAULTS: dict[str, Callable[[Any], None]] = {
     function.__name__: function for function in (regenerate_every_step, recompute_old_log_probs, permuted_old_log_probs)
 }
-"""The demonstration faults by name. All need several passes over a rollout (`num_iterations` above 1) to show."""
+"""The faults of `rlstep demo` by name. All of them need `num_iterations` above 1 to show."""

@@ -86,11 +86,24 @@ ALLOWED: tuple[Allowed, ...] = (
         field="unused",
         only_refused=True,
     ),
+    Allowed("there are more systems to name", field="words", before=" paper, trlx", after=" paper, trlx"),
+    Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
     Allowed("a formula is shown as it ran", field="formulas.", before=r"^\[", after=r"^\["),
     Allowed("more formulas are shown", field="formulas", before="^null$"),
     Allowed("more formulas are shown", field="schedule.sources", before="^null$"),
+    Allowed(
+        "a formula that does not apply is not shown", system="rllm", field="formulas.rollouts_per_epoch", after="^null$"
+    ),
+    Allowed(
+        "a formula that does not apply is not shown",
+        system="rllm",
+        field="schedule.sources.rollouts_per",
+        after="^null$",
+    ),
+    Allowed("as the launch says it under its other name", system="rllm", field="schedule.settings.rllm.trainer."),
+    Allowed("sizes as they were written", system="rllib", field="schedule.settings."),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
 )

@@ -134,5 +134,5 @@ def test_a_live_configuration_is_asserted_like_a_launch() -> None:
     assert "verl 0.9.1, from the live configuration" in text
     assert "actor_rollout_ref.actor.ppo_mini_batch_size = 4" in text
     assert "RLS110" in refusal(verl_config(data__train_batch_size=2), rows=ROWS)
-    with pytest.raises(TypeError, match="belong to a launch"):
+    with pytest.raises(TypeError, match="are for launches"):
         assert_schedule(verl_config(), rows=ROWS, version="0.9.1")

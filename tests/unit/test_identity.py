@@ -42,3 +42,15 @@ def test_a_sample_of_no_refresh_makes_the_micro_batch_unknown() -> None:
     assert (found.trained, found.old_version, found.old_intact) == (None, None, None)
     assert recognise(None, [], [refresh(0, 0)]).trained is None
     assert recognise(["a"], [1], []).trained is None
+
+
+def test_a_sample_with_a_name_is_known_whatever_its_tokens_are() -> None:
+    made = RefreshedSamples(2, 4)
+    made.add(("a", "tokens"), 1, owner="a")
+    made.add(("b", "tokens"), 2, owner="b")
+    whole = recognise([("b", "tokens")], [2], [made], ["b"])
+    assert (whole.trained, whole.tokens_intact, whole.unknown) == ((SampleRows(2, (1,)),), True, 0)
+    altered = recognise([("a", "others")], [1], [made], ["a"])
+    assert (altered.trained, altered.tokens_intact, altered.old_version) == ((SampleRows(2, (0,)),), False, 4)
+    unknown = recognise([("a", "tokens"), ("c", "tokens")], [1, 3], [made], ["a", "c"])
+    assert (unknown.trained, unknown.unknown) == (None, 1)

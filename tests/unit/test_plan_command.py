@@ -142,10 +142,10 @@ def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         (f"plan --set X -- {TRL}", "--set takes NAME=VALUE"),
         ("plan -- ray job submit python train.py", "needs ` -- `"),
         (f"plan -- {SKYRL} trainer.epochs=[1,2", "a bracket is open"),
-        (f"plan -- {SKYRL} trainer.epochs=1,2", "which is a sweep"),
+        (f"plan -- {SKYRL} trainer.epochs=1,2", "which means a sweep"),
         ("plan recipe:nothing", "recipe"),
         ("diff recipe:nothing recipe:r1-zero", "there is no recipe 'nothing'; there are"),
-        ("diff recipe:r1-zero", "two plans are compared"),
+        ("diff recipe:r1-zero", "give two launches or recorded runs"),
         (f"convert --to nothing -- {TRL}", "there is no framework 'nothing'"),
     ],
 )

@@ -44,7 +44,7 @@ def plan(launch: str, **options: object) -> Plan:
     ],
 )
 def test_more_than_any_run_has_is_an_error_that_says_so(launch: str) -> None:
-    with pytest.raises(LaunchError, match="no plan is made of so many"):
+    with pytest.raises(LaunchError, match=r"too (many|large) to plan"):
         plan(launch)
 
 
@@ -63,7 +63,7 @@ def test_a_release_that_nobody_made() -> None:
 
 def test_the_limit_itself() -> None:
     assert countable(MOST) == MOST
-    with pytest.raises(TooManyError, match=r"^more than 1 000 000 updates on one rollout: no plan is made of so many$"):
+    with pytest.raises(TooManyError, match=r"^more than 1 000 000 updates on one rollout are too many to plan$"):
         countable(MOST + 1)
 
 

@@ -159,7 +159,7 @@ def test_a_healthy_run_passes_and_its_counts_are_asserted(session: Session) -> N
     result.stdout.fnmatch_lines(
         [
             "*test_wrong_counts*",
-            "rlstep: the run did not make what the test expects",
+            "rlstep: the run's counts are not those that the test expects",
             "*updates: expected 5, observed 4",
             "*samples: expected 1, observed 32",
             "PASS*",
@@ -223,7 +223,7 @@ def test_a_test_that_audited_nothing_fails(session: Session) -> None:
         [
             "rlstep: step_audit recorded nothing: training has not begun",
             "rlstep: this run was not evaluated",
-            "rlstep: the test is marked with rlstep and never used step_audit*",
+            "rlstep: the test has the marker rlstep but did not use step_audit*",
         ]
     )
 

@@ -194,7 +194,7 @@ def test_a_url_is_refused_as_the_place_of_a_record(capsys: pytest.CaptureFixture
     assert "--copy-to takes a URL" in capsys.readouterr().err
     opened = open_ledger("s3://bucket/runs", "run", "rank0")
     assert isinstance(opened.ledger, MemoryLedger)
-    assert opened.trouble.startswith("nothing is recorded in s3://bucket/runs: a run records in a folder")
+    assert opened.trouble.startswith("nothing is recorded in s3://bucket/runs: records are written to a local folder")
 
 
 def test_adapters_refuse_a_url(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,7 +206,12 @@ def test_adapters_refuse_a_url(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     from rlstep_hooks.systems.verl.observe import plugin
 
     plugin.activate()
-    assert capsys.readouterr().err.count("not evaluated: RLSTEP_DIR=s3://bucket/runs: a run records in a folder") >= 2
+    assert (
+        capsys.readouterr().err.count(
+            "not evaluated: RLSTEP_DIR=s3://bucket/runs: records are written to a local folder"
+        )
+        >= 2
+    )
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

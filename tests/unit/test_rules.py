@@ -14,6 +14,7 @@ from rlstep_hooks.judge.conformance import Difference, OrderedEvent
 from rlstep_hooks.judge.deviations import known_deviations
 from rlstep_hooks.judge.rules import BY_CODE, RANK_RULES, RULES, page
 from rlstep_hooks.judge.rules.base import HANDLERS, Progress, Rule
+from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.timeline import (
     ExpectedEnd,
     ExpectedEpochEnd,
@@ -104,6 +105,11 @@ def all_rules() -> set[type[Rule]]:
             if kind.__module__.startswith("rlstep_hooks.") and not kind.__name__.startswith("_"):
                 found.add(kind)
     return found
+
+
+def test_rules_of_runs_and_of_plans_share_no_code() -> None:
+    codes = [rule.code for rule in (*RULES, *PLAN_RULES)]
+    assert len(codes) == len(set(codes))
 
 
 def test_every_rule_is_in_the_catalogue_under_its_own_code() -> None:

@@ -254,7 +254,7 @@ def test_a_launch_that_its_framework_refuses_is_run_all_the_same(told: Callable[
     status, out, err = told(refused)
     assert (status, out) == (9, "own output\n")
     assert "RLS110" in err
-    assert "rlstep: warning: verl would refuse this configuration. The command runs all the same." in err
+    assert "rlstep: warning: verl would refuse this configuration. The command runs anyway." in err
 
 
 def test_a_plan_that_needs_an_option_takes_it(told: Callable[..., tuple[int, str, str]]) -> None:

@@ -17,7 +17,7 @@ from rlstep_hooks.judge.replay import NoRecordError
 from rlstep_hooks.judge.run_diff.actions import ActionStream, Blindness
 from rlstep_hooks.judge.run_diff.recorded import RecordedRun, recorded_run
 from rlstep_hooks.judge.run_diff.two_runs import RunDifference, compare_runs
-from rlstep_hooks.judge.timeline import LoaderPosition
+from rlstep_hooks.judge.timeline import LoaderPosition, PhasePosition
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import (
     AnyEvent,
@@ -36,7 +36,7 @@ from rlstep_hooks.record.events import (
 )
 from rlstep_hooks.systems.trl.releases import Release
 from tests.unit.scripted import cases, make_plan, scripted_run
-from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
+from tests.unit.scripted_phases import PhaseCase, Script, phase_plan, scripted_phases, write_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -322,6 +322,30 @@ def test_runs_that_one_process_controls_are_compared_as_they_were_composed(tmp_p
     cut = compare_runs(a, recorded_run(str(tmp_path / "b")))
     assert (cut.outcome, cut.parting) == ("same", None)
     assert "B's record ends before its training did" in cut.notes[0]
+
+
+@pytest.mark.parametrize(("label", "notes"), [(2, 1), (77, 2)])
+def test_a_run_that_begins_with_other_weights_than_the_one_before_had_says_so(
+    label: int, notes: int, tmp_path: Path
+) -> None:
+    """A's sync after version 4 has label 2."""
+
+    def with_weights(script: Script, weights: int) -> Script:
+        return [
+            (
+                process,
+                msgspec.structs.replace(e, facts=e.facts | {"weights": weights}) if isinstance(e, RunStarted) else e,
+            )
+            for process, e in script
+        ]
+
+    case, start = PhaseCase(schedule=PHASES), PhasePosition(rollouts=2, updates=4, version=4)
+    write_records(tmp_path / "a", with_weights(scripted_phases(case), 500))
+    write_records(tmp_path / "b", with_weights(scripted_phases(case, start), label))
+    found = compare_runs(*(recorded_run(str(tmp_path / side)) for side in "ab")).notes
+    begun = [note for note in found if "began at" in note]
+    assert len(begun) == notes
+    assert notes == 1 or begun[1] == "B began at version 4 with other weights than A had at that version"
 
 
 # Streaming

@@ -1,7 +1,7 @@
-"""One trainer's record and its controller's, put together: the events of one process as a judge reads them.
+"""Joins one trainer's record with its controller's: the events of one process as a judge reads them.
 
-Both records count the calls of each name, so they are matched by number; no clock is compared. The controller does not know
-policy versions and a trainer does not know rollouts: each gets here what only the other one knows.
+Both records count the calls of each name, so calls are matched by number; no clocks are compared. The controller does not know
+policy versions and a trainer does not know rollouts; here each is completed from the other.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.record.events import (
+    UNSENT,
     AnyEvent,
     Attached,
     FactsRead,
     Generated,
+    Inspected,
     Measured,
     MicroBatch,
     Phase,
     PhaseEnded,
+    Received,
     Refresh,
     Rollout,
     RolloutValues,
@@ -38,19 +41,19 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import PhaseName
 
 REMEMBERED = 256
-"""Labels and rollouts that are kept for events that refer to them; far more than any run is behind."""
+"""Labels and rollouts that are kept for later events to refer to; far more than any run lags behind."""
 
 _TRAINING: tuple[PhaseName, ...] = ("critic_updates", "policy_updates", "sync")
 
 
 class TrainerPhases:
-    """A trainer's records, cut into the calls of its controller. Reads no further than it must, so that little waits here.
+    """A trainer's records, cut into the calls of its controller. Reads only as far as needed, so that few events wait here.
 
-    Policy and critic of one rank may be two processes with a record each; the first is the policy's.
+    Policy and critic of one rank may be two processes with a record each; the policy's record comes first.
 
     Args:
-        reads: For each record, what gives the events that were added since the last look. It may be left before its end, and
-            goes on from there.
+        reads: One function per record; it gives the events that were added since it was last called. Its iterator may be left early;
+                the next call continues from there.
     """
 
     def __init__(self, *reads: Callable[[], Iterable[AnyEvent]]) -> None:
@@ -59,17 +62,17 @@ class TrainerPhases:
         self._between: list[AnyEvent] = []
         self._current = [self._between] * len(reads)
         self._records_of: dict[PhaseName, set[int]] = {}
-        """Which records have calls of a name."""
+        """The records that have calls of a name."""
         self._ended: set[tuple[PhaseName, int]] = set()
-        """Calls that wait here with their end."""
+        """Calls that were read to their end and wait here."""
         self._tells_ends = False
         self.cut: list[tuple[PhaseName, int]] = []
-        """Calls that a record that says where calls end has no end of, once all of it was read."""
+        """Calls without an end in a fully read record that marks the ends of calls."""
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
 
     def arrived(self, name: PhaseName, number: int) -> bool:
-        """Whether a record has a call to its end by now."""
+        """Whether a call has been read to its end by now."""
         call = (name, number)
         growing = list(self._records_of.get(name) or range(len(self._reads)))
         while growing and not self._is_whole(call):
@@ -77,7 +80,7 @@ class TrainerPhases:
         return self._is_whole(call)
 
     def take(self, name: PhaseName, number: int) -> list[AnyEvent] | None:
-        """What happened within a call that has returned, and in no call before it; None if the trainer has no record of it."""
+        """The events of a returned call, preceded by those outside calls before it; None if the trainer has no record of the call."""
         call = (name, number)
         self.arrived(name, number)
         events = self._waiting.pop(call, None)
@@ -88,14 +91,14 @@ class TrainerPhases:
         return [*self._left(), *events]
 
     def between(self) -> list[AnyEvent]:
-        """What happened in no call so far: before the first, or after one had returned and before the next."""
+        """Events outside calls so far: before the first call, or between a call's return and the next call."""
         for record, current in enumerate(self._current):
             if current is self._between:
                 self._advance(record)
         return self._left()
 
     def rest(self) -> list[AnyEvent]:
-        """What no call claimed, in order: numbers that came after the last call, and calls that the controller did not make."""
+        """Remaining events, in order: numbers that came after the last call, and calls that the controller did not make."""
         for record in range(len(self._reads)):
             while self._advance(record):
                 pass
@@ -111,12 +114,12 @@ class TrainerPhases:
         return events
 
     def _is_whole(self, call: tuple[PhaseName, int]) -> bool:
-        """Whether a call was read to its end: where its record says so, or begins the next one."""
+        """Whether a call was read to its end: its record says so, or begins the next call."""
         events = self._waiting.get(call)
         return events is not None and (call in self._ended or not any(current is events for current in self._current))
 
     def _advance(self, record: int) -> bool:
-        """Read a record to where its next call begins or ends; False if there is none yet."""
+        """Read a record up to the beginning or end of its next call; False if that is not there yet."""
         for event in self._reads[record]():
             if isinstance(event, Attached):
                 self.attached = event if record == 0 else self.attached
@@ -136,26 +139,33 @@ class TrainerPhases:
 
 
 class TrainerStream:
-    """The events of one trainer's run as a judge reads them, from the controller's events as they come."""
+    """One trainer's events as a judge reads them, made from the controller's events as they come."""
 
     def __init__(self, rank: int, phases: TrainerPhases) -> None:
         self.rank = rank
         self.missed: list[Phase] = []
-        """Calls that the controller made and this trainer has no record of; a few of them, the first."""
+        """The first few calls of the controller that this trainer has no record of."""
         self.lost = False
-        """Whether the order of events cannot be known on one side: what this trainer has no record of is then no finding."""
+        """Whether one side's order of events is unknown; a call without a record is then not a finding."""
         self._phases = phases
         self._started: RunStarted | None = None
         self._held: Generated | None = None
         self._reference: bool | None = None
-        """Whether the rollout that is held back has its reference; None as long as nothing has followed it."""
+        """Whether the rollout that is held back has reference log-probs; None until something has followed it."""
         self._unrecorded: list[PhaseName] = []
-        """Calls to processes that leave no record."""
+        """Calls to processes that keep no record."""
+        self._inspected = Inspected()
+        """What was seen of the samples of the rollout that is held back."""
         self._after_held: list[AnyEvent] = []
+        self._received: int | None = None
+        """Samples of the rollout that is held back which this trainer was handed; None where those that it refreshed are meant."""
         self._base = 0
-        """Updates before this run, which a trainer does not know."""
+        """Updates before this run; a trainer does not count them."""
         self._version = 0
         self._labels: OrderedDict[int, int] = OrderedDict()
+        self._labels_are_weights = False
+        self._labelled = True
+        """Whether the latest sync has a label here: trainers that send no tensors do not know what went out."""
         self._rollout = -1
         self._sampled: OrderedDict[int, int | None] = OrderedDict()
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
@@ -165,27 +175,32 @@ class TrainerStream:
         """Take one event of the controller.
 
         Returns:
-            The events that are complete with it. A rollout is held back until it is known what came with it.
+            The events that are now complete. A rollout is held back until it is known what came with it.
         """
         if isinstance(event, RunStarted):
             self._started = event
             self._version = self._base = event.start_updates
             self._unrecorded = event.facts.get("unrecorded", [])
+            self._labels_are_weights = bool(event.facts.get("labels_are_weights"))
             label = event.facts.get("first_label")
-            if label is not None:  # the engine loads the weights that training starts from, without a sync
+            if label is not None:  # the engine loads its first weights without a sync
                 _remember(self._labels, label, self._base)
             return []
         if isinstance(event, Phase):
             return self._call(event)
+        if isinstance(event, Inspected):
+            self._inspected = event
+            return []
         if isinstance(event, Unobserved):
             self.lost = self.lost or event.what == "order"
             return [*self._begin(), event]
         if isinstance(event, RunEnded):
-            if event.status == "raised":  # perhaps before, or within, the call for the reference
+            if event.status == "raised":  # the call for the reference may not have come or returned
                 self._reference = self._reference or None
             return [*self._begin(), *self._release(), *self._rest(event), event]
         if isinstance(event, Generated) and event.purpose == "training":
-            complete = [*self._begin(), *self._release(), *map(self._placed, self._phases.between())]
+            between = self._keep_received(self._phases.between())
+            complete = [*self._begin(), *self._release(), *map(self._placed, between)]
             self._held = event
             return complete
         if isinstance(event, Generated):
@@ -196,11 +211,11 @@ class TrainerStream:
         return [*self._begin(), event]
 
     def lacks(self, call: Phase) -> bool:
-        """Whether the trainer should have a record of a call that has returned, and has none to its end by now."""
+        """Whether the trainer lacks, so far, the end of a returned call that it should have recorded."""
         return call.name not in self._unrecorded and not self._phases.arrived(call.name, call.number)
 
     def _begin(self) -> list[AnyEvent]:
-        """The run's first event, once: what the trainer read from its model belongs to it."""
+        """The run's first event, once: it includes the facts that the trainer read from its model."""
         started, self._started = self._started, None
         if started is None:
             return []
@@ -209,9 +224,9 @@ class TrainerStream:
         return [first, *(event for event in before if isinstance(event, Unobserved))]
 
     def _rest(self, ended: RunEnded) -> list[AnyEvent]:
-        """What no call claimed: numbers that came after the last one, and what a trainer did that its controller did not ask for."""
-        rest = self._phases.rest()
-        if ended.status == "raised":  # within a call that did not return
+        """Remaining events: numbers that came after the last call, and what a trainer did without a call of its controller."""
+        rest = self._keep_received(self._phases.rest())
+        if ended.status == "raised":  # it happened within a call that did not return
             rest = [event for event in rest if isinstance(event, Measured | Unobserved)]
         return list(map(self._placed, rest))
 
@@ -221,8 +236,9 @@ class TrainerStream:
         if events is None:
             begun += self._missing(call)
             events = []
+        events = self._keep_received(events)
         if call.purpose == "evaluation":
-            # A sync for the sake of an evaluation is no part of the plan, but its label may come back with later samples.
+            # A sync for an evaluation is not part of the plan, but later samples may carry its label.
             for event in events:
                 self._placed(event)
             return begun
@@ -233,8 +249,15 @@ class TrainerStream:
         self._after_held += events
         return begun
 
+    def _keep_received(self, events: list[AnyEvent]) -> list[AnyEvent]:
+        """Take out what says how many samples the trainer was handed, which belongs to the rollout."""
+        for event in events:
+            if isinstance(event, Received):
+                self._received = (self._received or 0) + event.samples
+        return [event for event in events if not isinstance(event, Received)]
+
     def _missing(self, call: Phase) -> list[AnyEvent]:
-        """What a judge hears of a call without a record: from the first one on, the trainer's order of events is not known."""
+        """The event for a call without a record: from the first one on, the trainer's order of events is unknown."""
         if self.lost:
             return []
         if len(self.missed) < REMEMBERED:
@@ -245,38 +268,51 @@ class TrainerStream:
         return [Unobserved(at=call.at, what="order", why=why)]
 
     def _release(self) -> list[AnyEvent]:
-        """The rollout that was held back, with what came before its first update."""
+        """The rollout that was held back, and what came before its first update."""
         held, self._held = self._held, None
         if held is None:
             return []
         after, self._after_held = self._after_held, []
         rollout = self._rollout_event(held, after)
-        self._reference = None
+        self._reference = self._received = None
+        self._inspected = Inspected()
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
-        versions = [self._labels.get(label) for label, _ in event.labels]
+        # A label that is a checksum of the weights themselves says that they are none of those that were sent.
+        unsent = UNSENT if self._labels_are_weights and self._labelled and not self.missed else None
+        versions = [self._labels.get(label, unsent) for label, _ in event.labels]
         known = [version for version in versions if version is not None]
-        # Where calls or syncs may be missing, versions are counted from another place on each side.
+        # If calls or syncs may be missing, trainer and controller count versions from different places.
         whole = bool(known) and len(known) == len(versions) and not self.lost
         oldest = min(known) if whole else None
         if event.purpose == "training":
             self._rollout = event.index
-            _remember(self._sampled, event.index, oldest)
+            _remember(self._sampled, event.index, None if oldest is None or oldest < 0 else oldest)
         return Rollout(
             at=event.at,
             index=event.index,
             samples=event.samples,
             due=event.due,
-            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None),
+            repeated=event.repeated,
+            foreign=event.foreign,
+            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)
+            if self._received is None
+            else self._received,
             policy_version=self._version,
             sampler_version=oldest,
             purpose=event.purpose,
             reference=self._reference,
+            groups_intact=self._inspected.groups_intact,
+            rewards_intact=self._inspected.rewards_intact,
+            repeats=self._inspected.repeats,
+            signal=self._inspected.signal,
+            reference_intact=self._inspected.reference_intact,
+            sampling=event.sampling,
         )
 
     def _placed(self, event: AnyEvent) -> AnyEvent:
-        """A trainer's event with the rollout that it belongs to, and versions counted from the start of training."""
+        """A trainer's event with its rollout, and with versions counted from the start of training."""
         if isinstance(event, Update):
             version = event.version + self._base
             if event.role == "policy":
@@ -285,6 +321,7 @@ class TrainerStream:
             return event
         if isinstance(event, WeightSync):
             version = event.policy_version + self._base
+            self._labelled = event.label is not None
             if event.label is not None:
                 _remember(self._labels, event.label, version)
             return msgspec.structs.replace(event, policy_version=version)
@@ -330,7 +367,7 @@ class TrainerStream:
         )
 
     def _values(self, values: RolloutValues) -> RolloutValues:
-        """Numbers of a rollout, which a trainer counts by its refreshes."""
+        """A rollout's numbers under its rollout index; a trainer numbers them by refresh."""
         return msgspec.structs.replace(values, index=self._rollout_of_refresh.get(values.index, self._rollout))
 
 

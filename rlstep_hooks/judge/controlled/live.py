@@ -1,4 +1,4 @@
-"""Where a controlled run's records lie while it goes on and after."""
+"""Finds the records of a controlled run, during the run and after it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 def recorded_phases(folder: Path, run: str, rank: int) -> TrainerPhases:
-    """A trainer's records in a folder, finished or still growing; that of its critic where it is another process."""
+    """A trainer's records in a folder, finished or still growing, with its critic's record if the critic is another process."""
     processes = (rank_process(rank), f"critic{rank}")
     return TrainerPhases(*(Tail(folder / f"{run}.{process}.jsonl").read for process in processes))

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 HEARD = 65_536
-"""Events that wait for those who follow the run, at most; nobody may be following."""
+"""Largest number of events kept for those who follow the run; nobody may be following."""
 
 
 class _Trainer:
-    """One trainer of the run: its events, their judge, and what it did since the trainers were last compared."""
+    """One trainer of the run: its events, their judge, and what it did since trainers were last compared."""
 
     def __init__(self, rank: int, phases: TrainerPhases) -> None:
         self.rank = rank
@@ -33,7 +33,7 @@ class _Trainer:
         self.stream = TrainerStream(rank, phases)
         self.judge = Judge()
         self.done: list[tuple[int, str]] = []
-        """What must be the same on all trainers, in words, each with its rollout."""
+        """What must be the same on all trainers, in words, each entry with its rollout."""
 
     @property
     def recorded(self) -> bool:
@@ -42,7 +42,7 @@ class _Trainer:
 
     @property
     def comparable(self) -> bool:
-        """Whether all that must be the same on all trainers was observed on this one."""
+        """Whether everything that must be the same on all trainers was observed on this one."""
         return self.recorded and not self.judge.cannot_observe("order", "samples", "refresh")
 
     def observe(self, event: AnyEvent) -> list[Finding]:
@@ -56,11 +56,11 @@ class _Trainer:
 
     @property
     def rollout(self) -> int:
-        """The rollout that is under way, counted from 0."""
+        """The current rollout, counted from 0."""
         return self.judge.rollout
 
     def take_done(self, *, ended: bool) -> list[tuple[int, str]]:
-        """What was done in rollouts that are over: whether the record of one under way has an end is not known yet."""
+        """What was done in finished rollouts; the current rollout's record may still be incomplete."""
         now = self.rollout
         count = len(self.done) if ended else sum(1 for rollout, _ in self.done if rollout < now)
         done, self.done = self.done[:count], self.done[count:]
@@ -68,10 +68,10 @@ class _Trainer:
 
 
 class ControlledRun:
-    """Judges the trainers of a run as the events of its controller come. Takes the place of a `Judge`.
+    """Judges the trainers of a run as the events of its controller come. Has the interface of `Judge`.
 
     Args:
-        phases_of: Gives a trainer's record by its rank.
+        phases_of: Gives the records of the trainer of a rank.
     """
 
     def __init__(self, phases_of: Callable[[int], TrainerPhases]) -> None:
@@ -95,17 +95,17 @@ class ControlledRun:
 
     @property
     def failed(self) -> bool:
-        """Whether an error was found so far, on any trainer or between them."""
+        """Whether an error was found so far, on a trainer or between trainers."""
         return self._disagreement is not None or any(trainer.judge.failed for trainer in self._trainers)
 
     @property
     def counts(self) -> Counts:
-        """What the first trainer counted so far."""
+        """The first trainer's counts so far."""
         return self._trainers[0].judge.counts if self._trainers else Counts()
 
     @property
     def age(self) -> int | None:
-        """Updates that the engine's oldest weights were behind the policy at the latest rollout; None where it is not known."""
+        """Age of the engine's oldest weights at the latest rollout, in updates; None if unknown."""
         return self._trainers[0].judge.age if self._trainers else None
 
     @property
@@ -117,14 +117,14 @@ class ControlledRun:
         return "PASS" if known else "NOT_EVALUATED"
 
     def summary(self) -> Summary:
-        """What a report says of the run so far, in short."""
+        """A short report of the run so far."""
         return Summary.of(self.report(), age=self.age)
 
     def observe(self, event: AnyEvent) -> list[Finding]:
         """Take one event of the controller.
 
         Returns:
-            Findings that it brought up for the first time, each with the rank of its trainer.
+            New findings, each with the rank of its trainer.
         """
         if isinstance(event, RunStarted) and not self._trainers:
             self._trainers = [_Trainer(rank, self._phases_of(rank)) for rank in range(event.world_size)]
@@ -142,16 +142,16 @@ class ControlledRun:
         return findings
 
     def lacking(self, call: Phase) -> list[int]:
-        """Trainers that should have a record of a call that has returned, and have none to its end by now."""
+        """Trainers that lack, so far, the end of a returned call that they should have recorded."""
         return [trainer.rank for trainer in self._trainers if trainer.stream.lacks(call)]
 
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
-        """What those who follow the run should hear now: the first trainer's events that became complete."""
+        """Events for those who follow the run: the first trainer's newly complete ones."""
         events, self._heard = self._heard, []
         return events
 
     def _compare(self, *, ended: bool) -> list[Finding]:
-        """Compare what the trainers did since they were last compared; the first difference of the run is reported."""
+        """Compare what trainers did since the last comparison; only the run's first difference is reported."""
         findings = []
         done = {trainer.rank: trainer.take_done(ended=ended) for trainer in self._trainers}
         ranks = [trainer.rank for trainer in self._trainers if trainer.comparable]
@@ -163,7 +163,7 @@ class ControlledRun:
         return findings
 
     def report(self) -> Report:
-        """The judgement so far: that of the first trainer with a record, with what the others and their comparison add."""
+        """The judgement so far: the first recorded trainer's, completed by the other trainers' and by their comparison."""
         if not self._trainers:
             return Report(
                 verdict="NOT_EVALUATED", not_evaluated={"record": "the controller recorded no start of a run"}
@@ -184,7 +184,7 @@ class ControlledRun:
         return merge_findings(report, findings, outcomes, processes=attached + 1)
 
     def _cut(self) -> dict[str, str]:
-        """Where records end within a call, which is where a run that raised was."""
+        """Records that end within a call, as they do in a run that raised."""
         trainers: dict[str, list[int]] = {}
         for trainer in self._trainers:
             for name, number in trainer.phases.cut:
@@ -234,18 +234,18 @@ class ControlledRun:
 
 
 def _common_shape(event: AnyEvent, schedule: Schedule | None) -> str:
-    """What of an event must be the same on all trainers, in words; empty for an event that says nothing of it."""
+    """What must be the same on all trainers, in words; empty if this event has nothing of it."""
     if schedule is not None and isinstance(event, MicroBatch | Update):
         plan = schedule.critic if event.role == "critic" else schedule
         if plan is not None and plan.samples_per_microbatch is None:
-            # Where token counts cut the mini-batches, each trainer has its own micro-batches.
+            # If token counts cut the mini-batches, each trainer has its own micro-batches.
             made = "update applied" if isinstance(event, Update) and event.applied else "update skipped"
             return made if isinstance(event, Update) else ""
     return shape(event)
 
 
 def _disagreement(first: int, done: list[tuple[int, str]], rank: int, done_there: list[tuple[int, str]]) -> Finding:
-    """The first thing that two trainers did differently."""
+    """The first difference between what two trainers did."""
     pairs = zip_longest(done, done_there, fillvalue=(-1, "nothing"))
     (rollout, mine), (rollout_there, theirs) = next((here, there) for here, there in pairs if here != there)
     return Finding(
@@ -261,7 +261,7 @@ def _disagreement(first: int, done: list[tuple[int, str]], rank: int, done_there
 
 
 def _findings_of_others(report: Report, reports: dict[int, Report]) -> list[Finding]:
-    """What only other trainers found: the first of them that has it speaks for the rest."""
+    """Findings that only other trainers made, each from the first trainer that made it."""
     known = {finding.code for finding in report.findings}
     findings = []
     for rank, of_rank in reports.items():
@@ -271,7 +271,7 @@ def _findings_of_others(report: Report, reports: dict[int, Report]) -> list[Find
 
 
 def _unobserved_by_others(reports: dict[int, Report]) -> dict[str, str]:
-    """What other trainers could not observe, with the reason of the first of them."""
+    """What other trainers could not observe, each with the first trainer's reason."""
     unknown: dict[str, str] = {}
     for rank, report in reports.items():
         for what in TOPICS:
@@ -281,7 +281,7 @@ def _unobserved_by_others(reports: dict[int, Report]) -> dict[str, str]:
 
 
 def at_rank(finding: Finding, rank: int, world_size: int) -> Finding:
-    """A finding with the rank of its trainer, where there are several."""
+    """A finding with its trainer's rank, if there are several trainers."""
     if world_size == 1 or finding.where.rank is not None:
         return finding
     return msgspec.structs.replace(finding, where=msgspec.structs.replace(finding.where, rank=rank))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Evaluated,
         MicroBatchValues,
         Refresh,
+        Rewarded,
         Rollout,
         RolloutValues,
         RunEnded,
@@ -198,6 +199,8 @@ class Rule:
     code: ClassVar[str]
     title: ClassVar[str]
     severity: ClassVar[Severity] = "error"
+    of_plan: ClassVar[bool] = False
+    """Whether plan and settings alone show what it finds, so that no training is ended for it."""
     topics: ClassVar[tuple[str, ...]] = ()
     """What must be observable for this rule (`rlstep_hooks.record.events.TOPICS`)."""
     compares: ClassVar[tuple[type, ...]] = ()
@@ -291,6 +294,9 @@ class Rule:
     def rollout(self, event: Rollout) -> Finding | None:
         """A generation phase ended."""
 
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Rewards and advantages of a rollout were compared."""
+
     def refresh(self, event: Refresh) -> Finding | None:
         """Old log-probs were computed."""
 
@@ -337,6 +343,7 @@ HANDLERS = (
     "started",
     "difference",
     "rollout",
+    "rewarded",
     "refresh",
     "microbatch",
     "update",

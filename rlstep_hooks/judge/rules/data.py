@@ -11,15 +11,15 @@ from rlstep_hooks.planning.finding import Where
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rollout, RolloutValues, RunEnded, RunStarted
+    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rewarded, Rollout, RolloutValues, RunEnded, RunStarted
 
 
 class PromptGroups(Rule):
     """The samples of a rollout do not come in whole groups of one prompt.
 
     What it checks:
-        The rows handed to generation: each prompt stands `samples_per_prompt` times in a row. Only where whole groups stay on
-        one process.
+        The rows handed to generation, or the prompts of the samples when their advantages are computed: each prompt stands
+        `samples_per_prompt` times in a row. Only where whole groups stay on one process and are compared with each other.
 
     Why it matters:
         Advantages are normalised over blocks of that size. If a block mixes prompts, rewards of different prompts are
@@ -32,7 +32,7 @@ class PromptGroups(Rule):
     code = "RLS501"
     title = "Prompt groups broken"
     topics = ("samples",)
-    nothing_seen = "groups of samples span processes"
+    nothing_seen = "groups of samples span processes, or advantages do not compare the samples of a prompt, or prompts are not seen"
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the groups of a training rollout."""
@@ -342,7 +342,8 @@ class NoSignal(Rule):
     """Every advantage of the run is zero.
 
     What it checks:
-        The largest |advantage| of each rollout; it warns when a run ends with none above 0.
+        The largest |advantage| of each rollout; it warns when a run ends with none above 0. Where the rewards are seen too, and differ
+        where the advantages compare them, a single rollout whose advantages are all 0 is an error.
 
     Why it matters:
         No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some rollouts
@@ -367,6 +368,16 @@ class NoSignal(Rule):
         if values.max_abs_advantage is not None and event.purpose == "training":
             self.checks += 1
             self._with_signal += values.max_abs_advantage > 0
+            if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
+                return self.fail(
+                    expected="advantages other than 0, as the rewards differ",
+                    observed="all advantages 0",
+                    where=self.progress.where_at(place, event),
+                    why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
+                    fix="look for code that writes into advantages, masks or the sample buffer",
+                    severity="error",
+                    variant="lost",
+                )
         return None
 
     def ended(self, event: RunEnded) -> Finding | None:
@@ -385,6 +396,77 @@ class NoSignal(Rule):
         )
 
 
+class RolloutRepeated(Rule):
+    """A rollout has the very samples of an earlier one.
+
+    What it checks:
+        Checksums of the sequences of each rollout, where a controller sees them all. It fails when all are those of an earlier rollout
+        although sampling could not have given them twice: together they are less likely than 1e-21.
+
+    Why it matters:
+        A cache, a generator that was not advanced or an answer that was delivered twice trains old samples as new ones. Old log-probs
+        are computed anew, so the ratio does not show it.
+
+    What to do:
+        Look for code that keeps rollouts, and for seeds that are set again before each generation.
+    """
+
+    code = "RLS514"
+    title = "Rollout repeated"
+    topics = ("samples",)
+    nothing_seen = "no controller compared the samples of rollouts"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if event.purpose != "training" or event.signal is None:
+            return None
+        self.checks += 1
+        if event.repeats is None:
+            return None
+        return self.fail(
+            expected="samples of its own",
+            observed=f"all {event.samples} samples of rollout {event.repeats}",
+            where=self.progress.where(),
+            why="sampling cannot give them twice, so they were kept: old samples are trained as new ones",
+            fix="look for code that keeps rollouts, or sets seeds before each generation",
+        )
+
+
+class RewardsMoved(Rule):
+    """A sample does not have the reward that it was given.
+
+    What it checks:
+        The reward of each sample when it came from generation, against the one from which its advantage is computed; samples are told
+        apart by their tokens. Exact. Only where rewards come with the samples, and not from a reward model.
+
+    Why it matters:
+        Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
+
+    What to do:
+        Look for code that reorders, pads or filters samples and their rewards separately.
+    """
+
+    code = "RLS515"
+    title = "Rewards moved or altered"
+    topics = ("samples",)
+    nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison."""
+        if event.rewards_intact is None:
+            return None
+        self.checks += 1
+        if event.rewards_intact:
+            return None
+        return self.fail(
+            expected="each sample with the reward that it was given",
+            observed="samples with others",
+            where=self.progress.where(),
+            why="the advantages of these samples are those of other samples, or of other rewards",
+            fix="look for code that reorders or changes samples and their rewards separately",
+        )
+
+
 class RowsDropped(Rule):
     """Rows that do not fill a rollout are left out of each pass.
 
@@ -400,6 +482,7 @@ class RowsDropped(Rule):
     """
 
     code = "RLS506"
+    of_plan = True
     title = "Rows dropped in each data epoch"
     severity = "warning"
 
@@ -425,4 +508,121 @@ class RowsDropped(Rule):
             ),
             fix=f"choose prompts per rollout that divide {self.schedule.rows}" + ("" if reshuffled else ", or shuffle"),
             severity="info" if reshuffled else "warning",
+        )
+
+
+class AdvantagesOfOthers(Rule):
+    """The advantages of a rollout do not follow its rewards.
+
+    What it checks:
+        For each group of samples of one prompt, once it was trained: all have the same prompt tokens; where the estimator compares
+        them with each other, a better reward has a better advantage and equal rewards have equal ones; where it subtracts the
+        group's mean, the advantages sum to 0. Whatever the estimator divides by does not matter.
+
+    Why it matters:
+        Advantages of another batch, of another group or of rolled names train on noise. Means and loss look right, and reward
+        stays where it is.
+
+    What to do:
+        Look at what happens between the reward and the advantage: which samples are in the batch, in which order, and by which
+        names they are grouped.
+    """
+
+    code = "RLS508"
+    title = "Advantages do not follow rewards"
+    topics = ("rewards",)
+    nothing_seen = "the observer does not see rewards beside advantages"
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the groups of a rollout."""
+        self.checks += event.groups
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        wrong = {
+            "mixed": (event.mixed, "one prompt in each group", "samples of several prompts in one group"),
+            "order": (event.unordered, "a better advantage where the reward is better", "another order"),
+            "sum": (event.off_centre, "advantages that sum to 0 in each group", "another sum"),
+        }
+        found = [
+            self.fail(
+                expected=expected,
+                observed=f"{observed}, in {count} of {event.groups} groups",
+                where=where,
+                why="these advantages belong to other rewards, or the group is not that of one prompt",
+                fix="look at which samples stand beside which rewards and names when advantages are computed",
+                variant=variant,
+            )
+            for variant, (count, expected, observed) in wrong.items()
+            if count
+        ]
+        return next((finding for finding in found if finding is not None), None)
+
+
+class RowsServedAgain(Rule):
+    """Rows of the training set came again before their pass of the loader was over.
+
+    What it checks:
+        The rows that were submitted for generation, by what the data set says of each: none comes more often than it is in the set,
+        for each pass of the loader that has begun. Exact.
+
+    Why it matters:
+        The same prompts again and again look like a run with a small data set: reward rises fast on them, and the rest of the rows
+        is never seen.
+
+    What to do:
+        Look for a cached batch, a loader that begins anew, or a sampler that draws with replacement.
+    """
+
+    code = "RLS509"
+    title = "Rows served again within a pass"
+    topics = ("rows",)
+    nothing_seen = "the observer does not know the rows of a rollout"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the rows of a rollout."""
+        if event.repeated is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not event.repeated:
+            return None
+        return self.fail(
+            expected="rows that this pass of the loader has not given yet",
+            observed=f"{event.repeated} that it has",
+            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
+            why="the same prompts are trained again, and others of the set are left out",
+            fix="look for a cached batch, a loader that begins anew, or a sampler that draws with replacement",
+        )
+
+
+class OtherRowsTrained(Rule):
+    """Rows of the validation set went into training.
+
+    What it checks:
+        The rows that were submitted for generation, by what the data set says of each: none is in the validation set and not in the
+        training set. Exact.
+
+    Why it matters:
+        Validation then measures what was trained on it, and rises for that reason alone.
+
+    What to do:
+        Look at which loader gives the rows of training.
+    """
+
+    code = "RLS513"
+    title = "Validation rows trained"
+    topics = ("rows",)
+    nothing_seen = "the observer does not know the rows of a rollout"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the rows of a rollout."""
+        if event.foreign is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not event.foreign:
+            return None
+        return self.fail(
+            expected="rows of the training set",
+            observed=f"{event.foreign} rows of the validation set",
+            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
+            why="the validation set leaks into training, and training rows are left out",
+            fix="look at which loader and which data set give the rows of training",
         )

@@ -29,6 +29,7 @@ class ScheduleHorizon(Rule):
     """
 
     code = "RLS601"
+    of_plan = True
     title = "Learning-rate horizon is not the run's length"
     topics = ("learning_rate",)
     nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
@@ -147,6 +148,8 @@ class RateAtZero(Rule):
         """Judge the zeros at the end of the run, or a run of zeros throughout."""
         if not self._zeros:
             return None
+        if self._zeros == 1 and self.checks == 1 and self.schedule.updates != 1:
+            return None  # a warm-up begins at 0, and the run was ended before its second update
         last = self.progress.where().rollout
         by_design = self.schedule.lr_clock == "rollout" and self._positive and self._first_zero.rollout == last
         if by_design:
@@ -183,6 +186,7 @@ class WarmupLength(Rule):
     """
 
     code = "RLS604"
+    of_plan = True
     title = "Warm-up as long as the run"
     severity = "warning"
     topics = ("learning_rate",)

@@ -9,7 +9,7 @@ from rlstep_hooks.judge.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.base import Place
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues
+    from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
 RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
 """Relative distance between the loss and the documented formula on the same log-probs that rounding explains.
@@ -107,4 +107,40 @@ class ConstantWithGradient(Rule):
             why=why,
             fix=f"compute the {name} under torch.no_grad(), or detach() them before the loss",
             variant=constant,
+        )
+
+
+class GradientsNotCleared(Rule):
+    """Gradients of the update before were still there when the next one began.
+
+    What it checks:
+        Where the observer sees gradients being cleared before the first micro-batch of an update: the gradients of the probed
+        weights at that moment are all 0, or there are none.
+
+    Why it matters:
+        Without `zero_grad` every update steps along the sum of all gradients so far. Loss and ratio look right, the gradient norm
+        grows, and clipping hides even that.
+
+    What to do:
+        Clear gradients before the first backward of each update, and once only.
+    """
+
+    code = "RLS803"
+    title = "Gradients not cleared"
+    topics = ("weights",)
+    nothing_seen = "the observer does not see when gradients are cleared"
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look at the gradients before the first backward."""
+        if values.left_over is None:
+            return None
+        self.checks += 1
+        if not values.left_over:
+            return None
+        return self.fail(
+            expected="no gradient before the first backward of an update",
+            observed=f"one in {values.left_over} of {values.probed} probed weights",
+            where=self.progress.where_at(place, event),
+            why="the update steps along its own gradient and those of updates before it",
+            fix="clear the gradients before each update (optimizer.zero_grad), before its first backward",
         )

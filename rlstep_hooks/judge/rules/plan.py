@@ -68,6 +68,7 @@ class ClipNeverActs(Rule):
     """
 
     code = "RLS102"
+    of_plan = True
     title = "Ratio is 1 by construction"
     severity = "info"
 
@@ -103,6 +104,7 @@ class UpdatesNotAsTheSizesSay(Rule):
     """
 
     code = "RLS113"
+    of_plan = True
     title = "Updates per rollout are not what the sizes say"
     severity = "warning"
     nothing_seen = "the configuration names no number of updates that the plan does not keep to"

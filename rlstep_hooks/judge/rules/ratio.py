@@ -192,7 +192,11 @@ class RatioNeverMoves(Rule):
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at a micro-batch that is trained after an update."""
         lag = observed_lag(event)
-        if event.old_source not in ("at_rollout", "engine") or values.max_abs_log_ratio is None or not values.tokens:
+        if (
+            event.old_source not in ("at_rollout", "recompute", "engine")
+            or values.max_abs_log_ratio is None
+            or not values.tokens
+        ):
             return None
         if lag is None or lag < 1:
             return None

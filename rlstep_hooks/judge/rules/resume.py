@@ -2,13 +2,88 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunEnded, RunStarted
+
+
+class CheckpointNotRestored(Rule):
+    """A resumed run does not hold what its checkpoint should have brought back.
+
+    What it checks:
+        When a resumed run begins to train: the probed weights, bit for bit, and the optimizer's count of steps against what the run
+        that saved the checkpoint noted beside its records, where it did; the position of the learning rate against the rollouts that
+        the plan has before this one; and the loader's against the rows that they took. Without a note, weights that are still those
+        from before the checkpoint was loaded, and an optimizer without a step, are errors all the same. What the configuration
+        leaves out of loading is not looked at.
+
+    Why it matters:
+        A checkpoint that is not loaded raises no error. Training goes on from the first weights under the old step counter, warms up
+        once more, forgets its momentum, or sees the same rows again.
+
+    What to do:
+        Look at the path that is loaded, at what the configuration loads, and at what happens to model and optimizer afterwards.
+    """
+
+    code = "RLS702"
+    title = "Checkpoint not restored"
+    topics = ("checkpoints",)
+    nothing_seen = "the run did not resume from a checkpoint, or what it restored cannot be read"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Compare what was restored with what was saved, or with the plan."""
+        rollouts = event.facts.get("position", {}).get("rollouts", 0)
+        if not rollouts:
+            return None
+        found = [
+            *self._role(event.facts.get("restored_policy"), "", max(rollouts - self.schedule.frozen_rollouts, 0)),
+            *self._role(event.facts.get("restored_critic"), " of the critic", rollouts),
+            self._loader(event.facts.get("loader_position")),
+        ]
+        return next((finding for finding in found if finding is not None), None)
+
+    def _role(self, restored: Any, of: str, rollouts: int) -> list[Finding | None]:
+        if restored is None or not rollouts:
+            return []
+        found = []
+        weights, step, tick = restored["weights"], restored["optimizer_step"], restored["lr_tick"]
+        if weights in ("as saved", "others", "those before the checkpoint"):
+            found.append(self._compare(f"the weights{of}", "as saved", weights, weights == "as saved"))
+        if step is not None:
+            saved = restored["saved_optimizer_step"]
+            right = step > 0 if saved is None else step == saved
+            found.append(
+                self._compare(f"the optimizer's steps{of}", "more than 0" if saved is None else saved, step, right)
+            )
+        if tick is not None and self.schedule.lr_clock == "rollout":
+            saved = restored["saved_lr_tick"]
+            planned = rollouts if saved is None else saved
+            found.append(self._compare(f"the position of the learning rate{of}", planned, tick, tick == planned))
+        return found
+
+    def _loader(self, position: Any) -> Finding | None:
+        if position is None:
+            return None
+        planned, observed = position
+        return self._compare("the loader's position", f"{planned} batches into its pass", observed, planned == observed)
+
+    def _compare(self, what: str, expected: object, observed: object, right: bool) -> Finding | None:
+        self.checks += 1
+        if right:
+            return None
+        return self.fail(
+            expected=f"{what}: {expected}",
+            observed=str(observed),
+            where=Where(),
+            why="training goes on under the old step counter, and not from where the checkpoint was made",
+            fix="look at the path that is loaded, at checkpoint.load_contents, and at what changes model or optimizer afterwards",
+            variant=what,
+        )
 
 
 class ResumeFailed(Rule):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
-from rlstep_hooks.record.events import EpochEnd, Rollout, RunEnded, WeightSync
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import RolloutValues, Update, UpdateValues
+    from rlstep_hooks.record.events import RolloutValues, RunStarted, Update, UpdateValues
 
 SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
 """Largest mean |trainer log-prob - engine log-prob| without a warning.
@@ -22,6 +24,17 @@ SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
 Reduced precision on either side: NeMo-RL docs/guides/grpo.md, 1.05 multiplicative. float32 on both: two implementations of one
 model differ by rounding only; a real vLLM engine on a CPU against verl's trainer stays below 1e-6 (tests/systems/verl), and
 the bound leaves three orders of magnitude."""
+
+
+ROUNDING_GAP = {"float32": 1e-5, "reduced": 1e-3}
+"""Distances below these are rounding, whatever they were before."""
+SUDDEN = 10.0
+"""Times the largest distance so far. Real healthy rollouts on a CPU in bf16 stay within a factor of two of each other
+(tests/systems/openrlhf); what grows slowly with training raises what it is compared with."""
+ENOUGH_MEASURED = 2
+"""Rollouts that tell what is usual."""
+TRUNCATION_SHARE = 0.15
+"""Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
 
 
 class WeightsUnchanged(Rule):
@@ -239,21 +252,25 @@ class SamplerVersion(Rule):
         self.checks += 1
         if self._versions[0] <= event.sampler_version <= event.policy_version:
             return None
-        unknown = event.sampler_version < 0
+        if event.sampler_version == UNSENT:
+            observed = (
+                "an engine whose weights are those of no sync: some were not sent, not loaded, or changed afterwards"
+            )
+            fix = "compare the names and numbers of tensors that are synced with those that the engine loads"
+        elif event.sampler_version < 0:
+            observed = "a sampler that is not the policy being trained"
+            fix = "look for code that generates with a copy of the model"
+        else:
+            behind = event.policy_version - event.sampler_version
+            observed = f"a sampler with version {event.sampler_version}, {behind} updates behind"
+            fix = "look at the push of weights to the engine: it must come after the last update and before the rollout"
         return self.fail(
             expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
-            observed=(
-                "a sampler that is not the policy being trained"
-                if unknown
-                else f"a sampler with version {event.sampler_version}, {event.policy_version - event.sampler_version} updates behind"
-            ),
+            observed=observed,
             where=self.progress.where(),
             why="the samples come from other weights than those that train on them, and the ratio does not show it",
-            fix=(
-                "look for code that generates with a copy of the model"
-                if unknown
-                else "look at the push of weights to the engine: it must come after the last update and before the rollout"
-            ),
+            fix=fix,
+            variant="unsent" if event.sampler_version == UNSENT else "",
         )
 
     def _older(self) -> str:
@@ -265,7 +282,8 @@ class SamplerGap(Rule):
 
     What it checks:
         Where the engine returns log-probs of the tokens it sampled: their mean distance from the trainer's at the same policy
-        version, against NeMo-RL's published bound (about 0.05).
+        version, against NeMo-RL's published bound (about 0.05), and against the run itself: once two rollouts were measured, it warns
+        at ten times the largest distance so far. Where the distance is that of a configured `top_p`, it says so.
 
     Why it matters:
         Distance at equal versions means that the engine computes something else: stale weights behind an equal version,
@@ -281,6 +299,13 @@ class SamplerGap(Rule):
     topics = ("sampler",)
     nothing_seen = "the sampler returned no log-probs"
 
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._measured = 0
+        """Rollouts whose distance was right."""
+        self._largest = 0.0
+        """Among them."""
+
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
         if values.sampler_gap_mean is None:
@@ -291,14 +316,127 @@ class SamplerGap(Rule):
         facts = self.progress.started.facts
         kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
         tolerance = SAMPLER_GAP_TOLERANCE["float32" if kinds == {"float32"} else "reduced"]
-        if values.sampler_gap_mean <= tolerance:
+        gap, usual = values.sampler_gap_mean, self._usual()
+        if gap <= min(tolerance, usual * SUDDEN if usual is not None else tolerance):
+            self._measured, self._largest = self._measured + 1, max(self._largest, gap)
             return None
+        observed = f"mean {gap:.3g}, max {values.sampler_gap_max or 0.0:.3g}"
+        where = self.progress.where_at(place, event)
+        if gap <= tolerance:
+            return self.fail(
+                expected=f"mean |log-prob difference| near the {self._largest:.3g} of the rollouts before",
+                observed=observed,
+                where=where,
+                why="at the same policy version the engine suddenly computes something else: with other weights, or other settings",
+                fix="look at the sync of weights before this rollout: are all tensors sent and loaded?",
+                variant="sudden",
+            )
+        top_p = facts.get("configured_sampling", {}).get("top_p", 1.0)
+        if top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
+            return self.fail(
+                expected=f"mean |log-prob difference| at most {tolerance:g}",
+                observed=f"{observed}, which is -ln {top_p:g}",
+                where=where,
+                why=f"the engine's log-probs are those of the tokens that top_p {top_p:g} leaves, the trainer's of all",
+                fix="sample with top_p 1, or correct with log-probs of the same distribution",
+                variant="top_p",
+            )
         return self.fail(
             expected=f"mean |log-prob difference| at most {tolerance:g}",
-            observed=f"mean {values.sampler_gap_mean:.3g}, max {values.sampler_gap_max or 0.0:.3g}",
-            where=self.progress.where_at(place, event),
+            observed=observed,
+            where=where,
             why="at the same policy version engine and trainer should give nearly the same log-probs",
             fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
+        )
+
+    def _usual(self) -> float | None:
+        """The largest distance of the rollouts so far, no less than rounding; None until there are enough of them."""
+        facts = self.progress.started.facts
+        kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
+        least = ROUNDING_GAP["float32" if kinds == {"float32"} else "reduced"]
+        return max(self._largest, least) if self._measured >= ENOUGH_MEASURED else None
+
+
+class SampledOtherwise(Rule):
+    """The engine sampled with other settings than configured.
+
+    What it checks:
+        Where the engine tells with which settings it samples a request: temperature, top_p and top_k of every rollout's requests equal
+        those of the configuration. Exact.
+
+    Why it matters:
+        Samples of another distribution are trained as if the policy had given them. Without importance correction no metric shows it:
+        old and new log-probs are both the trainer's own.
+
+    What to do:
+        Look for code that changes the sampling parameters between the configuration and the engine.
+    """
+
+    code = "RLS410"
+    title = "Sampled with other settings"
+    topics = ("sampler",)
+    nothing_seen = "the engine does not tell with which settings it samples"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Compare the settings of a training rollout."""
+        planned: dict[str, float] = self.progress.started.facts.get("configured_sampling", {})
+        if event.purpose != "training" or not event.sampling or not planned:
+            return None
+        self.checks += 1
+        for used in event.sampling:
+            others = {name: value for name, value in used.items() if planned.get(name, value) != value}
+            if others:
+                return self.fail(
+                    expected=", ".join(f"{name} {planned[name]:g}" for name in others),
+                    observed=", ".join(f"{name} {value:g}" for name, value in others.items()),
+                    where=self.progress.where(),
+                    why="the samples come from another distribution than the policy that is trained on them",
+                    fix="look for code that changes the sampling parameters on their way to the engine",
+                )
+        return None
+
+
+class ReferenceMoved(Rule):
+    """The reference's weights changed.
+
+    What it checks:
+        A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact.
+
+    Why it matters:
+        The KL penalty holds the policy near its reference. One that follows the policy holds nothing: the penalty stays small whatever
+        the policy becomes.
+
+    What to do:
+        Look for code that loads or copies weights into the reference, or for one model that serves as both.
+    """
+
+    code = "RLS411"
+    title = "Reference changed"
+    topics = ("samples",)
+    nothing_seen = "there is no reference, or its weights are not seen"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if event.reference_intact is None:
+            return None
+        return self._compare(event.reference_intact, self.progress.where())
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of probed weights."""
+        if values.reference_changed is None:
+            return None
+        return self._compare(not values.reference_changed, self.progress.where_at(place, event))
+
+    def _compare(self, intact: bool, where: Where) -> Finding | None:
+        self.checks += 1
+        if intact:
+            return None
+        return self.fail(
+            expected="the weights that the reference began with",
+            observed="others",
+            where=where,
+            why="the KL term compares the policy with something that follows it, or with another model than configured",
+            fix="look for code that loads or copies weights into the reference",
         )
 
 
@@ -379,4 +517,69 @@ class WeightsMovedBetweenUpdates(Rule):
             where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+
+class PartNotTrained(Rule):
+    """A part of the model is not trained, and no setting says so.
+
+    What it checks:
+        Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing (no adapter): an
+        error. Trainable tensors that had no gradient in any update of a run: a warning, because an input that never comes (images)
+        leaves its part of a model without one.
+
+    Why it matters:
+        Layers frozen by accident cost memory and time and learn nothing. Reward rises all the same, only less.
+
+    What to do:
+        Look for code that sets `requires_grad`, or computes a part of the forward without gradient.
+    """
+
+    code = "RLS408"
+    title = "Part of the model not trained"
+    topics = ("weights",)
+    nothing_seen = "the observer does not say which tensors are trained"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._updates = self._ungraded = 0
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look for layers that are frozen from the start."""
+        matrices = event.facts.get("frozen_matrices")
+        if matrices is None:
+            return None
+        self.checks += 1
+        if not matrices["frozen"]:
+            return None
+        return self.fail(
+            expected=f"all {matrices['all']} matrices of the layers trained, as no setting freezes any",
+            observed=f"{matrices['frozen']} of them frozen, the first is {matrices['first']}",
+            why="these layers keep their first weights for the whole run",
+            fix="look for code that sets requires_grad to False, or name the part to train in the configuration",
+            where=Where(),
+            variant="frozen",
+        )
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Follow how many tensors had no gradient so far."""
+        if event.role == "policy" and event.applied and values.ungraded is not None:
+            self._updates += 1
+            self._ungraded = values.ungraded
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        if self._updates < 2:
+            return None
+        self.checks += 1
+        if not self._ungraded:
+            return None
+        return self.fail(
+            expected="a gradient in every trainable tensor, at some update",
+            observed=f"none in {self._ungraded} tensors at any of {self._updates} updates",
+            why="no loss depends on these tensors, or a part of the forward runs without gradient",
+            fix="look for requires_grad, torch.no_grad() or detach() in the forward, and for inputs that never come",
+            severity="warning",
+            variant="without gradient",
         )

@@ -1,1 +1,1 @@
-"""Where two recorded runs part, or a recorded run and a plan. Computes only; `rlstep_hooks.show.run_diff` shows it."""
+"""The first difference between two recorded runs, or between a run and a plan. `rlstep_hooks.show.run_diff` shows it."""

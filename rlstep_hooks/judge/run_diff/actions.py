@@ -1,6 +1,6 @@
-"""Events as actions: what two runs of the same plan both do, whatever their seeds, their clocks and their data are.
+"""Events as actions: what two runs of the same plan both do, whatever their seeds, clocks and data.
 
-An action has no versions and no indices, which count from where a run began, but lags and ages, which do not.
+An action has no versions or indices, because they depend on where a run began; it has lags and ages instead.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 WAITING_VALUES = 65_536
-"""Micro-batches whose numbers may wait for the other run's; more than any rollout has."""
+"""Largest number of micro-batches whose numbers may wait for the other run's; more than any rollout has."""
 
 
 class Action(msgspec.Struct, frozen=True):
     """One thing that a run did."""
 
     kind: str
-    """What it was, in words: "a rollout", "a micro-batch"."""
+    """What the run did, in words: "a rollout", "a micro-batch"."""
     where: Where
     facts: dict[str, Any] = {}
-    """What of it a plan fixes. None for what could not be seen, which differs from nothing."""
+    """The values that a plan fixes. None means not observed, and differs from nothing."""
     learning_rate: float | None = None
-    """Of an update."""
+    """Learning rate of an update."""
 
     def is_like(self, other: Action) -> bool:
-        """Whether two runs did the same, as far as both can be seen."""
+        """Whether two runs did the same, as far as both were observed."""
         if self.kind != other.kind:
             return False
         pairs = ((value, other.facts.get(name)) for name, value in self.facts.items())
@@ -56,21 +56,21 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class Blindness(msgspec.Struct, frozen=True):
-    """What cannot be compared, because one of two runs does not show it or data decide it."""
+    """What cannot be compared, because one run did not observe it or the data decide it."""
 
     refreshes: bool = False
     microbatches: frozenset[str] = frozenset()
-    """Roles whose micro-batches are cut by token counts: they follow the data."""
+    """Roles whose micro-batches are cut by token counts and so depend on the data."""
 
 
 def cut_by_tokens(schedule: Schedule | None) -> frozenset[str]:
-    """The roles whose micro-batches the data decide."""
+    """The roles whose micro-batches depend on the data."""
     roles = {"policy": schedule, "critic": schedule.critic if schedule is not None else None}
     return frozenset(role for role, plan in roles.items() if plan is not None and plan.samples_per_microbatch is None)
 
 
 class ActionStream:
-    """The actions of one trainer, one after the other; nothing of them is kept but numbers that wait to be compared."""
+    """The actions of one trainer, in order. Keeps only numbers that wait to be compared."""
 
     def __init__(self, events: Iterable[AnyEvent], blindness: Blindness) -> None:
         self._events = events
@@ -80,11 +80,13 @@ class ActionStream:
         self.started: RunStarted | None = None
         """The run's first event, once seen."""
         self.cut = False
-        """Whether the record was read to its end, and that is not the run's."""
+        """Whether the record was read to its end and lacks the run's end."""
         self.lost = ""
-        """Why the order of what follows cannot be told; empty while it can."""
+        """Why the order of later events is unknown; empty if it is known."""
         self.log_ratios: dict[int, tuple[Where, float]] = {}
-        """Micro-batch -> its place and max |log ratio|: those that came and were not taken yet."""
+        """Micro-batch -> its place and max |log ratio|: numbers that arrived and were not taken yet."""
+        self.weights: dict[int, int] = {}
+        """Version -> label of the policy's weights, where labels are the weights themselves."""
         self._places: dict[int, Where] = {}
 
     def __iter__(self) -> Iterator[Action]:
@@ -109,6 +111,8 @@ class ActionStream:
         self._updates = event.start_updates
         stated = event.facts.get("position", {})
         self._version = stated.get("version", event.start_updates)
+        if "weights" in event.facts and self._version is not None:
+            _keep(self.weights, self._version, event.facts["weights"])
 
     def _keep_values(self, event: Measured) -> None:
         for values in event.microbatches:
@@ -126,6 +130,8 @@ class ActionStream:
         if isinstance(event, Update):
             return self._update(event)
         if isinstance(event, WeightSync):
+            if event.label is not None and self.weights and event.policy_version not in self.weights:
+                _keep(self.weights, event.policy_version, event.label)
             return Action(name_of(event), self._where(), {"updates behind": self._since(event.policy_version)})
         if isinstance(event, EpochEnd):
             self._epoch = event.epoch

@@ -25,23 +25,23 @@ class RecordedRun(msgspec.Struct, frozen=True):
     """One run of a folder, with its report."""
 
     place: str
-    """The folder that holds it, or the URL of one."""
+    """The folder that holds the run, or its URL."""
     found: tuple[Record, ...]
     report: Report
 
     @property
     def name(self) -> str:
-        """The run's name, as in its files."""
+        """The run's name in the names of its files."""
         return self.found[0].run
 
     @property
     def ranks(self) -> list[int]:
-        """Its trainers that left a record."""
+        """Ranks of the trainers that have a record."""
         return [record.rank for record in self.found if record.rank is not None]
 
     @property
     def start_updates(self) -> int:
-        """Updates made before this run began; above 0 where it was resumed."""
+        """Updates made before this run began; above 0 if it was resumed."""
         first = next(self.events(self.ranks[0]), None) if self.ranks else None
         return first.start_updates if isinstance(first, RunStarted) else 0
 
@@ -51,17 +51,17 @@ class RecordedRun(msgspec.Struct, frozen=True):
 
 
 def is_recorded(place: str) -> bool:
-    """Whether a text names a folder, or a run in a folder of records (`FOLDER/RUN`), rather than a launch."""
-    # Not Path.is_dir, which raises where a long launch command is no possible name of a file.
+    """Whether a text names a folder, or a run in a folder of records (`FOLDER/RUN`), and not a launch."""
+    # Path.is_dir would raise for a launch command that is too long for a file name.
     folder, name = os.path.split(place)
     return os.path.isdir(place) or (os.path.isdir(folder or ".") and name in record_files(Path(folder)))
 
 
 def recorded_run(place: str) -> RecordedRun:
-    """The run that a folder holds, the latest if there are several; or a named one of it, as `FOLDER/RUN`.
+    """The latest run in a folder, or the run named by `FOLDER/RUN`.
 
     Raises:
-        NoRecordError: There is none.
+        NoRecordError: There is no such run.
     """
     path = Path(place)
     folder, name = (path, None) if path.is_dir() else (path.parent, path.name)
@@ -73,7 +73,7 @@ def recorded_run(place: str) -> RecordedRun:
 
 
 def recorded_plan(schedule: Schedule, source: str) -> Plan:
-    """The plan that a run was made with, as a side of a comparison of plans."""
+    """The plan of a recorded run, to be compared with other plans."""
     return Plan(
         framework=schedule.framework.lower(),
         title=schedule.framework,

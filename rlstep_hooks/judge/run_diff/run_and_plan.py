@@ -1,4 +1,4 @@
-"""A recorded run and the plan of a launch: quantities, counts, and the first event that the plan does not have."""
+"""A recorded run and the plan of a launch: quantities, counts, and the first event that is not in the plan."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class PlanDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A run against the plan of a launch that it was not started with."""
+    """A run compared with the plan of a launch that it was not started with."""
 
     outcome: Literal["same", "differ"]
     quantities: tuple[QuantityDifference, ...]
-    """Quantities of the run's own plan (a) that the launch's plan (b) does not share."""
+    """Quantities that differ between the run's own plan (a) and the launch's plan (b)."""
     counts: tuple[CountRow, ...]
-    """What the run made beside what the launch's plan says."""
+    """The run's counts beside the launch's plan."""
     departure: Finding | None
-    """The first event that is an error under the launch's plan; None where there is none, or where it was not looked for."""
+    """The first event that is an error under the launch's plan; None if there is none or events were not compared."""
     notes: tuple[str, ...]
     """What limits the comparison, in words."""
 
 
 def options_beside(run: RecordedRun, launch: Plan, options: Options) -> Options:
-    """Options completed with what the run knows and the launch leaves open: the release, and the rows of the training set."""
+    """The options, completed with what only the run knows: the release, and the rows of the training set."""
     own, planned = run.report.schedule, launch.schedule
     if own is None or planned is None or own.framework != planned.framework:
         return options
@@ -77,14 +77,14 @@ def compare_with_plan(run: RecordedRun, launch: Plan) -> PlanDifference:
 
 
 def _is_other(row: CountRow, planned: Schedule, counts: Counts) -> bool:
-    """Whether a count of a whole run is not the planned one, where that is exact."""
+    """Whether a count of a whole run differs from an exact planned count."""
     if row.planned is None or (planned.updates_bound != "exact" and row.name.endswith("updates")):
         return False
     return row.planned != row.observed + (counts.skipped_updates if row.name == "updates" else 0)
 
 
 def first_departure(run: RecordedRun, planned: Schedule) -> Finding | None:
-    """The first error that a judge with another plan finds in a run's first trainer."""
+    """The first error that another plan gives for a run's first trainer."""
     judge = Judge()
     for event in run.events(run.ranks[0] if run.ranks else 0):
         taken = msgspec.structs.replace(event, schedule=planned) if isinstance(event, RunStarted) else event

@@ -1,7 +1,7 @@
-"""Two recorded runs: the first thing that they did differently, and the numbers beside it.
+"""Two recorded runs: the first thing that they did differently, and their numbers.
 
-Both records are read side by side, each event once, in constant memory. What only one of them recorded is no difference: a run that
-was killed is compared as far as its record goes.
+Both records are read side by side, each event once, in constant memory. What only one run recorded is not a difference: a killed run
+is compared as far as its record goes.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import RunStarted
 
 SHOWN_AFTER = 2
-"""Actions that are shown after the one at which two runs part."""
+"""Number of actions shown after the one at which two runs part."""
 RATE_TOLERANCE = 1e-6
-"""Relative difference of two learning rates that rounding explains."""
+"""Relative difference between two learning rates that rounding explains."""
 LOG_RATIO_SHARE = 0.1
-"""Share of max |log ratio| within which two runs count as alike; below `rules.ratio.MEAN_TOLERANCE` they always do."""
+"""Relative difference in max |log ratio| up to which runs count as alike; below `rules.ratio.MEAN_TOLERANCE` they always do."""
 
 Outcome = Literal["same", "differ", "unknown"]
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """The first place at which two runs do different things."""
+    """The first place where two runs do different things."""
 
     rank: int | None
-    """Which trainer; None where the runs have one."""
+    """Rank of the trainer; None if the runs have one trainer."""
     after: int
-    """Actions of this trainer before it, which are the same in both."""
+    """Number of actions of this trainer before the place; they are the same in both runs."""
     a: tuple[Action, ...]
-    """What the first run did there, and what came after it."""
+    """What the first run did there and next."""
     b: tuple[Action, ...]
 
     @property
     def where(self) -> Where:
-        """The place of what the first run did."""
+        """The place of the first run's action."""
         return msgspec.structs.replace(self.a[0].where, rank=self.rank)
 
 
 class NumberParting(msgspec.Struct, frozen=True):
-    """The first place at which a number of two runs differs by more than rounding explains, while they do the same."""
+    """The first place where a number differs by more than rounding, although both runs do the same."""
 
     name: str
     where: Where
@@ -70,25 +70,25 @@ class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     parting: Parting | None
     compared: int
-    """Actions that were found the same, all trainers together."""
+    """Number of equal actions, all trainers together."""
     numbers: tuple[NumberParting, ...]
-    """For information: numbers follow the seed, the data and the machine."""
+    """Differences in numbers. They are information only: numbers depend on the seed, the data and the machine."""
     counts: dict[str, tuple[int, int]]
     """Counts of the first trainer."""
     max_log_ratio: dict[int, tuple[float | None, float | None]]
-    """Lag -> max |log ratio| over the whole run; None where a run has no micro-batch at that lag."""
+    """Lag -> max |log ratio| over the whole run; None if a run has no micro-batch at that lag."""
     quantities: tuple[QuantityDifference, ...]
-    """Quantities in which the plans differ."""
+    """Quantities that differ between the plans."""
     settings: dict[str, tuple[Any, Any]]
-    """Settings that differ; None for one that a run does not have."""
+    """Settings that differ; None for a setting that a run does not have."""
     versions: dict[str, tuple[str | None, str | None]]
-    """Packages whose releases differ; None for one that a run did not have."""
+    """Packages whose releases differ; None for a package that a run did not have."""
     notes: tuple[str, ...]
     """What limits the comparison, in words."""
 
 
 def compare_runs(a: RecordedRun, b: RecordedRun) -> RunDifference:
-    """Compare two recorded runs, trainer by trainer; the parting that comes first is reported."""
+    """Compare two recorded runs, trainer by trainer, and report the earliest difference."""
     blindness = Blindness(
         refreshes=any("refresh" in run.report.not_evaluated for run in (a, b)),
         microbatches=cut_by_tokens(a.report.schedule) | cut_by_tokens(b.report.schedule),
@@ -116,7 +116,7 @@ def compare_runs(a: RecordedRun, b: RecordedRun) -> RunDifference:
 
 
 class _Pair:
-    """One trainer of both runs, its records read side by side."""
+    """One trainer in both runs; its records are read side by side."""
 
     def __init__(self, rank: int, a: RecordedRun, b: RecordedRun, blindness: Blindness, *, alone: bool) -> None:
         self._rank = None if alone else rank
@@ -124,13 +124,14 @@ class _Pair:
         self.compared = 0
         self.numbers: dict[str, NumberParting] = {}
         self._streams = tuple(ActionStream(run.events(rank), blindness) for run in (a, b))
+        self._actions = tuple(iter(stream) for stream in self._streams)
 
     def compare(self) -> None:
-        """Read both until they part, or until one of them is over."""
-        one, other = (iter(stream) for stream in self._streams)
+        """Read both records until they differ or one ends."""
+        one, other = self._actions
         for mine, theirs in zip_longest(one, other):
             if mine is None or theirs is None:
-                return  # a record that was cut short, or whose order is not known from here on
+                return  # a record was cut short, or its later order is unknown
             if not mine.is_like(theirs):
                 after = [(action, *islice(rest, SHOWN_AFTER)) for action, rest in ((mine, one), (theirs, other))]
                 self.parting = Parting(self._rank, self.compared, *after)
@@ -159,9 +160,21 @@ class _Pair:
     def _starts(self) -> list[RunStarted]:
         return [stream.started for stream in self._streams if stream.started is not None]
 
+    def _other_weights(self, starts: list[RunStarted]) -> list[str]:
+        """Whether the run that began later began with the weights that the other had there."""
+        later = starts.index(max(starts, key=lambda started: started.start_updates))
+        own, other = self._streams[later].weights, self._streams[1 - later].weights
+        begun = next(iter(own), None)
+        for _ in self._actions[1 - later]:  # it may not have been read so far
+            if begun is None or begun in other:
+                break
+        if begun is None or begun not in other or own[begun] == other[begun]:
+            return []
+        return [f"{'AB'[later]} began at version {begun} with other weights than {'BA'[later]} had at that version"]
+
     @property
     def lost(self) -> bool:
-        """Whether the order of events is not known from some place on."""
+        """Whether the order of events becomes unknown at some place."""
         return any(stream.lost for stream in self._streams)
 
     @property
@@ -178,6 +191,7 @@ class _Pair:
         if len(starts) == 2 and starts[0].start_updates != starts[1].start_updates:
             begun = " and ".join(f"{name} at {run.start_updates}" for name, run in zip("AB", starts, strict=True))
             notes.append(f"the runs began at different updates: {begun}; each is counted from its own beginning")
+            notes += self._other_weights(starts)
         if self.parting is not None:
             return notes
         for name, stream in zip("AB", self._streams, strict=True):

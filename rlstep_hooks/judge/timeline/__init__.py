@@ -1,7 +1,7 @@
 """The expected timeline: an executable specification of a Schedule.
 
-`expected_events` yields, in order, every event that one process should show. Totals are sums over it. A timeline is told what
-became of each expectation, because a skipped update leaves the policy version as it was.
+`expected_events` yields, in order, every event that one process should show; totals are sums over it. A timeline is told the outcome
+of each expectation, because a skipped update leaves the policy version unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def expected_events(schedule: Schedule, start: Position | None = None) -> Genera
 
     Args:
         schedule: The plan.
-        start: Where to begin, of the kind that belongs to the schedule's loop; the start of training if left out.
+        start: Where to begin, a position of the schedule's kind of loop; None for the start of training.
     """
     if schedule.loop == "phases":
         assert start is None or isinstance(start, PhasePosition)
@@ -77,12 +77,12 @@ def position_of(schedule: Schedule, stated: dict[str, Any]) -> Position:
 
 
 def cursor_at(schedule: Schedule, start: Position) -> Cursor:
-    """What follows a process's events from `start` on."""
+    """The cursor that follows a process's events from `start` on."""
     return PhaseCursor(schedule, start) if isinstance(start, PhasePosition) else LoaderCursor(schedule, start)
 
 
 def go_on(cursor: Cursor, event: object) -> None:
-    """Move a cursor on by an event of any kind."""
+    """Move a cursor past an event of any kind."""
     match event:
         case MicroBatch():
             cursor.microbatch(event)

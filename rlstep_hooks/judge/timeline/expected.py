@@ -1,4 +1,4 @@
-"""What a plan says a process will show: one type for each kind of event."""
+"""The events that a plan expects of a process: one type for each kind."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Role = Literal["policy", "critic"]
 
 
 class ExpectedSync(msgspec.Struct, frozen=True, gc=False, tag="weight_sync"):
-    """Weights synced to the rollout engine."""
+    """Weights are brought to the rollout engine."""
 
     version: int
-    """Policy version that is synced."""
+    """Policy version of the weights."""
 
 
 class ExpectedRollout(msgspec.Struct, frozen=True, gc=False, tag="rollout"):
     """One generation phase."""
 
     samples: int | None
-    """Samples that this process generates (all of them where one controller does); None where the data decides."""
+    """Samples that this process generates (all samples, if one controller generates them); None if the data decide."""
     version: int
-    """Policy version at the time."""
+    """Policy version at its time."""
     reference: bool
     """Whether reference log-probs are computed with it."""
 
@@ -38,29 +38,29 @@ class ExpectedMicroBatch(msgspec.Struct, frozen=True, gc=False, tag="microbatch"
     """One forward and backward."""
 
     samples: int | None
-    """Samples that this process trains; None where token counts decide how a mini-batch is cut."""
+    """Samples that this process trains on; None if token counts decide how a mini-batch is cut."""
     lag: int | None
-    """Updates since the refresh of these samples, or since their rollout where nothing is refreshed; None for a critic."""
+    """Updates since the refresh of these samples (since their rollout, if nothing is refreshed); None for a critic."""
     role: Role = "policy"
     at_most: int | None = None
-    """Where token counts decide: samples of the mini-batch that are left."""
+    """Samples left in the mini-batch, if token counts decide how it is cut."""
     may_end: bool = False
-    """Whether the updates on this rollout may end here instead (an early stop)."""
+    """Whether the updates on this rollout may end here instead (early stop)."""
 
 
 class ExpectedUpdate(msgspec.Struct, frozen=True, gc=False, tag="update"):
-    """One optimizer step."""
+    """One update."""
 
     microbatches: int | None
-    """Micro-batches accumulated behind it; None where token counts decide."""
+    """Micro-batches accumulated in it; None if token counts decide."""
     role: Role = "policy"
 
 
 class ExpectedEpochEnd(msgspec.Struct, frozen=True, gc=False, tag="epoch_end"):
-    """The end of a pass of the loader (also when training ends within it)."""
+    """The end of one pass of the loader (also if training ends during the pass)."""
 
     epoch: int
-    """Passes completed, this one included."""
+    """Passes completed, including this one."""
 
 
 class ExpectedEnd(msgspec.Struct, frozen=True, gc=False, tag="run_ended"):
@@ -83,5 +83,5 @@ ExpectedEvent = (
 Ended = Literal["ended"]
 
 Outcome = bool | int | Ended | None
-"""What a timeline is told of its expectation: whether an update was applied, the samples of a micro-batch or of a rollout, or that the
-updates on this rollout ended before it."""
+"""The outcome of an expectation, as a timeline is told: whether an update was applied, the samples of a micro-batch or of a rollout,
+or that the updates on this rollout ended before it."""

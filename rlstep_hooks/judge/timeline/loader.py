@@ -1,4 +1,4 @@
-"""The timeline of a run that its loader drives: micro-batches set off rollouts and updates alike (TRL)."""
+"""The timeline of a run that its loader drives: both rollouts and updates follow from the number of micro-batches (TRL)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LoaderPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where in the run a timeline starts. All zeros is the start of training."""
 
     updates: int = 0
-    """Windows closed so far (equals the updates, unless one was skipped)."""
+    """Windows closed so far (equal to the updates, unless one was skipped)."""
     version: int = 0
     """Policy version: updates that were applied."""
     cycle: int = 0
@@ -41,20 +41,20 @@ class LoaderPosition(msgspec.Struct, frozen=True, kw_only=True):
     epoch_microbatches: int = 0
     """Micro-batches since this pass of the loader began."""
     sampled: tuple[int, ...] = ()
-    """Policy versions that sampled the rollouts of the cycle already begun; empty if all are of `version`."""
+    """Policy versions that sampled the rollouts of the current cycle; empty if all are of `version`."""
     regenerates: bool = False
-    """Whether the samples of a cycle already begun must be generated again first (they were not saved)."""
+    """Whether the samples of the current cycle must be generated again first (they were not saved)."""
 
 
 def loader_events(schedule: Schedule, start: LoaderPosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
     """Every event that one process should show, in order.
 
-    Send False for an `ExpectedUpdate` that turned out to be skipped: the policy version then stays, and lags follow. A run
-    without a known length yields for ever; one without known rows never ends a pass of the loader.
+    Send False for an `ExpectedUpdate` that was skipped: the policy version and the lags then stay. A run of unknown length yields for
+    ever; without known rows, a pass of the loader never ends.
 
     Args:
         schedule: The plan.
-        start: Where to begin; the start of training if left out.
+        start: Where to begin; None for the start of training.
     """
     position = start or LoaderPosition()
     updates, version = position.updates, position.version
@@ -71,7 +71,7 @@ def loader_events(schedule: Schedule, start: LoaderPosition | None = None) -> Ge
     rollouts_per_cycle, cycle_length = schedule.rollouts_per_cycle, schedule.microbatches_per_cycle
     microbatches_per_epoch, full_window, planned = schedule.microbatches_per_epoch, schedule.window, schedule.updates
     flushes = schedule.partial_window == "flush"
-    # Made once and used again while nothing changes: this loop turns once for each micro-batch of a run.
+    # Made once and reused while nothing changes: this loop turns once per micro-batch of a run.
     microbatch = ExpectedMicroBatch(samples_microbatch, 0)
     update = ExpectedUpdate(full_window)
 
@@ -106,7 +106,7 @@ def loader_events(schedule: Schedule, start: LoaderPosition | None = None) -> Ge
 
 
 class LoaderCursor:
-    """Where in its run a process stands, from the events that it showed."""
+    """A process's position in its run, followed from its events."""
 
     def __init__(self, schedule: Schedule, start: LoaderPosition) -> None:
         self.start = start
@@ -118,34 +118,34 @@ class LoaderCursor:
         self._closed = start.updates
         self._version = start.version
         self._sampled = start.sampled
-        # What began how many micro-batches ago: each is kept as the count at which it began.
+        # Each is the count of micro-batches at which something began.
         self._window_began = -start.window
         self._boundary = -(start.epoch_microbatches % schedule.window)
         self._cycle_began = -start.cycle
         self._epoch_began = -start.epoch_microbatches
 
-    # Go on by one event.
+    # Move past one event.
 
     def rollout(self, event: Rollout) -> None:
-        """A rollout, which may begin a cycle."""
+        """Move past a rollout; it may begin a cycle."""
         if self._cycle >= self._schedule.rollouts_per_cycle or self._cycle == 0:
             self._cycle_began = self.microbatches
             self._sampled = (event.policy_version,) * self._schedule.rollouts_per_cycle
         self.rollouts += 1
 
     def microbatch(self, event: MicroBatch) -> None:
-        """A micro-batch."""
+        """Move past a micro-batch."""
         self.microbatches += 1
 
     def update(self, event: Update) -> None:
-        """An optimizer step, made or skipped."""
+        """Move past an update, made or skipped."""
         self.updates += 1
         self._closed += event.by_loop
         self._version = event.version
         self._window_began = self._boundary = self.microbatches
 
     def epoch_end(self, event: EpochEnd) -> None:
-        """The end of a pass."""
+        """Move past the end of a pass."""
         self.epoch = event.epoch
         self._epoch_began = self._boundary = self.microbatches
 
@@ -166,11 +166,11 @@ class LoaderCursor:
 
     @property
     def _in_epoch(self) -> int:
-        """Micro-batches of this pass."""
+        """Micro-batches in this pass."""
         return self.microbatches - self._epoch_began
 
     def at_rollout(self, event: Rollout) -> LoaderPosition:
-        """Where a timeline goes on that lost its thread, at the next rollout."""
+        """The position at the next rollout, from which a timeline continues that could not match an event."""
         several = self._schedule.rollouts_per_cycle > 1
         return LoaderPosition(
             updates=self._closed,
@@ -182,7 +182,7 @@ class LoaderCursor:
         )
 
     def after_unplanned_epoch_end(self, event: EpochEnd) -> LoaderPosition | None:
-        """Where to go on after a pass that ended where nobody could plan it: on request, or with a stream; None if it could."""
+        """The position after a pass that ended unplanned, on request or with a stream; None if its end could have been planned."""
         if not event.stopping and self._schedule.microbatches_per_epoch is not None:
             return None
         return LoaderPosition(
@@ -196,7 +196,7 @@ class LoaderCursor:
         )
 
     def _in_step(self) -> int:
-        """Micro-batches of this pass, in step with its windows: one lost or seen twice must not shift all later updates."""
+        """Micro-batches in this pass, aligned with its windows: a micro-batch lost or seen twice must not shift all later updates."""
         size, cycle = self._schedule.window, self._schedule.microbatches_per_cycle
         if self._schedule.partial_window == "carry":
             return self._in_epoch

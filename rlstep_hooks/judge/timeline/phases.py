@@ -1,4 +1,4 @@
-"""The timeline of a run in phases: rollout after rollout, each followed by its updates (verl, OpenRLHF, classic PPO)."""
+"""The timeline of a run in phases: each rollout is followed by its updates (verl, OpenRLHF, classic PPO)."""
 
 from __future__ import annotations
 
@@ -34,30 +34,34 @@ class PhasePosition(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int = 0
     """Rollouts made."""
     updates: int = 0
-    """Policy updates, skipped ones included."""
+    """Policy updates, including skipped ones."""
     version: int = 0
     """Policy version: updates that were applied."""
     window: int = 0
     """Micro-batches of the policy whose gradients are carried into the next rollout."""
     critic_window: int = 0
-    """The same of the critic."""
+    """Micro-batches of the critic whose gradients are carried into the next rollout."""
     waiting_samples: int = 0
-    """Samples of frozen rollouts that wait in the buffer, over all processes."""
+    """Samples of frozen rollouts that wait in the buffer, summed over all processes."""
     resumed: bool = False
-    """Whether training goes on from a checkpoint or from a place in mid-run, so that no first weight sync is due."""
+    """Whether training continues from a checkpoint or mid-run, so that no first weight sync is due."""
 
 
 def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
     """Every event that one process should show, in order.
 
-    After an `ExpectedUpdate` send whether it was applied (the policy version stays if not); after an `ExpectedMicroBatch` of
-    unknown size, its samples: the mini-batch then goes on until its samples are used up; after one that may be the end of the
-    updates on its rollout, "ended" if it was; after an `ExpectedRollout` of unknown size, its samples. A run without a known
-    length yields for ever. A critic that is trained in any order with the policy is left out: see `critic_events`.
+    Send after each event:
+
+    - `ExpectedUpdate`: whether it was applied; the policy version stays if not.
+    - `ExpectedMicroBatch` of unknown size: its samples; the mini-batch continues until its samples are used up.
+    - `ExpectedMicroBatch` that may be the last of its rollout: "ended" if it was.
+    - `ExpectedRollout` of unknown size: its samples.
+
+    A run of unknown length yields for ever. A critic trained in any order with the policy is left out: see `critic_events`.
 
     Args:
         schedule: The plan.
-        start: Where to begin; the start of training if left out.
+        start: Where to begin; None for the start of training.
     """
     position = start or PhasePosition()
     updates, version, waiting = position.updates, position.version, position.waiting_samples
@@ -66,10 +70,10 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         critic = _Updates(schedule.critic, "critic", position.critic_window)
     per_epoch = schedule.rollouts_per_epoch if places_epoch_ends(schedule) else None
     reference = schedule.reference_source == "at_rollout"
-    # Log-probs of an engine are as old as its weights; in asynchronous training no plan knows how old.
+    # An engine's log-probs are as old as its weights; in asynchronous training no plan knows their age.
     counted = schedule.old_logprob_source != "engine" or schedule.max_age == 0
     rollout = position.rollouts
-    # A timeline that starts at a rollout starts after the end of the pass before it.
+    # A timeline that starts at a rollout starts after the end of the previous pass.
     if schedule.syncs == "first_and_after_updates" and not position.resumed:
         yield ExpectedSync(version)
     while schedule.rollouts is None or rollout < schedule.rollouts:
@@ -78,7 +82,7 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         planned = samples_of_rollout(schedule, rollout)
         data_dependent = schedule.rows_bound == "data_dependent"
         outcome = yield ExpectedRollout(None if data_dependent else planned, version, reference)
-        # Padding makes whole mini-batches of whatever was generated, so the samples that came decide how many.
+        # Padding completes the last mini-batch of any rollout, so the number of samples decides the number of mini-batches.
         samples = _size(outcome, planned) if data_dependent or schedule.remainder == "pad" else planned
         if schedule.old_logprob_source in ("at_rollout", "recompute"):
             yield ExpectedRefresh(version)
@@ -105,11 +109,11 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
 
 
 def critic_events(schedule: Schedule, start: PhasePosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
-    """What a critic that is trained in any order with the policy should show: its updates on each rollout, whatever its size.
+    """The updates of a critic that is trained in any order with the policy, on rollouts of any size.
 
     Args:
-        schedule: The plan of the policy, which holds that of the critic.
-        start: Where to begin; the start of training if left out.
+        schedule: The policy's plan, which contains the critic's.
+        start: Where to begin; None for the start of training.
 
     Raises:
         LookupError: The plan has no critic.
@@ -134,7 +138,7 @@ def places_epoch_ends(schedule: Schedule) -> bool:
 
 
 def samples_of_rollout(schedule: Schedule, rollout: int) -> int:
-    """Samples that one rollout (counted from 0) generates, over all processes."""
+    """Samples that one rollout (counted from 0) generates, summed over all processes."""
     last, per_epoch = schedule.samples_of_last_rollout, schedule.rollouts_per_epoch
     if last and per_epoch and rollout % per_epoch == per_epoch - 1:
         return last
@@ -149,7 +153,7 @@ class _Updates:
         self._role = role
         self._window = window
         self._made = 0
-        """Updates on this rollout."""
+        """Updates made on this rollout."""
         self._ended = False
         """Whether the updates on this rollout ended early."""
 
@@ -161,11 +165,11 @@ class _Updates:
         Args:
             samples: Samples of the rollout.
             rollout: Its number, from 0.
-            waits: Whether the policy is frozen on it.
-            minibatches: Samples behind each update of one pass, where the size of the rollout is not the planned one.
+            waits: Whether the policy is frozen on this rollout.
+            minibatches: Samples of each update of one pass, if the rollout does not have its planned size.
 
         Returns:
-            Updates made.
+            Number of updates made.
         """
         if rollout < self.schedule.frozen_rollouts:
             return 0
@@ -180,12 +184,12 @@ class _Updates:
         """The updates on one rollout.
 
         Args:
-            samples: Samples to train in each pass, over all processes.
-            lag: Lag of the first of them; None where there is no ratio, or no plan for its lag.
-            minibatches: Samples behind each update of one pass.
+            samples: Samples to train on in each pass, over all processes.
+            lag: Lag of the first update; None if there is no ratio or its lag is not planned.
+            minibatches: Samples of each update of one pass.
 
         Returns:
-            Updates made, and how many of them were applied.
+            Number of updates made, and how many of them were applied.
         """
         self._made, self._ended = 0, False
         applied = 0
@@ -222,7 +226,7 @@ class _Updates:
         return applied
 
     def _minibatch(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int | None]:
-        """The micro-batches of one mini-batch; returns their number, None where token counts decide it."""
+        """The micro-batches of one mini-batch; returns their number, or None if token counts decide it."""
         may_end = self._may_end()
         each = self.schedule.samples_per_microbatch
         own = None if each is None else each // self.schedule.world_size
@@ -238,20 +242,20 @@ class _Updates:
         return None if own is None else count
 
     def windows(self, lag: int | None, *, flushed: bool) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
-        """The updates on one rollout whose windows go on over passes and rollouts, as accelerate counts them.
+        """The updates on one rollout when windows continue over passes and rollouts, as accelerate counts them.
 
         Args:
-            lag: Lag of the first of them; None where there is no ratio.
+            lag: Lag of the first update; None if there is no ratio.
             flushed: Whether every micro-batch is an update.
 
         Returns:
-            Updates made, and how many of them were applied.
+            Number of updates made, and how many of them were applied.
         """
         size, count = self.schedule.samples_per_microbatch, self.schedule.microbatches_per_rollout or 0
         each = None if size is None else size // self.schedule.world_size
         self._made = applied = 0
         for index in range(count):
-            # These loops look at the KL between two passes.
+            # These loops check the KL between two passes.
             may_end = self._may_end() and index % (count // self.schedule.reuse_epochs) == 0
             now = None if lag is None else lag + applied
             if (yield ExpectedMicroBatch(each, now, self._role, may_end=may_end)) == "ended":
@@ -263,7 +267,7 @@ class _Updates:
         return self._made, applied
 
     def _carried_pass(self, samples: int, lag: int | None) -> Generator[ExpectedEvent, Outcome, int]:
-        """A pass whose accumulation goes on from the one before; samples that fill no micro-batch are dropped."""
+        """A pass whose accumulation continues from the previous pass; samples that fill no micro-batch are dropped."""
         each = (self.schedule.samples_per_microbatch or samples) // self.schedule.world_size
         applied = 0
         for _ in range(samples // self.schedule.world_size // each):
@@ -282,18 +286,18 @@ class _Updates:
 def padded_minibatches(
     schedule: Schedule, samples: int, *, role: Role = "policy", policy_waits: bool = False
 ) -> tuple[int, ...]:
-    """The mini-batches of one pass over a padded rollout of another size than the planned one.
+    """The mini-batches of one pass over a padded rollout that does not have its planned size.
 
-    Samples are filled up until the mini-batches of every role that trains on the rollout, and the processes, divide them.
+    Padding is added until the processes and the mini-batch of every role that trains on the rollout divide the samples.
 
     Args:
         schedule: The plan of the policy.
-        samples: Samples that were generated.
-        role: Whose mini-batches.
+        samples: Number of generated samples.
+        role: The role whose mini-batches are wanted.
         policy_waits: Whether the policy is frozen on this rollout.
 
     Returns:
-        Nothing where the rollout has the planned size, or nothing is padded.
+        Sizes of the mini-batches; empty if the rollout has its planned size or nothing is padded.
     """
     if schedule.remainder != "pad" or samples == schedule.samples_per_rollout:
         return ()
@@ -306,7 +310,7 @@ def padded_minibatches(
 
 
 def _size(outcome: Outcome, planned: int) -> int:
-    """The samples of a rollout: those that came, else those planned."""
+    """The observed samples of a rollout, or the planned ones if none were observed."""
     return outcome if isinstance(outcome, int) and outcome else planned
 
 
@@ -316,7 +320,7 @@ def _filled(minibatches: tuple[int, ...], samples: int) -> tuple[int, ...]:
 
 
 class PhaseCursor:
-    """Where in its run a process stands, from the events that it showed."""
+    """A process's position in its run, followed from its events."""
 
     def __init__(self, schedule: Schedule, start: PhasePosition) -> None:
         self.start = start
@@ -329,34 +333,34 @@ class PhaseCursor:
         self._windows = {"policy": start.window, "critic": start.critic_window}
         self._waiting = start.waiting_samples
 
-    # Go on by one event.
+    # Move past one event.
 
     def rollout(self, event: Rollout) -> None:
-        """A rollout, whose samples wait where the policy is still frozen."""
+        """Move past a rollout; its samples wait while the policy is frozen."""
         self.rollouts += 1
         if self._schedule.frozen_samples_kept and self.rollouts <= self._schedule.frozen_rollouts:
             self._waiting += event.samples
 
     def microbatch(self, event: MicroBatch) -> None:
-        """A micro-batch of the policy or of the critic."""
+        """Move past a micro-batch of the policy or the critic."""
         self.microbatches += 1
         self._windows[event.role] += 1
         if event.role == "policy":
             self._waiting = 0
 
     def update(self, event: Update) -> None:
-        """An optimizer step, made or skipped."""
+        """Move past an update, made or skipped."""
         self._windows[event.role] = 0
         if event.role == "policy":
             self.updates += 1
             self._version = event.version
 
     def epoch_end(self, event: EpochEnd) -> None:
-        """The end of a pass of the loader."""
+        """Move past the end of a pass of the loader."""
         self.epoch = event.epoch
 
     def at_rollout(self, event: Rollout) -> PhasePosition:
-        """Where a timeline goes on that lost its thread, at the next rollout."""
+        """The position at the next rollout, from which a timeline continues that could not match an event."""
         return PhasePosition(
             rollouts=self.rollouts,
             updates=self.updates,
@@ -368,12 +372,12 @@ class PhaseCursor:
         )
 
     def after_unplanned_epoch_end(self, event: EpochEnd) -> PhasePosition | None:
-        """A pass of the loader ends between rollouts, so nothing needs to start anew."""
+        """None: a pass of the loader ends between rollouts, so the timeline continues."""
         return None
 
 
 def _carried(microbatches: int, schedule: Schedule | None) -> int:
-    """Micro-batches since the last update whose gradients the next rollout goes on with."""
+    """Micro-batches since the last update whose gradients are carried into the next rollout."""
     if schedule is None or (schedule.remainder != "carry" and schedule.flush is None):
         return 0
     return microbatches % schedule.window

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test(node: Node, scope: Scope) -> bool | None:
-    """Whether a condition holds; None where only the run could tell."""
+    """Whether a condition holds; None if only the run can tell."""
     if node.type in ("test_command", "parenthesized_expression", "compound_statement", "list"):
         inner = [child for child in node.named_children if child.type != "comment"]
         if node.type == "list" or len(inner) != 1:
@@ -28,7 +28,7 @@ def test(node: Node, scope: Scope) -> bool | None:
     if node.type == "unary_expression":
         operator, value = source_of(node.children[0]), joined(node.named_children[-1], scope)
         if operator not in ("-z", "-n"):
-            return None  # files and the like
+            return None  # tests of files depend on the machine
         unset = all(unknown.why.endswith(NOT_SET) for unknown in value.unknown)
         if value.unknown and not unset:
             return None
@@ -52,7 +52,7 @@ def _compare(node: Node, scope: Scope) -> bool | None:
         return None
     if operator in ("&&", "||", "-a", "-o"):
         outcomes = (test(left, scope), test(right, scope))
-        decisive = operator not in ("&&", "-a")  # what one side alone decides
+        decisive = operator not in ("&&", "-a")  # the outcome of one side that decides alone
         return decisive if decisive in outcomes else None if None in outcomes else not decisive
     one, other = joined(left, scope), joined(right, scope)
     if one.unknown or other.unknown:

@@ -1,4 +1,4 @@
-"""What a shell script knows at one point: its variables and positional parameters, and which of them only the run could tell."""
+"""The variables and positional parameters of a shell script at one point, known or unknown."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 NOT_SET = "is not set in the script"
-"""How the reason ends why a variable without a value is unknown."""
+"""The end of the reason why a variable without a value is unknown."""
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
-    """A string during evaluation, with what is unknown in it."""
+    """A string during evaluation, with its unknown parts."""
 
     text: str
     unknown: tuple[Unknown, ...] = ()
@@ -33,9 +33,9 @@ class Scope:
     """Variables at one point of a walk through a script; the walk changes them.
 
     Args:
-        source: What messages call the script.
+        source: The script's name in messages.
         arguments: Its positional parameters.
-        given: Values of variables that the script takes from elsewhere.
+        given: Values of variables that the user gave (`--set`).
     """
 
     def __init__(self, source: str, arguments: Iterable[Token], given: Mapping[str, str]) -> None:
@@ -44,27 +44,27 @@ class Scope:
         self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
         self.positional = [Text(token.text, token.unknown) for token in arguments]
         self.missing: list[Unknown] = []
-        """Arrays without a value that were expanded since the list was last emptied."""
+        """Arrays without a value that were expanded since this list was last emptied."""
 
     def place(self, node: Node) -> Place:
-        """Where a node begins."""
+        """Where a node begins in the script."""
         return Place(self.source, node.start_point[0] + 1, node.start_point[1] + 1)
 
     def not_set(self, name: str, node: Node) -> Unknown:
-        """A variable that nothing sets, and the node that asks for it."""
+        """An unknown for a variable that nothing sets, at the node that uses it."""
         return Unknown(name, f"${name} {NOT_SET}", self.place(node))
 
     def assign(self, name: str, value: Variable, place: Place) -> None:
-        """Set a variable. Where its value is unknown, what the user gave for it stands instead."""
+        """Set a variable. If the value is unknown, the user's value for the variable is used."""
         if not isinstance(value, tuple) and value.unknown:
             if name in self.given:
                 value = Text(self.given[name])
-            else:  # the nearest name is the one to ask for: the variable itself
+            else:  # ask the user for this variable, not for one that its value depends on
                 value = Text(value.text, (Unknown(name, f"{name} is {value.unknown[0].why}", place),))
         self.variables[name] = value
 
     def append(self, name: str, value: Variable, place: Place) -> None:
-        """`NAME+=value`: an array grows, a string is continued."""
+        """`NAME+=value`: extend an array or a string."""
         before = self.variables.get(name, () if isinstance(value, tuple) else Text(""))
         if isinstance(value, tuple):
             value = (*(before if isinstance(before, tuple) else (before,)), *value)
@@ -73,7 +73,7 @@ class Scope:
         self.assign(name, value, place)
 
     def value_of(self, node: Node) -> Variable | None:
-        """The value of a variable node; None where nothing sets it."""
+        """The value of a variable node; None if nothing sets it."""
         if node.type == "subscript":
             name_node, index_node = node.child_by_field_name("name"), node.child_by_field_name("index")
             if name_node is None or index_node is None:
@@ -95,7 +95,7 @@ class Scope:
         return self.variables.get(name)
 
     def merge(self, outcomes: list[dict[str, Variable]]) -> None:
-        """Go on after branches of which one is taken: variables that come out different are unknown."""
+        """Continue after branches of which one is taken: a variable that they set differently becomes unknown."""
         merged: dict[str, Variable] = {}
         for name in dict.fromkeys(name for outcome in outcomes for name in outcome):
             values = [outcome.get(name) for outcome in outcomes]
@@ -113,5 +113,5 @@ class Scope:
         choices = " or ".join(dict.fromkeys([*shown, *(["unset"] if unset else [])]))
         return Text(
             f"${name}",
-            (Unknown(name, f"{name} is {choices}, as a condition in the script decides", Place(self.source)),),
+            (Unknown(name, f"{name} is {choices}, depending on a condition in the script", Place(self.source)),),
         )

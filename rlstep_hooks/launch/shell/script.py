@@ -1,8 +1,8 @@
-"""Shell scripts -> commands, by walking the syntax tree that tree-sitter's bash grammar gives. Nothing is executed.
+"""Shell scripts -> commands, by walking the syntax tree of tree-sitter's bash grammar. Nothing is executed.
 
-Assignments, arrays, `if`, `case`, `for`, `while` and `shift` are followed as bash would; words are expanded in `words.py`, what is
-known at each point is in `scope.py`. Whatever only the machine could tell (a command's output, a variable of the environment) stays
-unknown, with its name and place, and is asked for only where the plan needs it.
+Assignments, arrays, `if`, `case`, `for`, `while` and `shift` are followed as bash follows them. `words.py` expands words; `scope.py`
+holds what is known at each point. What depends on the machine (a command's output, an environment variable) stays unknown, with its
+name and place; the user is asked for it only if the plan needs it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _MOST_NESTED_SCRIPTS = 8
 def read_script(
     path: Path, *, arguments: tuple[Token, ...] = (), given: Mapping[str, str] | None = None
 ) -> list[Command]:
-    """All commands that a script would run, wrappers taken off, in order.
+    """All commands that a script would run, without their wrappers, in order.
 
     Args:
         path: The script.
-        arguments: What it is called with.
-        given: Values of variables that the script takes from elsewhere (`--set`).
+        arguments: The arguments that it is called with.
+        given: Values of variables that the user gave (`--set`).
 
     Raises:
-        LaunchError: It is no text, too large, or not shell.
+        LaunchError: It is not text, too large, or not shell.
         OSError: It cannot be read.
     """
     size = path.stat().st_size
@@ -58,7 +58,7 @@ def read_script(
         text = data.decode()
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise LaunchError("not a text file (no UTF-8)", Place(str(path), line, 1)) from None
+        raise LaunchError("not a text file (not UTF-8)", Place(str(path), line, 1)) from None
     return read_text(text, str(path), arguments=arguments, given=given, folder=path.parent)
 
 
@@ -71,18 +71,18 @@ def read_text(
     folder: Path | None = None,
     depth: int = 0,
 ) -> list[Command]:
-    """All commands of a shell text, wrappers taken off, in order.
+    """All commands of a shell text, without their wrappers, in order.
 
     Args:
         text: The text.
-        source: What messages call it.
+        source: The text's name in messages.
         arguments: Its positional parameters.
-        given: Values of variables that the text takes from elsewhere.
-        folder: Where scripts that it calls are looked for; None to follow none.
-        depth: Scripts around this one.
+        given: Values of variables that the user gave (`--set`).
+        folder: Where to look for scripts that it calls; None to follow none.
+        depth: Number of scripts that this one is called from.
 
     Raises:
-        LaunchError: It is not shell, too large, or does not end.
+        LaunchError: It is not shell, too large, or contains a loop that does not end.
     """
     if len(text) > LARGEST_SCRIPT:
         raise LaunchError(
@@ -100,7 +100,7 @@ def read_text(
 
 
 class _Walk:
-    """One walk through a script, statement by statement; `commands` is what it found."""
+    """One walk through a script, statement by statement; fills `commands`."""
 
     def __init__(
         self, source: str, arguments: tuple[Token, ...], given: Mapping[str, str], folder: Path | None, depth: int
@@ -111,21 +111,21 @@ class _Walk:
         self._depth = depth
         self._statements = 0
         self._conditional = 0
-        """How many branches that may or may not be taken surround the statement."""
+        """Number of undecided branches around the current statement."""
         self._command_lines: set[int] = set()
 
     def check(self, root: Node) -> None:
-        """Complain of the first place that is not shell, unless all commands stand clear of it.
+        """Raise for the first part that is not shell, unless it lies outside all commands found.
 
         Raises:
-            LaunchError: No command was found, or the error lies within one.
+            LaunchError: No command was found, or the error lies in one.
         """
         error = first_error(root)
         if error is None:
             return
         first, last = error.start_point[0] + 1, error.end_point[0] + 1
         if not self.commands or any(first <= line <= last for line in self._command_lines):
-            what = f"{error.type} is missing" if error.is_missing else "this is not shell (an open quote or bracket?)"
+            what = f"{error.type} is missing" if error.is_missing else "not shell (an open quote or bracket?)"
             raise LaunchError(what, self._scope.place(error))
 
     # Statements.
@@ -162,7 +162,7 @@ class _Walk:
     def _assignment(self, node: Node, depth: int) -> None:
         name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name_node is None or name_node.type != "variable_name":
-            return  # an element of an array: not followed
+            return  # single elements of arrays are not followed
         name = source_of(name_node)
         value: Variable
         if value_node is None:
@@ -218,7 +218,7 @@ class _Walk:
                 self.commands += self._followed(command)
 
     def _followed(self, command: Command) -> list[Command]:
-        """The commands of a script that this one calls, if it is here; else the command itself."""
+        """The commands of the script that this command calls, if the file is here; otherwise the command itself."""
         if self._folder is None or command.program.kind != "executable" or not command.program.name.endswith(".sh"):
             return [command]
         path = self._folder / command.program.name
@@ -236,7 +236,7 @@ class _Walk:
         return found or [command]
 
     def _sourced(self, token: Token, depth: int) -> None:
-        """Follow `source FILE` where the file is here."""
+        """Follow `source FILE` if the file is here."""
         if self._folder is None or token.unknown or self._depth + depth >= _DEEPEST:
             return
         path = self._folder / token.text
@@ -285,7 +285,7 @@ class _Walk:
             (taken if holds else otherwise)()
 
     def _either(self, branches: list[Callable[[], None]]) -> None:
-        """Follow several branches of which one is taken; variables that come out different are unknown afterwards."""
+        """Follow several branches of which one is taken; a variable that they set differently is unknown afterwards."""
         before = dict(self._scope.variables)
         positional = list(self._scope.positional)
         outcomes = []
@@ -350,7 +350,7 @@ class _Walk:
             self._run_children(body, depth)
 
     def _function(self, node: Node, depth: int) -> None:
-        """A function's body, read where it is defined: calls of it are not followed."""
+        """Read a function's body where it is defined; calls of it are not followed."""
         body = node.child_by_field_name("body")
         positional, self._scope.positional = self._scope.positional, []
         if body is not None:
@@ -365,7 +365,7 @@ class _Walk:
 
 
 class _EndedError(Exception):
-    """`exit` outside any condition."""
+    """`exit` outside all conditions."""
 
 
 _STATEMENTS: dict[str, Callable[[_Walk, Node, int], None]] = {

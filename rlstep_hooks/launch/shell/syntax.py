@@ -18,17 +18,17 @@ def _parser() -> Parser:
 
 
 def parse(text: bytes) -> Node:
-    """The root of a text's tree. What is not shell stands in it as errors (`first_error`)."""
+    """The root of a text's tree. Parts that are not shell are error nodes in it (`first_error`)."""
     return _parser().parse(text).root_node
 
 
 def source_of(node: Node | None) -> str:
-    """A node as it is written; empty for None."""
+    """A node's source text; empty for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
 def first_error(node: Node) -> Node | None:
-    """The first place below a node that is not shell; None where all of it is."""
+    """The first part of a node that is not shell; None if there is none."""
     if node.type == "ERROR" or node.is_missing:
         return node
     if not node.has_error:

@@ -1,6 +1,6 @@
-"""The words of a shell script, expanded as bash would: quotes, variables, `${NAME:-word}` and its relatives, arithmetic.
+"""The words of a shell script, expanded as bash expands them: quotes, variables, `${NAME:-word}` and its variants, arithmetic.
 
-Whatever only the machine could tell (a command's output, a variable of the environment) stays as it is written, and says why.
+What depends on the machine (a command's output, an environment variable) stays as it is written, with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Piece(msgspec.Struct, frozen=True, gc=False):
-    """A part of a word: `split` where blanks in it separate words, `fields` where it is a list of its own."""
+    """A part of a word: `split` if blanks in it separate words, `fields` if it is a list of words."""
 
     value: Text
     split: bool = False
@@ -31,7 +31,7 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 def fields_of(node: Node, scope: Scope) -> list[Text]:
-    """The words that one word of the script becomes: quotes removed, variables put in, blanks of those splitting."""
+    """The words that one word of the script expands to: without quotes, with variables, split at the blanks of variables."""
     fields: list[Text] = []
     open_field: Text | None = None
     for piece in _pieces(node, scope, quoted=False):
@@ -112,7 +112,7 @@ def _unresolved(node: Node, scope: Scope) -> Text:
 
 
 def _string(node: Node, scope: Scope) -> list[_Piece]:
-    """A string in double quotes; text between its parts (blanks, line ends) is kept as it stands."""
+    """A string in double quotes; the text between its parts (blanks, line ends) is kept."""
     pieces = [_Piece(Text(""))]
     data = node.text or b""
     position = node.start_byte + 1
@@ -129,7 +129,7 @@ def _string(node: Node, scope: Scope) -> list[_Piece]:
     if between:
         pieces.append(_Piece(Text(between)))
     if len(pieces) == 2 and pieces[1].fields == ():
-        return [pieces[1]]  # "$@" without arguments is no word at all
+        return [pieces[1]]  # "$@" without arguments gives no word
     return pieces
 
 
@@ -137,7 +137,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool) -> _Piece:
     parts = [child for child in node.children if child.type not in ("$", "${", "}")]
     if not parts:
         return _Piece(_unresolved(node, scope))
-    if parts[0].type == "#" and len(parts) > 1:  # the length
+    if parts[0].type == "#" and len(parts) > 1:  # ${#NAME}
         value = scope.value_of(parts[1])
         if value is None or isinstance(value, Text):
             return _Piece(
@@ -167,7 +167,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool) -> _Piece:
 def _operated(
     node: Node, scope: Scope, value: Variable | None, operator: str, words: list[Node], *, quoted: bool
 ) -> _Piece:
-    """`${NAME:-word}` and its relatives."""
+    """`${NAME:-word}` and its variants."""
     scalar = value[0] if isinstance(value, tuple) and value else value if isinstance(value, Text) else None
     missing = scalar is None or (operator.startswith(":") and not scalar.text)
     if operator in (":-", "-", ":=", "="):
@@ -207,7 +207,7 @@ def _arithmetic(node: Node, scope: Scope) -> Text:
 
 
 def _number(node: Node, scope: Scope) -> int | Text:
-    """A whole number, or the text that stands in its way."""
+    """A whole number, or the text that prevents one."""
     if node.type == "parenthesized_expression":
         return _number(node.named_children[0], scope)
     if node.type in ("variable_name", "simple_expansion", "expansion", "number", "word", "string", "subscript"):
@@ -249,7 +249,7 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 
 
 def _unescaped(text: str, *, within_quotes: bool = False) -> str:
-    """Text with its backslashes resolved: all of them outside quotes, those before `$ ` " \\` and line ends within."""
+    """Text without its escaping backslashes: outside quotes all of them, inside only those before `$ ` " \\` and line ends."""
     if "\\" not in text:
         return text
     result: list[str] = []
@@ -268,7 +268,7 @@ def _unescaped(text: str, *, within_quotes: bool = False) -> str:
 
 
 def _trimmed(text: str, operator: str, pattern: str) -> str:
-    """`${text%pattern}` and its three relatives."""
+    """`${text%pattern}` and its three variants."""
     ends = range(len(text), -1, -1) if operator in ("%", "##") else range(len(text) + 1)
     for end in ends:
         head, tail = text[:end], text[end:]

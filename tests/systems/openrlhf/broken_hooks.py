@@ -9,10 +9,11 @@ from tests.systems.broken import VARIABLE, break_function
 MODULE = __name__
 
 RECORD = "rlstep_hooks.observe.trainer_record"
-TRAINER = "rlstep_hooks.systems.openrlhf.observe.trainer"
-CONTROLLER = "rlstep_hooks.systems.openrlhf.observe.controller"
+OBSERVE = "rlstep_hooks.systems.openrlhf.observe."
+TRAINER = OBSERVE + "trainer"
+CONTROLLER = OBSERVE + "controller"
 CONTROLLER_RECORD = "rlstep_hooks.session.controller_record"
-GENERATOR = "rlstep_hooks.systems.openrlhf.observe.generator"
+GENERATOR = OBSERVE + "generator"
 
 FIRST = (
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
@@ -28,10 +29,16 @@ FIRST = (
     (TRAINER, "checksum_of"),
     (TRAINER, "_Buffered.add"),
     (TRAINER, "_Buffered.take"),
-    ("rlstep_hooks.systems.openrlhf.observe.fingerprint", "Fingerprint.add"),
-    ("rlstep_hooks.systems.openrlhf.observe.fingerprint", "Fingerprint.take"),
+    (OBSERVE + "fingerprint", "WeightSums.add"),
+    (OBSERVE + "fingerprint", "WeightSums.take"),
+    (OBSERVE + "engine", "sampling_of"),
+    (OBSERVE + "reference", "ReferenceRecord.look"),
+    (OBSERVE + "samples", "SampleWatch.before_advantages"),
+    (OBSERVE + "samples", "SampleWatch.inspected"),
+    (RECORD, "TrainerRecord.see_constants"),
+    (RECORD, "TrainerRecord.see_loss_scale"),
     (CONTROLLER_RECORD, "ControllerRecord.all_returned"),
-    (CONTROLLER_RECORD, "ControllerRecord.take_errors"),
+    (CONTROLLER_RECORD, "ControllerRecord.take_error"),
     (CONTROLLER_RECORD, "ControllerRecord.end"),
     (CONTROLLER, "OpenRlhfController._generated"),
     (GENERATOR, "Sampling.before"),
@@ -41,6 +48,7 @@ FIRST = (
 
 FURTHER = (
     ("rlstep_hooks.show.scalars", "scalars"),
+    (OBSERVE + "reference", "ReferenceWeights.intact"),
     (RECORD, "TrainerRecord.probe"),
     (RECORD, "TrainerRecord.begin"),
     (RECORD, "TrainerRecord.refreshed"),

@@ -11,6 +11,7 @@ changed, so that what workers put in its place would never be called.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable
@@ -29,6 +30,9 @@ WORKER = "RAY_RAYLET_PID"
 CONTROLLER = "openrlhf.trainer.ppo_trainer"
 POLICY = "openrlhf.trainer.ray.ppo_actor"
 CRITIC = "openrlhf.trainer.ray.ppo_critic"
+GENERATOR = "openrlhf.trainer.ppo_utils.samples_generator"
+MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
+LAUNCHER = "openrlhf.trainer.ray.launcher"
 BUFFER = "openrlhf.trainer.ppo_utils.replay_buffer"
 STRATEGY = "openrlhf.utils.deepspeed.deepspeed"
 MODELS = "openrlhf.models.actor"
@@ -185,7 +189,197 @@ def engine_keeps_old_weights(at: int) -> None:
     wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
 
 
+@fault(report="OpenRLHF, a sync that leaves out a tensor", code="RLS402", shows_after=1)
+def sync_without_a_layer(at: int) -> None:
+    """One matrix is never sent: trainer and engine agree on every tensor that is."""
+
+    def broadcast(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        model = trainer.actor.model.module
+        named = [
+            (name, weights) for name, weights in model.named_parameters() if not name.endswith("1.mlp.down_proj.weight")
+        ]
+        model.named_parameters = lambda: iter(named)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            del model.named_parameters
+
+    at_call(POLICY, "ActorPPOTrainer.broadcast_to_vllm", at, broadcast)
+
+
+@fault(report="OpenRLHF, a sync of a copy", code="RLS402", shows_after=1)
+def sync_of_old_weights(at: int) -> None:
+    """The weights of the sync before are sent once more, from a copy."""
+    syncs = itertools.count()
+    copies: dict[str, Any] = {}
+
+    def broadcast(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        model, number = trainer.actor.model.module, next(syncs)
+        if number == at - 1:
+            copies.update((name, weights.detach().clone()) for name, weights in model.named_parameters())
+        if number != at:
+            return wrapped(*args, **kwargs)
+        model.named_parameters = lambda: iter(copies.items())
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            del model.named_parameters
+
+    wrap(POLICY, "ActorPPOTrainer.broadcast_to_vllm", broadcast)
+
+
+@fault(report="vllm, a weight loader that drops what it is given", code="RLS402", shows_after=1)
+def tensor_not_loaded(at: int) -> None:
+    """The engine's model takes every tensor and says so, and one of its matrices stays as it was."""
+    syncs = itertools.count()
+    now = [next(syncs)]
+
+    def load_weights(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+        kept = {n: p.detach().clone() for n, p in model.named_parameters() if n.endswith("1.mlp.down_proj.weight")}
+        result = wrapped(*args, **kwargs)
+        if now[0] == at + 1:
+            _copy(list(kept.values()), [p.data for n, p in model.named_parameters() if n in kept])
+        return result
+
+    def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        now[0] = max(now[0], 1)  # what is loaded before is the checkpoint
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            now[0] += bool(args[3])
+
+    wrap("vllm.model_executor.models.qwen2", "Qwen2ForCausalLM.load_weights", load_weights)
+    wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
+
+
+@fault(report="vllm, weights written after they were loaded", code="RLS403", shows_after=1)
+def engine_weights_spoiled(at: int) -> None:
+    """A matrix of the engine is overwritten between a sync and the rollout after it, up to the next sync."""
+    now: dict[str, Any] = {"syncs": 0, "model": None, "spoiled": False}
+
+    def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        now["model"] = worker.model_runner.model
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            now["syncs"] += bool(args[3])
+
+    def add_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
+        if now["syncs"] == at + 1 and not now["spoiled"]:
+            now["spoiled"] = True
+            for name, weights in now["model"].named_parameters():
+                if name.endswith("1.mlp.down_proj.weight"):
+                    weights.data.zero_()
+        return wrapped(*args, **kwargs)
+
+    wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
+    wrap("vllm.v1.worker.gpu_input_batch", "InputBatch.add_request", add_request)
+
+
+@fault(report="OpenRLHF, sampling parameters changed", code="RLS410")
+def sampler_at_another_temperature(at: int) -> None:
+    """The requests of one rollout ask for temperature 0.3, and nothing corrects for it."""
+
+    def dispatch(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        return wrapped(*args, **(kwargs | {"temperature": 0.3}))
+
+    at_call(GENERATOR, "SamplesGenerator._dispatch_prompts_to_vllm", at, dispatch)
+
+
+# Samples
+
+
+@fault(report="OpenRLHF, rollouts from a cache", code="RLS514")
+def rollout_from_a_cache(at: int) -> None:
+    """A rollout is generated, and the one before it is used once more."""
+    rollouts = itertools.count()
+    kept: list[Any] = []
+
+    def generate(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        samples, *rest = wrapped(*args, **kwargs)
+        number = next(rollouts)
+        if number == at - 1:
+            kept.extend(copy.deepcopy(samples))
+        return (kept if number == at else samples, *rest)
+
+    wrap(GENERATOR, "SamplesGenerator.generate_samples", generate)
+
+
+@fault(report="verl#2305", code="RLS501")
+def prompt_groups_mixed(at: int) -> None:
+    """The samples of a rollout are moved by one before they are cut into groups."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
+        return wrapped([*samples[1:], samples[0]])
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience_batch", at, make)
+
+
+@fault(report="OpenRLHF, rewards of other samples", code="RLS515")
+def rewards_moved(at: int) -> None:
+    """The rewards of each part of a rollout are moved by one sample."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        for experience in experiences:
+            experience.rewards = experience.rewards.roll(1, 0)
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
+
+
+@fault(report="trl#3857", code="RLS505")
+def advantages_lost(at: int) -> None:
+    """All advantages of a rollout are 0, though its rewards differ."""
+
+    def compute(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        for experience in experiences:
+            experience.advantages.zero_()
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", at, compute)
+
+
 # Updates
+
+
+@fault(report="textbook PPO", code="RLS802")
+def advantages_with_gradient(at: int) -> None:
+    """The advantages of a rollout require a gradient."""
+
+    def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if _Now.training == at:
+            experience.advantages = experience.advantages.detach().clone().requires_grad_()
+        return wrapped(*args, **kwargs)
+
+    wrap(POLICY, "ActorPPOTrainer.training_step", training_step)
+
+
+@fault(report="textbook PPO", code="RLS802")
+def targets_with_gradient(at: int) -> None:
+    """The targets of the critic require a gradient."""
+
+    def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if _Now.training == at:
+            experience.returns = experience.returns.detach().clone().requires_grad_()
+        return wrapped(*args, **kwargs)
+
+    wrap(CRITIC, "CriticPPOTrainer.training_step", training_step)
+
+
+@fault(report="ms-swift#10116", code="RLS801")
+def loss_not_divided_by_the_accumulation(at: int) -> None:
+    """The losses of an update are added up, and not averaged."""
+
+    def backward(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        loss, *rest = args
+        return wrapped(loss * 2 if _Now.policy and _Now.training == at else loss, *rest, **kwargs)
+
+    wrap(STRATEGY, "DeepspeedStrategy.backward", backward)
 
 
 @fault(report="OpenRLHF#717", code="RLS204")
@@ -261,6 +455,24 @@ def critic_micro_batches_dropped(at: int) -> None:
     wrap(CRITIC, "CriticPPOTrainer.training_step", training_step)
 
 
+# Resuming
+
+
+@fault(report="trl PR#3148", code="RLS702")
+def checkpoint_not_loaded(at: int) -> None:
+    """A run resumes under the old step counter, with the weights that it would have begun with."""
+
+    def load(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        engine = args[0]
+        weights = [parameter.data for parameter in engine.module.parameters()]
+        first = [tensor.clone() for tensor in weights]
+        result = wrapped(*args, **kwargs)
+        _copy(first, weights)
+        return result
+
+    wrap(STRATEGY, "DeepspeedStrategy.load_ckpt", load)
+
+
 # Old log-probs
 
 
@@ -298,6 +510,40 @@ def old_log_probs_of_another_version(at: int) -> None:
             _copy(now, weights)
 
     wrap(MODELS, "Actor.forward", forward)
+
+
+@fault(report="verifiers PR#320", code="RLS310")
+def old_log_probs_recomputed_before_each_loss(at: int) -> None:
+    """The old log-probs of each micro-batch of a rollout are computed with the weights that it is trained with."""
+
+    def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if _Now.training == at:
+            with torch.no_grad():
+                experience.action_log_probs = trainer.actor(
+                    experience.sequences, experience.action_mask, attention_mask=experience.attention_mask
+                )
+        return wrapped(*args, **kwargs)
+
+    wrap(POLICY, "ActorPPOTrainer.training_step", training_step)
+
+
+@fault(report="OpenRLHF, a reference that follows", code="RLS411", shows_after=1)
+def reference_follows(at: int) -> None:
+    """Weights are written into the reference."""
+    calls = itertools.count()
+
+    def execute(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        method = kwargs.get("method_name", args[0] if args else None)
+        if type(actor).__name__ == "ReferenceModelActor" and method == "forward" and next(calls) == at:
+            for weights in actor.model.parameters():
+                weights.data.mul_(1.01)
+        return wrapped(*args, **kwargs)
+
+    if WORKER in os.environ:  # what the driver sends of this class must be found by its name
+        wrap(LAUNCHER, "BaseModelActor.execute_batch", execute)
 
 
 def _copy(values: list[Any], weights: list[Any]) -> None:

@@ -33,6 +33,10 @@ ENVIRONMENT = {
 }
 
 
+ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
+"""The engine returns log-probs of what it samples."""
+
+
 @dataclass(frozen=True)
 class Assets:
     """Files of a tiny run."""

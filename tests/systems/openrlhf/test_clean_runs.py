@@ -8,25 +8,39 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.record.events import Generated, Measured, RolloutValues, Update, WeightSync
+from rlstep_hooks.record.events import Generated, Measured, MicroBatch, RolloutValues, Update, WeightSync
 from tests.detection.outcomes import Clean, note
 from tests.systems.openrlhf.audited import NAMES, alarms, audited, shown, tail, tracked
-from tests.systems.openrlhf.launch import Assets, reinforce
+from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, reinforce
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.systems.audited import Audited
 
-ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
-"""The engine returns log-probs of what it samples."""
+
+SEEN_AT_EACH_ROLLOUT = {
+    "RLS402": "the engine's weights are known",
+    "RLS410": "the engine's settings are known",
+    "RLS411": "the reference is looked at",
+    "RLS514": "the samples are compared with those before",
+}
+
+
+def clean(
+    flags: Mapping[str, Any], folder: Path, *, environment: Mapping[str, str] | None = None, **more: Any
+) -> Audited:
+    """An audited run that the first error would end."""
+    return audited(flags, folder, environment={"RLSTEP_ON_FAIL": "raise"} | dict(environment or {}), **more)
 
 
 def check(run: Audited, **counts: int) -> None:
-    """A clean run: what was counted, and nothing found but what the plan itself shows (RLS601, a horizon of other updates)."""
-    found = [finding for finding in alarms(run.report) if finding.code != "RLS601"]
+    """A clean run: what was counted, and nothing found."""
+    found = alarms(run.report)
     note(Clean(framework="OpenRLHF", alarms=tuple(finding.code for finding in found)))
     assert run.outcome.status == 0, tail(run.outcome)
     assert [str(finding) for finding in found] == []
@@ -34,7 +48,10 @@ def check(run: Audited, **counts: int) -> None:
     assert run.live.verdict == run.report.verdict == "PASS", "judged while it ran as it is from its records"
     assert {name: getattr(run.report.counts, name) for name in counts} == counts
     outcomes = {outcome.code: outcome for outcome in run.report.rules}
-    assert outcomes["RLS402"].checks == run.report.counts.rollouts, "the engine's weights are known at each rollout"
+    for code, what in SEEN_AT_EACH_ROLLOUT.items():
+        assert outcomes[code].checks == run.report.counts.rollouts, f"{what} at each rollout"
+    for code in ("RLS801", "RLS802"):
+        assert outcomes[code].verdict == "PASS", code
 
 
 def updates_of(run: Audited) -> list[int]:
@@ -57,17 +74,25 @@ def gaps_of(run: Audited) -> list[RolloutValues]:
 @pytest.fixture(scope="module")
 def two_passes(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> Audited:
     folder = tmp_path_factory.mktemp("two_passes")
-    # 20 rows: the third rollout of each of two episodes has 4 prompts.
-    flags = reinforce(assets, folder, rows=20) | {"train.max_epochs": 2, "train.num_episodes": 2} | ENGINE_LOG_PROBS
-    return audited(flags | tracked(folder), folder, extensions=extensions)
+    # 22 rows: the third rollout of each of two episodes has 6 prompts, and OpenRLHF rounds 22 updates to a schedule of 20.
+    flags = reinforce(assets, folder, rows=22) | {"train.max_epochs": 2, "train.num_episodes": 2} | ENGINE_LOG_PROBS
+    return clean(flags | tracked(folder), folder, extensions=extensions)
 
 
 def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Audited) -> None:
-    check(two_passes, rollouts=6, samples=80, updates=20, microbatches=40, weight_syncs=6, data_epochs_ended=1)
-    assert updates_of(two_passes) == [4, 4, 2, 4, 4, 2]
+    check(two_passes, rollouts=6, samples=88, updates=22, microbatches=44, weight_syncs=6, data_epochs_ended=1)
+    assert updates_of(two_passes) == [4, 4, 3, 4, 4, 3]
     assert [values.lag for values in two_passes.report.lags] == [0, 1, 2, 3]
     at_lag_zero = two_passes.report.lags[0]
     assert at_lag_zero.max_abs_log_ratio < 5e-3
+
+
+def test_a_schedule_that_openrlhf_rounds_is_information(two_passes: Audited) -> None:
+    schedule = two_passes.report.schedule
+    assert schedule is not None
+    assert (schedule.lr_horizon, schedule.lr_ticks) == (20, 22)
+    (rounded,) = [finding for finding in two_passes.report.findings if finding.code == "RLS601"]
+    assert (rounded.severity, rounded.deviation, rounded.planned) == ("info", "openrlhf-horizon-rounded", True)
 
 
 def test_every_process_says_that_it_is_attached(two_passes: Audited) -> None:
@@ -93,7 +118,7 @@ def test_the_tracker_shows_the_judgement(two_passes: Audited) -> None:
     assert numbers.keys() == NAMES
     assert all([step for step, _ in values] == [1, 2, 3, 4, 5, 6] for values in numbers.values()), "after each rollout"
     assert [value for _, value in numbers["rollouts"]] == [1, 2, 3, 4, 5, 6]
-    assert [value for _, value in numbers["updates"]] == [4, 8, 10, 14, 18, 20]
+    assert [value for _, value in numbers["updates"]] == [4, 8, 11, 15, 19, 22]
     assert {value for _, value in numbers["verdict"]} == {1}
     assert {value for _, value in numbers["weight_version_age"]} == {0}
     assert numbers["findings"][-1][1] == len(alarms(report))
@@ -117,7 +142,7 @@ def test_critic_freezing_and_carried_gradients_by_rlstep_run(assets: Assets, ext
         "train.batch_size": 12,
     }
     rlstep = [str(Path(sys.executable).parent / "rlstep"), "run", "--dir", str(tmp_path / "log"), "--"]
-    run = audited(flags, tmp_path, extensions=extensions, prefix=rlstep)
+    run = clean(flags, tmp_path, extensions=extensions, prefix=rlstep)
     # The critic trains 4 micro-batches on each of 8 rollouts, 3 to an update: 10 and 2 that are left. The policy waits for two
     # rollouts, then trains the samples of three at once: 12 micro-batches, then 4 on each of 5.
     check(run, rollouts=8, critic_updates=10, updates=10, weight_syncs=8)
@@ -132,8 +157,8 @@ def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions:
     flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
     flags |= {"train.async_enable": True, "algo.advantage.estimator": "group_norm", "train.num_episodes": 2}
     # Trainer and generator through the recording actor; other tests have asynchronous runs with files.
-    run = audited(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
-    assert set(run.processes()) == {"controller", "rank0", "generator0", "engine0"}
+    run = clean(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
+    assert set(run.processes()) == {"controller", "rank0", "generator0", "engine0", "reference0"}
     check(run, rollouts=16, updates=32, weight_syncs=16, data_epochs_ended=1)
     synced = [0, *(event.label for event in run.record("rank0") if isinstance(event, WeightSync))]
     held = [event.labels[0][0] for event in run.record("controller") if isinstance(event, Generated)]
@@ -154,7 +179,7 @@ def test_dynamic_filtering_ends_when_the_rows_do(assets: Assets, extensions: Pat
         "algo.dynamic_filtering_enable": True,
         "algo.dynamic_filtering_range": (0.38, 1.0),
     }
-    run = audited(flags, tmp_path, extensions=extensions)
+    run = clean(flags, tmp_path, extensions=extensions)
     check(run)
     sizes = [event.samples for event in run.record("controller") if isinstance(event, Generated)]
     assert len(sizes) < 8, "filtered prompts are replaced from the same rows"
@@ -163,13 +188,35 @@ def test_dynamic_filtering_ends_when_the_rows_do(assets: Assets, extensions: Pat
     assert run.report.not_evaluated["rollouts"]
 
 
+def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags = reinforce(assets, tmp_path, rows=32) | ENGINE_LOG_PROBS
+    flags |= {
+        "actor.num_gpus_per_node": 2,
+        "critic.num_gpus_per_node": 2,
+        "algo.advantage.estimator": "gae",
+        "train.dynamic_batch_enable": True,
+        "ds.packing_samples": True,
+        "train.max_tokens_per_gpu": 60,
+        "rollout.max_tokens_per_gpu": 120,
+    }
+    run = clean(flags, tmp_path, extensions=extensions)
+    check(run, rollouts=4, updates=8, critic_updates=8, weight_syncs=4)
+    trained = [
+        event.trained for rank in ("rank0", "rank1") for event in run.record(rank) if isinstance(event, MicroBatch)
+    ]
+    assert None not in trained, "samples that the other rank refreshed are known too"
+    outcomes = {outcome.code: outcome for outcome in run.report.rules}
+    assert outcomes["RLS502"].checks >= 3
+    assert outcomes["RLS305"].verdict == "PASS"
+
+
 def test_two_ranks_and_two_engines(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=24) | ENGINE_LOG_PROBS
     flags |= {"actor.num_gpus_per_node": 2, "ds.zero_stage": 3, "vllm.num_engines": 2}
     # Trainers through the recording actor; engines know nothing of Ray and write files of their own.
-    run = audited(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
+    run = clean(flags, tmp_path, extensions=extensions, environment={"RLSTEP_SINK": "ray"})
     check(run, rollouts=3, updates=6, microbatches=6, weight_syncs=3)
-    assert set(run.processes()) == {"controller", "rank0", "rank1", "engine0", "engine1"}
+    assert set(run.processes()) == {"controller", "rank0", "rank1", "engine0", "engine1", "reference0"}
     assert run.report.processes == 3
     outcomes = {outcome.code: outcome for outcome in run.report.rules}
     assert outcomes["RLS902"].verdict == "PASS"

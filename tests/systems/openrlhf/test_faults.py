@@ -14,7 +14,7 @@ from rlstep_hooks.record.events import RunEnded
 from tests.detection.outcomes import Detected, note
 from tests.systems.openrlhf.audited import alarms, audited, shown, tail, tracked
 from tests.systems.openrlhf.faults import FAULTS, asking
-from tests.systems.openrlhf.launch import Assets, reinforce
+from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, reinforce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,8 +45,14 @@ LAUNCHES = {
             "old_log_probs_of_another_version": 7,
             "optimizer_step_skipped": 9,
             "old_log_probs_of_other_samples": 11,
+            "reference_follows": 12,
             "rollout_trained_twice": 13,
             "last_rollout_of_a_pass_discarded": 15,
+            "sampler_at_another_temperature": 17,
+            "rollout_from_a_cache": 19,
+            "advantages_with_gradient": 22,
+            "loss_not_divided_by_the_accumulation": 25,
+            "old_log_probs_recomputed_before_each_loss": 28,
             "last_rollout_discarded": 31,
         },
         rollouts=32,
@@ -54,13 +60,30 @@ LAUNCHES = {
         # They do not fill the last rollout of a pass, which then comes together with the word that they are used up.
         rows=15 * 8 + 4,
     ),
+    "groups": Launch(
+        faults={
+            "prompt_groups_mixed": 1,
+            "sync_without_a_layer": 3,
+            "sync_of_old_weights": 6,
+            "engine_weights_spoiled": 7,
+            "rewards_moved": 9,
+            "advantages_lost": 11,
+        },
+        rollouts=13,
+        settings={"algo.advantage.estimator": "group_norm"} | ENGINE_LOG_PROBS,
+    ),
     "stop": Launch(
-        faults={"critic_micro_batches_dropped": 1},
+        faults={"tensor_not_loaded": 0, "critic_micro_batches_dropped": 1, "targets_with_gradient": 1},
         rollouts=6,
         settings={"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 1},
         on_fail="stop",
     ),
-    "raise": Launch(faults={"buffer_not_cleared": 1}, rollouts=6, settings={}, on_fail="raise"),
+    "raise": Launch(
+        faults={"buffer_not_cleared": 1},
+        rollouts=6,
+        settings={"rollout.top_p": 0.9} | ENGINE_LOG_PROBS,
+        on_fail="raise",
+    ),
 }
 CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
 
@@ -129,9 +152,11 @@ def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
     assert run.report.counts.rollouts == 32
 
 
-def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited]) -> None:
+def test_stop_saves_and_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 1, tail(run.outcome)
+    assert "on_fail=stop ended training before its planned end" in run.outcome.output
+    assert (run.outcome.folder / "final" / "model.safetensors").exists(), "what the run has is saved"
     assert run.report.counts.rollouts == 2, "the one with the fault is the last"
     (ended,) = [event for event in run.record("controller") if isinstance(event, RunEnded)]
     assert (ended.status, ended.stopped) == ("completed", True)
@@ -146,5 +171,18 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
 
 
 def test_every_fault_is_made_and_described() -> None:
-    assert {name for _, name in CASES} == set(FAULTS)
+    assert {name for _, name in CASES} | {"checkpoint_not_loaded"} == set(FAULTS), "that one is in test_resume.py"
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
+
+
+def test_an_engine_that_lacks_a_layer_is_said_to_have_the_weights_of_no_sync(run_of: Callable[[str], Audited]) -> None:
+    run = run_of("groups")
+    at = LAUNCHES["groups"].faults["sync_without_a_layer"] + 1
+    (unsent,) = [f for f in alarms(run.report) if f.code == "RLS402" and f.where.rollout == at]
+    assert "weights are those of no sync" in unsent.observed
+
+
+def test_a_distance_that_top_p_explains_is_named_after_it(run_of: Callable[[str], Audited]) -> None:
+    (found,) = [f for f in alarms(run_of("raise").report) if f.code == "RLS403"]
+    assert "which is -ln 0.9" in found.observed
+    assert found.severity == "warning"

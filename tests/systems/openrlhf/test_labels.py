@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.record.events import Attached, Generated, Unobserved, WeightSync
+from rlstep_hooks.record.events import Attached, FactsRead, Generated, Unobserved, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.systems.openrlhf.observe import generator
 from rlstep_hooks.systems.openrlhf.observe.generator import GENERATOR, GeneratorTail
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, EngineWeights
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, EngineWeights, sampling_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,3 +95,26 @@ def test_a_rollout_that_is_still_under_way_is_waited_for(tmp_path: Path, monkeyp
     rollout, ledger = Generated(index=0, samples=16, prompts=8), record(tmp_path, GENERATOR, attached(GENERATOR))
     tail = GeneratorTail(Late(lambda: ledger.write(rollout)))  # type: ignore[arg-type]
     assert tail.next_rollout() == (rollout, False)
+
+
+def test_settings_of_a_sampler_are_those_that_vllm_makes_of_them() -> None:
+    assert sampling_of(1, 0.9, top_k=-1) == {"temperature": 1.0, "top_p": 0.9, "top_k": 0.0}
+    assert sampling_of(0.0, 0.9, top_k=5) == {"temperature": 0.0, "top_p": 1.0, "top_k": 0.0}
+    assert sampling_of(0.001, 1.0, top_k=0)["temperature"] == 0.01
+
+
+def test_what_an_engine_samples_with_lasts_until_it_says_otherwise(tmp_path: Path) -> None:
+    ledger = record(tmp_path, "engine0", attached("engine0"))
+    weights = EngineWeights(tmp_path, RUN, 1)
+    weights.labels(4)
+    assert weights.settings() == (), "it has sampled nothing so far"
+    usual, other = sampling_of(1.0, 1.0, top_k=-1), sampling_of(0.3, 1.0, top_k=-1)
+    ledger.write(FactsRead(facts={"sampling": usual}))
+    assert weights.settings() == (usual,)
+    weights.labels(4)
+    assert weights.settings() == (usual,)
+    weights.labels(4)
+    ledger.write(FactsRead(facts={"sampling": other}), FactsRead(facts={"sampling": usual}))
+    assert weights.settings() == (other, usual)
+    weights.labels(4)
+    assert weights.settings() == (usual,)

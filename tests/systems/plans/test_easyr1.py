@@ -6,8 +6,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.easyr1 import SYSTEM
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
@@ -184,3 +186,9 @@ def test_a_mini_batch_is_rounded_down_to_the_processes(launch: str) -> None:
 def test_rows_must_fill_a_batch(launch: str) -> None:
     with pytest.raises(PlanError, match="500 rows do not fill a batch of 512"):
         read(launch, rows=500)
+
+
+def test_a_live_configuration_is_read_as_its_launch(launch: str) -> None:
+    """Nested, as `OmegaConf.to_container` gives it."""
+    reading = SYSTEM.read_config(yaml.safe_load(CONFIG), rows=12_000)
+    assert reading.schedule == read(launch, rows=12_000).schedule

@@ -24,6 +24,7 @@ WORKER = "WG_PREFIX"
 """In the environment of trainers, and of no other process."""
 
 WORKERS = "verl.workers.engine_workers"
+CONTROLLER = "verl.trainer.ppo.v1.trainer_base"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -324,7 +325,7 @@ def old_log_probs_of_other_samples(at: int) -> None:
 # Samples
 
 
-@fault(report="verl#1239", code="RLS306")
+@fault(report="verl 0.9.1, tokens altered in the buffer", code="RLS306")
 def tokens_altered(at: int) -> None:
     """The completion of every sample loses its last token to another one between the refresh and the loss."""
 
@@ -341,7 +342,7 @@ def tokens_altered(at: int) -> None:
     on_training_data(at, alter)
 
 
-@fault(report="OpenRLHF#717", code="RLS507")
+@fault(report="verl 0.9.1, samples under other names", code="RLS507")
 def samples_of_no_rollout(at: int) -> None:
     """What is trained comes under names that no rollout has, as from a buffer of somebody else's."""
 
@@ -352,6 +353,187 @@ def samples_of_no_rollout(at: int) -> None:
         tensordict_utils.assign_non_tensor_stack(data, "uid", others)
 
     on_training_data(at, alter)
+
+
+# Gradients, and what is trained
+
+
+@fault(report="verl 0.9.1, zero_grad left out", code="RLS803")
+def zero_grad_left_out(at: int) -> None:
+    """Gradients are not cleared between the updates on a rollout."""
+
+    def optimizer_zero_grad(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        return None if _Now.rollout == at and trains(engine, "policy") else wrapped(*args, **kwargs)
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "optimizer_zero_grad", optimizer_zero_grad)
+
+
+@fault(report="verl 0.9.1, optimizer built from copies", code="RLS407")
+def optimizer_holds_copies(at: int) -> None:
+    """The optimizer holds copies of the parameters, so that it steps and nothing moves."""
+
+    def build_optimizer(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        optimizer = wrapped(*args, **kwargs)
+        for group in optimizer.param_groups:
+            group["params"] = [torch.nn.Parameter(weights.detach().clone()) for weights in group["params"]]
+        return optimizer
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "_build_optimizer", build_optimizer)
+
+
+@fault(report="verl 0.9.1, layers frozen by accident", code="RLS408", whole_run=True)
+def layers_frozen(at: int) -> None:
+    """A helper for adapters freezes the first layer of a model that is trained whole."""
+
+    def build_module(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        module = wrapped(*args, **kwargs)
+        for name, weights in module.named_parameters():
+            weights.requires_grad_(not engine.optimizer_config or ".layers.0." not in name)
+        return module
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "_build_module", build_module)
+
+
+@fault(report="verl 0.9.1, reference follows the policy", code="RLS411")
+def reference_follows_policy(at: int) -> None:
+    """The policy's weights are copied into the reference model."""
+
+    def compute_ref_log_prob(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        if _Now.rollout == at:
+            pairs = zip(worker.ref.engine.module.parameters(), worker.actor.engine.module.parameters(), strict=True)
+            with torch.no_grad():
+                for mine, others in pairs:
+                    mine.copy_(others)
+        return wrapped(*args, **kwargs)
+
+    wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "compute_ref_log_prob", compute_ref_log_prob)
+
+
+# Rows, rewards and advantages, on the controller
+
+
+def on_rollouts_of_controller(method: str, act: Callable[[int, Any, Any, Any, Any], Any]) -> None:
+    """Act in place of a method that the newer trainers call once for each rollout: `act(rollout, call, trainer, args, kwargs)`."""
+    rollouts = itertools.count()
+
+    def call(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        return act(next(rollouts), wrapped, trainer, args, kwargs)
+
+    wrap_in_controller(CONTROLLER, "PPOTrainer", method, call)
+
+
+@fault(report="verl 0.9.1, uids rolled by one", code="RLS508", variant="another sum")
+def names_rolled_by_one(at: int) -> None:
+    """Samples are grouped under the name of the sample before them."""
+    _before_advantages(at, lambda data, _: data.non_tensor_batch.update(uid=_rolled(data.non_tensor_batch["uid"])))
+
+
+@fault(report="verl 0.9.1, advantages from the previous batch's rewards", code="RLS508", variant="another order")
+def rewards_of_the_rollout_before(at: int) -> None:
+    """Advantages are computed from the rewards of the rollout before."""
+
+    def alter(data: Any, before: Any) -> None:
+        data.batch["token_level_rewards"] = data.batch["response_mask"] * before[: len(data)].unsqueeze(1)
+
+    _before_advantages(at, alter)
+
+
+def _before_advantages(at: int, alter: Callable[[Any, Any], Any]) -> None:
+    """Change what advantages are computed from: `alter(data, mean rewards of the samples of the rollout before)`."""
+    rollouts, before = itertools.count(), []
+
+    def compute(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        data, rollout = args[0], next(rollouts)
+        rewards = data.batch["token_level_rewards"].mean(1)
+        if rollout == at:
+            alter(data, before[-1])
+        before[:] = [rewards]
+        return wrapped(*args, **kwargs)
+
+    if WORKER not in os.environ:
+        name = "compute_advantage_for_multi_trajectories"
+        wrapt.when_imported(CONTROLLER)(lambda module: wrapt.wrap_function_wrapper(module, name, compute))
+
+
+def _rolled(names: Any) -> Any:
+    import numpy as np
+
+    return np.roll(names, 1)
+
+
+@fault(report="verl 0.9.1, the same prompts served again", code="RLS509")
+def rows_served_again(at: int) -> None:
+    """A rollout gets the prompts of the one before, under new names."""
+    last: list[Any] = []
+
+    def act(rollout: int, call: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        batch = call(*args, **kwargs)
+        if rollout == at:
+            names = [f"again-{number}".replace("-", "") for number in range(len(batch))]
+            batch = _renamed(last[0], names)
+        last[:] = [batch]
+        return batch
+
+    on_rollouts_of_controller("_next_train_batch", act)
+
+
+@fault(report="verl 0.9.1, validation prompts trained", code="RLS513")
+def validation_rows_trained(at: int) -> None:
+    """A rollout gets rows of the validation loader."""
+
+    def act(rollout: int, call: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if rollout != at:
+            return call(*args, **kwargs)
+        train, trainer.train_dataloader_it = trainer.train_dataloader_it, iter(trainer.val_dataloader)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            trainer.train_dataloader_it = train
+
+    on_rollouts_of_controller("_next_train_batch", act)
+
+
+def _renamed(batch: Any, names: list[str]) -> Any:
+    from verl.utils import tensordict_utils
+
+    batch = batch.clone()
+    batch.pop("uid")
+    tensordict_utils.assign_non_tensor_stack(batch, "uid", names)
+    return batch
+
+
+# A resumed run
+
+
+@fault(
+    report="verl 0.9.1, checkpoint not loaded on resume",
+    code="RLS702",
+    variant="those before the checkpoint",
+    whole_run=True,
+)
+def checkpoint_not_loaded(at: int) -> None:
+    """The engine loads nothing, and the step counter goes on."""
+
+    def load_checkpoint(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        return None
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "load_checkpoint", load_checkpoint)
+
+
+@fault(report="verl 0.9.1, loader not restored on resume", code="RLS702", variant="0", whole_run=True)
+def loader_begins_anew(at: int) -> None:
+    """The position of the loader is not restored."""
+
+    def load_state_dict(wrapped: Any, loader: Any, args: Any, kwargs: Any) -> Any:
+        return None
+
+    wrap_in_controller(
+        "torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader", "load_state_dict", load_state_dict
+    )
 
 
 # Weights of the rollout engine

@@ -5,6 +5,7 @@ A launch costs most of its time before it trains, so each run stands for several
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.record.events import Generated, MicroBatch, RunStarted, WeightSync
@@ -43,11 +44,15 @@ def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(a
     assert max(gaps) < 1e-6
 
     on = {"trainer.resume_mode": "auto", "trainer.total_training_steps": 6}
+    # The record of what was saved stands beside the records of the run that saved it.
+    shutil.copytree(tmp_path / "run" / "log" / "checkpoints", tmp_path / "resumed" / "log" / "checkpoints")
     resumed = audited(overrides | on, tmp_path / "resumed")
     Expected(rollouts=3, updates=18, lags=lags).check(resumed)
     started = resumed.record("controller")[0]
     assert isinstance(started, RunStarted)
     assert started.start_updates == 18
+    (checked,) = [rule for rule in resumed.report.rules if rule.code == "RLS702"]
+    assert (checked.verdict, checked.checks) == ("PASS", 4), "weights, optimizer, learning rate, loader"
     synced = [event.label for event in resumed.record("rank0") if isinstance(event, WeightSync)]
     assert synced == [3, 4, 5, 6]
     assert resumed.report.counts.data_epochs_ended == 1, "the fourth rollout is the last of the first pass"

@@ -14,7 +14,7 @@ from rlstep_hooks.record.events import RunEnded
 from tests.detection.outcomes import Detected, note
 from tests.systems.verl.audited import alarms, audited, shown, tail
 from tests.systems.verl.faults import FAULTS, MODULE, Fault, asking
-from tests.systems.verl.launch import Assets, critic, grpo
+from tests.systems.verl.launch import Assets, critic, grpo, launch, reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +35,8 @@ class Launch:
     ranks: int = 1
     critic: bool = False
     on_fail: str = "warn"
+    resumed_at: int = 0
+    """Rollouts that a run without faults makes and saves before it."""
 
 
 LAUNCHES = {
@@ -65,6 +67,22 @@ LAUNCHES = {
         rows=64,
         critic=True,
     ),
+    "samples": Launch(
+        faults={
+            "tokens_altered": 1,
+            "samples_of_no_rollout": 3,
+            "rewards_of_the_rollout_before": 5,
+            "names_rolled_by_one": 7,
+            "rows_served_again": 9,
+            "validation_rows_trained": 11,
+            "zero_grad_left_out": 12,
+        },
+        settings=TWO_PASSES,
+        rows=112,
+    ),
+    "copies": Launch(faults={"optimizer_holds_copies": 0}, settings=TWO_PASSES, rows=32),
+    "reference": Launch(faults={"reference_follows_policy": 1, "layers_frozen": 0}, settings=reference(), rows=32),
+    "resumed": Launch(faults={"checkpoint_not_loaded": 0, "loader_begins_anew": 0}, settings={}, rows=32, resumed_at=2),
     "raise": Launch(faults={"optimizer_step_skipped_on_one_rank": 1}, settings={}, ranks=2, on_fail="raise"),
     "stop": Launch(
         faults={"worker_never_attached": 0, "optimizer_step_skipped": 1}, settings={}, ranks=2, on_fail="stop"
@@ -81,8 +99,13 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]
     def run(name: str) -> Audited:
         if name not in done:
             made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
-            assets = Assets.write(folder, train_rows=made.rows)
+            assets = Assets.write(folder, train_rows=made.rows, validation_rows=8)
             overrides = grpo(assets, ranks=made.ranks) | (critic(assets) if made.critic else {}) | made.settings
+            if made.resumed_at:
+                overrides |= {"trainer.default_local_dir": folder / "checkpoints", "trainer.resume_mode": "auto"}
+                saving = {"trainer.total_training_steps": made.resumed_at, "trainer.save_freq": made.resumed_at}
+                saved = launch(overrides | saving, folder / "saved")
+                assert saved.status == 0, tail(saved)
             environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
             done[name] = audited(overrides, folder / "run", modules=[MODULE], environment=environment)
         return done[name]

@@ -82,7 +82,7 @@ def test_accelerate_reads_processes_from_its_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("ray job submit python train.py", "needs ` -- `"),
-        ("accelerate launch --num_processes many train.py", "no whole number"),
+        ("accelerate launch --num_processes many train.py", "not a whole number"),
         ("torchrun --nproc_per_node -2 train.py", "at least 1"),
     ],
 )

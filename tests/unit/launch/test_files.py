@@ -28,9 +28,9 @@ def test_yaml_keys_are_joined_and_keep_their_place() -> None:
     ("text", "message"),
     [
         ("", "an empty configuration"),
-        ("- 1\n- 2\n", "no `key: value` at its top"),
+        ("- 1\n- 2\n", "does not begin with `key: value`"),
         ("a: [1", "c.yaml:"),
-        ("a: 1\nb:\n  c: 1\na: 2\n", "a stands twice: 1 and 2"),
+        ("a: 1\nb:\n  c: 1\na: 2\n", "a occurs twice: 1 and 2"),
         ("a: &a [*a]\n", "an alias that contains itself"),
         ("a: !!python/object/apply:os.system ['true']\n", "not YAML"),
         ("a: 1\n\tb: 2\n", "c.yaml:2:1"),
@@ -75,7 +75,7 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
         read_config(large)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"a: \xff\n")
-    with pytest.raises(LaunchError, match="no UTF-8"):
+    with pytest.raises(LaunchError, match="not UTF-8"):
         read_config(binary)
 
 
@@ -153,7 +153,7 @@ def test_rows_that_are_not_known_have_a_reason(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a\n")
     for paths, reason in (
         ([], "names no data file"),
-        (["openai/gsm8k"], "not a file here"),
+        (["openai/gsm8k"], "no such file here"),
         (["*.nothing"], "is not here"),
         (["x.csv"], "not counted"),
         (["broken.parquet"], "broken.parquet"),

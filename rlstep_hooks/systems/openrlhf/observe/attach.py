@@ -54,6 +54,7 @@ def attach_engine() -> None:
         return
     _attached.add("engine")
     _when_imported("openrlhf.trainer.ray.vllm_worker_wrap", _place("engine"))
+    _when_imported("vllm.v1.worker.gpu_input_batch", _place("requests"))
 
 
 def _when_imported(module: str, place: Callable[[Any], None]) -> None:
@@ -75,6 +76,8 @@ def _place(role: str) -> Callable[[Any], None]:
             from rlstep_hooks.systems.openrlhf.observe.generator import place_hooks
         elif role == "engine":
             from rlstep_hooks.systems.openrlhf.observe.engine import place_hooks
+        elif role == "requests":
+            from rlstep_hooks.systems.openrlhf.observe.engine import place_sampling_hooks as place_hooks
         elif role == "calls":
             from rlstep_hooks.systems.openrlhf.observe.trainer import place_call_hooks as place_hooks
         elif role == "policy":

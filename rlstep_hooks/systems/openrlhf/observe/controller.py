@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import ray
 
 from rlstep_hooks.judge.report import StepAuditError
 from rlstep_hooks.observe.contained import Contained
@@ -25,7 +26,9 @@ from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, Sampling
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
+from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import PhaseName
 
@@ -91,13 +95,17 @@ class OpenRlhfController:
         self._episode = int(states["episode"])
         self._episode_ended = False
         self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
-        self._stopped = False
+        self._stopped_for: Finding | None = None
+        """The error for which training ends before the next rollout."""
         self._ended = False
         run = run_name()
         self._record = ControllerRecord(folder(), run)
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))
+        self._seen = Contained(self._recorder, ("samples",))
+        self._samples = SampleWatch(trainer.args)
+        self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._updates_before = 0
         self._begin(run, int(states["global_step"]))
@@ -136,7 +144,11 @@ class OpenRlhfController:
             "attach_hint": ATTACH_HINT,
             # The reference's own processes leave no record; that its log-probs came is seen here.
             "unrecorded": ["reference"],
+            "labels_are_weights": True,
         }
+        if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
+            # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
+            facts["configured_sampling"] = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
         if not rollouts:
             facts["first_label"] = FIRST_WEIGHTS
         if schedule is not None and schedule.lr_horizon:
@@ -174,7 +186,9 @@ class OpenRlhfController:
                 wrap(processes, "async_run_method_batch", self._around_call(group))
         # Each returns when the processes that it called have done their part (:213, experience_maker.py:85, :264, :300).
         wrap(trainer, "train_step", self._around_rollout)
-        wrap(trainer.experience_maker, "make_experience_batch", self._around_returning)
+        wrap(trainer.experience_maker, "make_experience_batch", self._around_experiences)
+        # experience_maker.py:238: gets the samples as the models have seen them, and makes advantages of their rewards.
+        wrap(trainer.experience_maker, "compute_advantages_and_returns", self._before_advantages)
         wrap(trainer, "ppo_train", self._around_returning)
         wrap(trainer, "broadcast_to_vllm", self._around_returning)
         for logger in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
@@ -189,6 +203,8 @@ class OpenRlhfController:
         if self._generator is None:
             self._sampling = Sampling(trainer.samples_generator)
             wrap(trainer.samples_generator, "generate_samples", self._around_generate)
+            # samples_generator.py:255: one response of an engine, with its reward.
+            wrap(trainer.samples_generator, "_process_response_into_experience", self._after_response)
             wrap(trainer.samples_generator, "generate_eval_samples", self._around_evaluation)
         else:
             # ppo_trainer_async.py:199: gives "done" when nothing follows.
@@ -218,16 +234,32 @@ class OpenRlhfController:
             self._all_returned()
         return result
 
+    def _around_experiences(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        result = self._around_returning(wrapped, maker, args, kwargs)
+        with self._seen:
+            inspected = self._samples.inspected(result, self._rollouts - 1)
+            intact = self._references.intact()
+            self._recorder.emit(msgspec.structs.replace(inspected, at=self._recorder.now(), reference_intact=intact))
+        return result
+
+    def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        with self._seen:
+            self._samples.before_advantages(kwargs["experiences"] if "experiences" in kwargs else args[0])
+        return wrapped(*args, **kwargs)
+
+    def _after_response(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._samples.generated(result)
+        return result
+
     def _all_returned(self) -> None:
         """All processes have done what they were called for."""
         # A resumed run syncs its weights before anything else; that is no part of the plan, but engines then hold them.
         self._record.all_returned("training" if self._rollouts else "evaluation")
 
     def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-        if self._stopped:
-            self.end()
-            # As if the rows were used up: the run ends here and saves what it has.
-            return [], None, 0, True
+        self._stop_if_asked()
         waited, held = 0, NOT_KNOWN
         with self._contained:
             if self._sampling is not None:
@@ -245,7 +277,8 @@ class OpenRlhfController:
                 self._waiting = self._sampling.rollout(len(samples), waited, held, self._rollouts)
             if exhausted:
                 self._episode += 1
-                self._episode_ended = True
+                # A run that resumes at the end of a pass finds no rows first: that pass ended in the run before.
+                self._episode_ended = bool(samples or self._rollouts)
                 if not samples:
                     self._end_if_over()
         return result
@@ -257,6 +290,7 @@ class OpenRlhfController:
         return result
 
     def _around_queue(self, wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+        self._stop_if_asked()
         payload = self._run(wrapped, args, kwargs)
         if isinstance(payload, str) and payload == "done":
             self.end()
@@ -267,14 +301,32 @@ class OpenRlhfController:
             samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
             self._emit_rollout(self._generated(len(samples)))
         result = self._run(wrapped, args, kwargs)
-        errors = []
+        error = None
         with self._contained:
-            errors = self._record.take_errors()
-        if errors and (self._on_fail == "raise" or (self._on_fail == "stop" and self._generator is not None)):
-            self.end(describe(StepAuditError(errors[0])))
-            raise StepAuditError(errors[0])
-        self._stopped = self._stopped or bool(errors and self._on_fail == "stop")
+            error = self._record.take_error()
+        if error is not None and self._on_fail == "raise":
+            self.end(describe(StepAuditError(error)))
+            raise StepAuditError(error)
+        if error is not None and self._on_fail == "stop":
+            self._stopped_for = self._stopped_for or error
         return result
+
+    def _stop_if_asked(self) -> None:
+        """End training before its next rollout for an error that was found: what the run has is saved, and it does not end as if all
+        were well."""
+        error = self._stopped_for
+        if error is None:
+            return
+        trainer = self._trainer
+        # train_ppo_ray.py:191-194: what the driver asks for once training has returned, which it does not here.
+        groups = [trainer.actor_model_group]
+        if trainer.critic_model_group is not None and trainer.args.critic.save_value_network:
+            groups.append(trainer.critic_model_group)
+        for group in groups:
+            ray.get(group.async_save_model())
+        self.end()
+        print(f"rlstep: on_fail=stop ended training before its planned end, and saved the model: {error}", flush=True)
+        raise StepAuditError(error)
 
     def _generated(self, samples: int) -> Generated:
         """The rollout that is about to be trained."""
@@ -288,7 +340,8 @@ class OpenRlhfController:
                 self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
         group = int(self._trainer.args.rollout.n_samples_per_prompt)
         labels = found.labels if found is not None and found.samples == samples else NOT_KNOWN
-        return Generated(index=0, samples=samples, prompts=samples // group, labels=labels)
+        sampling = found.sampling if found is not None else ()
+        return Generated(index=0, samples=samples, prompts=samples // group, labels=labels, sampling=sampling)
 
     def _emit_rollout(self, event: Generated) -> None:
         self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))
@@ -331,6 +384,6 @@ class OpenRlhfController:
         with self._contained:
             self._emit_untrained()
         with Contained(self._recorder, ("recording",)):
-            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=self._stopped)
-        if not self._stopped:  # later episodes must find no rows either
-            self._patches.restore()
+            stopped = self._stopped_for is not None
+            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=stopped)
+        self._patches.restore()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.record.events import WeightSync
+from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
-from rlstep_hooks.systems.openrlhf.observe.fingerprint import Fingerprint
+from rlstep_hooks.systems.openrlhf.observe.fingerprint import Sums, WeightSums, label_of, sums_of, total
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, sampling_of
 
 UNKNOWN_VERSION = -1
 """An engine knows which weights it took, and not how many updates made them."""
@@ -24,7 +25,19 @@ def place_hooks(module: Any) -> None:
     put_around(worker, "update_weight", _around_tensor)
 
 
+def place_sampling_hooks(module: Any) -> None:
+    """Put the hook of requests into `vllm.v1.worker.gpu_input_batch`."""
+    # gpu_input_batch.py:345 (vLLM 0.32): a request enters the batch that the sampler works on, with the settings that count for it.
+    put_around(module.InputBatch, "add_request", _after_request)
+
+
 _engine: EngineRecord | None = None
+
+
+def _after_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
+    if _engine is not None:
+        _engine.sampled(kwargs["request"] if "request" in kwargs else args[0])
+    return wrapped(*args, **kwargs)
 
 
 def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
@@ -56,7 +69,7 @@ def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 
 
 class EngineRecord:
-    """One engine process: the syncs that its model loaded.
+    """One engine process: the weights that its model holds after each sync.
 
     Args:
         number: Counts the processes of all engines from 0.
@@ -67,12 +80,19 @@ class EngineRecord:
         process = f"engine{number}"
         self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
         self._contained = Contained(self._writer, ("sampler",))
-        self._fingerprint = Fingerprint()
+        self._handed = WeightSums()
+        self._loaded: set[str] | None = set()
+        """Parameters that the sync under way was loaded into; None where the model does not say."""
         self.syncing = False
         """Whether what is loaded now comes from the trainer."""
+        self._model = model
         self._load = model.load_weights
         model.load_weights = self._load_weights
+        self._settings: dict[str, float] = {}
+        """With what it sampled last."""
         self._writer.emit(introduce(process))
+        # Nothing is read before the first sync: an engine in sleep mode has no weights then, and reading them would end its process.
+        self._held = HeldWeights()
 
     def _load_weights(self, weights: Any) -> Any:
         if not self.syncing:
@@ -80,13 +100,69 @@ class EngineRecord:
         weights = list(weights)
         with self._contained:
             for _, tensor in weights:
-                self._fingerprint.add(tensor)
-        return self._load(weights)
+                self._handed.add(tensor)
+        loaded = self._load(weights)
+        with self._contained:
+            # vLLM's models give the names of the parameters that they loaded into.
+            self._loaded = None if loaded is None or self._loaded is None else self._loaded | set(loaded)
+        return loaded
 
     def received(self) -> None:
         """The last tensor of a sync was loaded."""
         with self._contained:
-            label = self._fingerprint.take()
-            if label is None:  # tensors came and none was loaded
+            handed, loaded = self._handed.take(), self._loaded
+            self._loaded = set()
+            if not handed:  # tensors came and none was loaded
                 return
+            label = self._held.after_sync(label_of(total(handed)), self._weights(), loaded)
             self._writer.emit(WeightSync(at=self._writer.now(), policy_version=UNKNOWN_VERSION, label=label))
+
+    def sampled(self, request: Any) -> None:
+        """A request is sampled from now on."""
+        with self._contained:
+            asked = request.sampling_params
+            if asked is None:
+                return
+            settings = sampling_of(asked.temperature, asked.top_p, top_k=asked.top_k)
+            if settings != self._settings:
+                self._settings = settings
+                self._writer.emit(FactsRead(at=self._writer.now(), facts={"sampling": settings}))
+
+    def _weights(self) -> dict[str, Sums]:
+        named = dict(self._model.named_parameters())
+        return dict(zip(named, sums_of(named.values()), strict=True))
+
+
+class HeldWeights:
+    """Which weights a model holds, sync by sync.
+
+    Where the whole model is in one process its sums are those of the tensors that it was handed, and say what it holds. Where it is
+    split, or keeps its weights in another type, they say only that it changed, and the label is that of what it was handed.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Sums] | None = None
+        """Of each parameter, after the latest sync."""
+        self._label = FIRST_WEIGHTS
+        self._handed: int | None = None
+        """The label of the tensors after which it last changed."""
+        self._whole = False
+        """Whether the sums were once those of the tensors handed over."""
+
+    def after_sync(self, handed: int, sums: dict[str, Sums], loaded: set[str] | None) -> int:
+        """The label of what the model holds after a sync.
+
+        Args:
+            handed: The label of the tensors that it was handed.
+            sums: Those of each parameter now.
+            loaded: Parameters that it loaded them into; None where that is not known.
+        """
+        own = sums if loaded is None else {name: sums[name] for name in loaded if name in sums}
+        held = label_of(total(own.values()))
+        self._whole = self._whole or held == handed
+        unchanged, self._sums = sums == self._sums, sums
+        if self._whole:
+            self._label = held
+        elif not unchanged or self._handed in (None, handed):
+            self._label = self._handed = handed
+        return self._label

@@ -1,38 +1,71 @@
-"""A number for the weights of a sync, the same where they are sent and where they arrive.
+"""A number for the weights of a model, the same in the trainer that sent them and in the engine that holds them.
 
-OpenRLHF gives a sync no name. Both sides see the same tensors in the same order, so a checksum of a few numbers of each says which
-sync an engine took last, without a word between the processes.
+OpenRLHF gives a sync no name. vLLM fuses, pads and reorders what it is sent, so the number is made of sums over the bits of all
+weights: they are the same however the weights are laid out, and a zero adds nothing. Weights that were handed to an engine and not
+loaded, and a sync that leaves one tensor out, so give another number.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-NUMBERS = 16
-"""Numbers of each tensor, from its middle (the first row of an embedding may belong to padding, and never change)."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CHUNK = 1 << 22
+"""Pieces of 16 bits that are looked at together: what is needed besides the weights is a few megabytes."""
+
+Sums = tuple[int, int]
+"""Of the pieces of 16 bits, and of their squares."""
 
 
-class Fingerprint:
-    """Collects numbers of one sync on their device, and fetches them at its end: both sides wait for the device then anyway."""
+class WeightSums:
+    """Adds up tensors on their device, and fetches the sums when they are asked for: both sides of a sync wait for the device then."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
+        self._tensors: list[int] = []
+        """How many parts each tensor has."""
 
     def add(self, tensor: Any) -> None:
-        """Look at one tensor of the sync."""
-        flat = tensor.detach().reshape(-1)
-        start = flat.numel() // 2
-        # A copy: the tensor itself may be gone, or be another one, at the end of the sync. Nothing else is done between two tensors,
-        # where caches are cold.
-        self._parts.append(flat[start : start + NUMBERS].clone())
+        """Look at one tensor, as it is now."""
+        import torch
 
-    def take(self) -> int | None:
-        """The sync's number; None if it had no tensor. The next sync starts anew."""
+        before = len(self._parts)
+        pieces = tensor.detach().contiguous().reshape(-1).view(torch.int16 if tensor.element_size() > 1 else torch.int8)
+        for chunk in pieces.split(CHUNK):
+            wide = chunk.to(torch.int32)
+            self._parts.append(torch.stack([wide.sum(dtype=torch.int64), (wide * wide).sum(dtype=torch.int64)]))
+        self._tensors.append(len(self._parts) - before)
+
+    def take(self) -> list[Sums]:
+        """The sums of each tensor since the last call."""
         import torch
 
         parts, self._parts = self._parts, []
-        if not parts:
-            return None
-        # 0 stands for the weights that an engine loads by itself.
-        return zlib.crc32(torch.cat([part.float() for part in parts]).cpu().numpy().tobytes()) or 1
+        tensors, self._tensors = self._tensors, []
+        rows = iter(torch.stack(parts).cpu().tolist() if parts else [])
+        return [total([(first, second) for first, second in (next(rows) for _ in range(count))]) for count in tensors]
+
+
+def sums_of(tensors: Iterable[Any]) -> list[Sums]:
+    """The sums of each of these tensors."""
+    sums = WeightSums()
+    for tensor in tensors:
+        sums.add(tensor)
+    return sums.take()
+
+
+def total(sums: Iterable[Sums]) -> Sums:
+    """The sums of tensors together."""
+    first = second = 0
+    for one, other in sums:
+        first, second = first + one, second + other
+    return first, second
+
+
+def label_of(sums: Sums) -> int:
+    """The number of weights with these sums."""
+    # 0 stands for the weights that an engine loads by itself.
+    return zlib.crc32(b"%d,%d" % sums) or 1

@@ -74,7 +74,11 @@ class Sampling:
         share = tuple((label, max(made * count // self._group, 1)) for label, count in held)
         self._sampled.generated(made, share)
         return Generated(
-            index=index, samples=samples, prompts=samples // self._group, labels=self._sampled.take(samples)
+            index=index,
+            samples=samples,
+            prompts=samples // self._group,
+            labels=self._sampled.take(samples),
+            sampling=self._weights.settings(),
         )
 
 
@@ -105,7 +109,7 @@ class GeneratorRecord:
             if samples:
                 self._writer.emit(self._sampling.rollout(len(samples), waited, held, self._rollouts))
                 self._rollouts += 1
-            if exhausted:
+            if exhausted and (samples or self._rollouts):  # else the pass ended before a run that resumes
                 self._passes += 1
                 self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.record.events import Attached, Unobserved, WeightSync
+from rlstep_hooks.record.events import Attached, FactsRead, Unobserved, WeightSync
 from rlstep_hooks.record.tail import Tail
 
 if TYPE_CHECKING:
@@ -16,8 +16,22 @@ Labels = tuple[tuple[int, int], ...]
 
 NOT_KNOWN: Labels = ()
 
+LEAST_TEMPERATURE = 1e-2
+"""What vLLM makes of a smaller one that is not 0."""
+
 FIRST_WEIGHTS = 0
 """Label of the weights that engines load by themselves before training."""
+
+
+def sampling_of(temperature: float, top_p: float, *, top_k: int) -> dict[str, float]:
+    """Settings of a sampler as vLLM takes them (sampling_params.py, 0.32).
+
+    A `top_k` below 1 stands for none, a temperature of 0 for the likeliest token whatever else is set, one below 0.01 for 0.01.
+    """
+    if temperature <= 0:
+        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0.0}
+    temperature = max(temperature, LEAST_TEMPERATURE)
+    return {"temperature": float(temperature), "top_p": float(top_p), "top_k": float(max(top_k, 0))}
 
 
 class EngineWeights:
@@ -32,6 +46,8 @@ class EngineWeights:
     def __init__(self, folder: Path, run: str, engines: int) -> None:
         self._tails = [Tail(folder / f"{run}.engine{number}.jsonl") for number in range(engines)]
         self._held: list[int | None] = [None] * engines
+        self._settings: list[list[dict[str, float]]] = [[] for _ in range(engines)]
+        """Of each engine: with what it samples, as it began to, since the latest look at its weights."""
         self.trouble = ""
         """Why an engine could not follow its syncs; empty where all could."""
 
@@ -40,6 +56,30 @@ class EngineWeights:
 
         A record of another machine may arrive late through a shared folder, so only engines on this one are believed.
         """
+        self._read()
+        self._settings = [settings[-1:] for settings in self._settings]
+        if not self._held or None in self._held:
+            return NOT_KNOWN
+        held = [label for label in self._held if label is not None]
+        share = samples // len(held)
+        counts = {label: share * held.count(label) for label in held}
+        counts[held[0]] += samples - share * len(held)
+        return tuple(sorted(counts.items()))
+
+    def settings(self) -> tuple[dict[str, float], ...]:
+        """With what the engines sampled since `labels` was asked for, each combination once; empty where an engine does not say."""
+        self._read()
+        if not all(self._settings):
+            return ()
+        seen: list[dict[str, float]] = []
+        for settings in self._settings:
+            # What an engine sampled with before is what it samples with, as long as it says nothing else.
+            for used in settings[1:] or settings:
+                if used not in seen:
+                    seen.append(used)
+        return tuple(seen)
+
+    def _read(self) -> None:
         for number, tail in enumerate(self._tails):
             for event in tail.read():
                 if isinstance(event, Attached):
@@ -49,13 +89,8 @@ class EngineWeights:
                     self.trouble = self.trouble or event.why
                 elif isinstance(event, WeightSync) and self._held[number] is not None:
                     self._held[number] = event.label
-        if not self._held or None in self._held:
-            return NOT_KNOWN
-        held = [label for label in self._held if label is not None]
-        share = samples // len(held)
-        counts = {label: share * held.count(label) for label in held}
-        counts[held[0]] += samples - share * len(held)
-        return tuple(sorted(counts.items()))
+                elif isinstance(event, FactsRead):
+                    self._settings[number].append(event.facts["sampling"])
 
 
 class SampledWith:

@@ -7,10 +7,12 @@ the same samples (ring attention, tensor parallelism) the first records.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.trainer_record import REFRESHES, Role, TrainerRecord
@@ -18,13 +20,19 @@ from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
-from rlstep_hooks.systems.openrlhf.observe.fingerprint import Fingerprint
+from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
+from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
+from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """`ds.param_dtype` -> torch's name."""
+
+
+HELD_BY_NONE = -1
+"""Label of weights that were not all seen, because a sync left some of them out: no engine holds these."""
 
 
 def place_call_hooks(module: Any) -> None:
@@ -73,6 +81,8 @@ def _follow(trainer: Any, role: Role, engine: Callable[[], Any]) -> None:
 def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     method = kwargs.get("method_name", args[0] if args else None)
+    if trainer is None and method == "forward" and type(actor).__name__ == "ReferenceModelActor":
+        _look_at_reference(actor)
     if trainer is None or method != "forward":
         return wrapped(*args, **kwargs)
     trainer.begin("refresh" if trainer.role == "policy" else "values")
@@ -85,6 +95,19 @@ def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
         trainer.refreshed(data, slice(start, end), result, version)
     trainer.end("refresh" if trainer.role == "policy" else "values")
     return result
+
+
+_reference: ReferenceRecord | None = None
+
+
+def _look_at_reference(actor: Any) -> None:
+    """The reference is about to compute its log-probs (launcher.py:118): this process records nothing else."""
+    global _reference
+    try:
+        _reference = _reference or ReferenceRecord(actor)
+        _reference.look()
+    except Exception as error:  # noqa: BLE001 - a reference that cannot be observed goes on
+        print(f"rlstep: not evaluated: the reference cannot be followed: {error!r}", flush=True)
 
 
 class OpenRlhfTrainer:
@@ -101,6 +124,7 @@ class OpenRlhfTrainer:
         rank = mesh["dp"].get_local_rank()
         process = rank_process(rank) if role == "policy" else f"critic{rank}"
         self.role = role
+        self._process = process
         self._record = TrainerRecord(
             open_trainer_ledger(folder(), run_name(), process),
             introduce(process, mesh["dp"].size()),
@@ -113,10 +137,20 @@ class OpenRlhfTrainer:
         self._stepped = False
         self._probed: Any = None
         self._probing = False
-        self._collated: dict[int, list[tuple[int, int | None]]] = {}
+        self._collated: dict[int, list[tuple[int, int]]] = {}
         """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
+        self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
+        """Whether samples are dealt to the ranks anew before they are trained."""
+        self._losses = Contained(self._record.writer, ("loss",))
+        self._scales_seen = str(args.ds.param_dtype) != "fp16"
+        """Whether nothing but accumulation scales a loss; in float16 a scaler does too."""
         self._buffered = _Buffered()
-        self._sent = Fingerprint()
+        self._syncs = Contained(self._record.writer, ("sampler",))
+        whole = args.ds.zero_stage < 3 and args.ds.tensor_parallel_size == 1
+        self._gathered = None if whole else WeightSums()
+        """Of the tensors of a sync, where the model is whole on no rank (ZeRO-3, tensor parallelism); they are gathered one by one."""
+        self._sent = 0
+        """Tensors of the sync under way."""
         self._sends = False
         """Whether each tensor of a sync goes out from this process, in sight."""
         self._patches = Patches()
@@ -140,15 +174,21 @@ class OpenRlhfTrainer:
         # deepspeed.py:177, 183: each called once for each micro-batch; DeepSpeed steps at every so-many-th.
         wrap(trainer.strategy, "backward", self._around_backward)
         wrap(trainer.strategy, "optimizer_step", self._around_step)
+        # deepspeed.py:685: writes the checkpoint of this process's model.
+        wrap(trainer.strategy, "save_ckpt", self._around_save)
         optimizer = self._engine.basic_optimizer
         optimizer.register_step_pre_hook(self._before_optimizer)
         optimizer.register_step_post_hook(self._after_optimizer)
         if self.role == "critic":
+            # loss.py:275: gets the values' targets.
+            trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
             return
         wrap(trainer.replay_buffer, "append", self._after_append)
         wrap(trainer, "broadcast_to_vllm", self._around_sync)
         # loss.py:174: gets both log-probs of a micro-batch, on the device.
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
+        # The same: gives the loss of a micro-batch, whose gradient tells by what it is multiplied on its way to the backward.
+        trainer.actor_loss_fn.register_forward_hook(self._after_loss, with_kwargs=True)
         group = getattr(trainer, "_model_update_group", None)
         if hasattr(group, "broadcast"):
             # ppo_actor.py:434: each tensor of a sync, on rank 0. Where GPUs are shared with the engines there is none.
@@ -157,14 +197,47 @@ class OpenRlhfTrainer:
 
     def _facts(self, args: Any) -> dict[str, Any]:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
+        restored = self._restored(args)
         if self.role == "critic":
-            return {}
+            return restored
         dtype = str(args.ds.param_dtype)
-        return {
-            "compute_dtype": DTYPES.get(dtype, dtype),
-            "dropout_modules": active,
-            "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
-        }
+        weights = {}
+        with self._syncs:
+            if (
+                self._gathered is None
+            ):  # every rank has the whole model: the label of the weights that training begins with
+                weights["weights"] = label_of(total(sums_of(self._synced())))
+        return (
+            restored
+            | weights
+            | {
+                "compute_dtype": DTYPES.get(dtype, dtype),
+                "dropout_modules": active,
+                "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
+            }
+        )
+
+    # Checkpoints
+
+    def _restored(self, args: Any) -> dict[str, Any]:
+        """The fact that rule RLS702 reads, where training resumes from a checkpoint that was noted."""
+        with self._record.checkpoints:
+            path = resumed_from(args, self.role)
+            noted = None if path is None else saved(folder(), self._process, path)
+            if noted is not None:
+                same = weights_of(self._engine.module) == noted
+                others = dict.fromkeys(("optimizer_step", "saved_optimizer_step", "lr_tick", "saved_lr_tick"))
+                return {f"restored_{self.role}": {"weights": "as saved" if same else "others", **others}}
+        return {}
+
+    def _around_save(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._record.checkpoints:
+            given = dict(zip(("model", "save_dir", "tag"), args, strict=False)) | kwargs
+            note_saved(
+                folder(), self._process, os.path.join(given["save_dir"], given["tag"]), weights_of(self._engine.module)
+            )
+        return result
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
@@ -196,7 +269,13 @@ class OpenRlhfTrainer:
     def _after_append(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._record.samples:
-            self._buffered.add(kwargs.get("experience", args[0] if args else None))
+            experience = kwargs.get("experience", args[0] if args else None)
+            self._buffered.add(experience)
+            if self._deals and self._record.refreshes:
+                # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
+                items = buffer.items[-len(experience.sequences) :]
+                dealt = self._record.refreshes[0].dealt(map(_identity, items))
+                self._record.received(dealt)
         return result
 
     # Micro-batches
@@ -218,9 +297,7 @@ class OpenRlhfTrainer:
             with self._record.samples:
                 batch = kwargs.get("batch", args[0] if args else None)
                 items = batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch
-                self._collated[id(experience)] = [
-                    (checksum_of(item.sequences), checksum_of(item.action_log_probs)) for item in items
-                ]
+                self._collated[id(experience)] = [_identity(item) for item in items]
         return experience
 
     def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -241,6 +318,27 @@ class OpenRlhfTrainer:
             names = ("log_probs", "old_log_probs", "advantages", "action_mask")
             given = dict(zip(names, args, strict=False)) | kwargs
             self._record.see_log_probs(given["log_probs"], given["old_log_probs"], given["action_mask"])
+            self._record.see_constants(old_logprobs=given["old_log_probs"], advantages=given["advantages"])
+
+    def _before_value_loss(self, module: Any, args: Any, kwargs: Any) -> None:
+        with self._losses:
+            given = dict(zip(("values", "old_values", "returns"), args, strict=False)) | kwargs
+            self._record.see_constants(targets=given["returns"])
+
+    def _after_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
+        (loss_utils.py:47-72): the gradient that arrives at the loss is that quotient."""
+        with self._losses:
+            index, loss = self._record.open_index, result[0]
+            if index is None or not self._scales_seen or not loss.requires_grad:
+                return
+            microbatches = self._engine.gradient_accumulation_steps()
+
+            def arrived(gradient: Any) -> None:
+                with self._losses:
+                    self._record.see_loss_scale(index, gradient * microbatches)
+
+            loss.register_hook(arrived)
 
     def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         with self._record.order:
@@ -301,9 +399,12 @@ class OpenRlhfTrainer:
         with self._record.values:
             self._record.send_numbers()
         result = wrapped(*args, **kwargs)
+        label = None
+        sent, self._sent = self._sent, 0
+        with self._syncs:
+            label = self._own_label(sent) if sent else None
         with self._record.order:
-            label = self._sent.take()
-            if label is not None or not self._sends:
+            if sent or not self._sends:
                 self._record.synced(label)
         with self._record.values:
             values = self._buffered.take(self._record.calls("refresh") - 1)
@@ -313,11 +414,25 @@ class OpenRlhfTrainer:
         self.end("sync")
         return result
 
+    def _own_label(self, sent: int) -> int:
+        """The label of the weights that the policy has now, whatever was sent in so many tensors."""
+        synced = self._synced()
+        if self._gathered is None:
+            return label_of(total(sums_of(synced)))
+        sums = self._gathered.take()
+        return label_of(total(sums)) if sent == len(synced) else HELD_BY_NONE
+
+    def _synced(self) -> list[Any]:
+        """The parameters that a sync consists of (ppo_actor.py:474)."""
+        vision = getattr(self._trainer.actor, "is_vlm", False)
+        return [p for p in self._engine.module.parameters() if p.requires_grad or not vision]
+
     def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._record.values:
-            self._sent.add(kwargs.get("tensor", args[0] if args else None))
-        return result
+        with self._syncs:
+            self._sent += 1
+            if self._gathered is not None:
+                self._gathered.add(kwargs.get("tensor", args[0] if args else None))
+        return wrapped(*args, **kwargs)
 
 
 class _Buffered:
@@ -349,6 +464,11 @@ class _Buffered:
             sampler_gap_mean=sum(total for total, _, _ in gaps) / tokens if tokens else None,
             sampler_gap_max=max((largest for _, largest, _ in gaps), default=None),
         )
+
+
+def _identity(item: Any) -> tuple[int, int]:
+    """What identifies one sample of the buffer, and its old log-probs."""
+    return checksum_of(item.sequences), checksum_of(item.action_log_probs)
 
 
 def buffer_is_dynamic(buffer: Any) -> bool:

@@ -8,19 +8,26 @@ calls and their records are complete, and reports when `fit` ends.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from rlstep_hooks.judge.report import StepAuditError
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.logged import with_more
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import EpochEnd, Generated
+from rlstep_hooks.record.events import EpochEnd, Generated, Rewarded
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
+from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import counted, prompt_of, samples_due
-from rlstep_hooks.systems.verl.observe.samples import names_of
+from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
+from rlstep_hooks.systems.verl.observe.samples import names_of, unbound
 from rlstep_hooks.systems.verl.plan import plan_config
 from rlstep_hooks.systems.verl.releases import SUPPORTED, installed_release
 from rlstep_hooks.systems.verl.settings import SHIPPED_AGENT_LOOPS, evaluates_only, own_agent_loop, unsupported
@@ -48,6 +55,9 @@ _CALLS: tuple[tuple[str, str, PhaseName], ...] = (
 
 These are counted and not the trainer's own methods around them: a method may call its workers twice, or not at all, and each
 call that was made has its place in the trainers' records. (In bypass mode no old log-probs are computed.)"""
+
+_REWARDED = ("prompts", "rm_scores", "token_level_rewards", "advantages", "response_mask")
+"""What the advantages of a rollout are compared by. V0 holds rewards per token in any case."""
 
 _RETURNING = ("_compute_old_log_prob", "_compute_values", "_update_critic", "_update_actor")
 """Methods of the trainer that return when all workers have done their part of a rollout (V1 trainer_base.py:1634, 1721, 1804,
@@ -117,6 +127,14 @@ class VerlController:
         self._patches = Patches()
         self._rollouts = 0
         self._submitted = 0
+        self._trained = -1
+        """Index of the latest rollout that went into training."""
+        self._fetched = 0
+        self._passes_begun = 2 if int(trainer.global_steps) else 1
+        """Passes of the loader whose rows may have been submitted; a resumed run may begin within one."""
+        training, validation = trainer.train_dataset, getattr(trainer, "val_dataset", None)
+        known = countable(training) and countable(validation, LARGEST_VALIDATION)
+        self._rows = Rows(training, validation) if known else None
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
         self._own_loop = own_agent_loop(trainer.config)
@@ -130,6 +148,8 @@ class VerlController:
         self._record = ControllerRecord(folder(), run_name())
         self._recorder = self._record.recorder
         self._contained = Contained(self._recorder, ("order",))
+        self._contained_rewards = Contained(self._recorder, ("rewards",))
+        self._contained_rows = Contained(self._recorder, ("rows",))
         self.schedule, reason = _plan(trainer)
         self._begin()
         if not self._record.cannot_follow(reason) and self.schedule is not None:
@@ -147,7 +167,24 @@ class VerlController:
             "attach_hint": ATTACH_HINT,
             "evaluation_only": evaluates_only(trainer.config),
         }
+        trouble = ""
+        try:
+            facts |= self._loader_facts(rollouts)
+        except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning
+            trouble = describe(error)
         self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
+        if trouble:
+            self._recorder.cannot("checkpoints", f"a hook failed: {trouble}")
+
+    def _loader_facts(self, rollouts: int) -> dict[str, Any]:
+        """Where the loader of a resumed run goes on, and where the rows of the rollouts before it end."""
+        schedule = self.schedule
+        if schedule is None or schedule.rows_bound != "exact" or not rollouts:
+            return {}
+        loader = self._trainer.train_dataloader
+        batches = int(rollouts * schedule.prompts_per_rollout) // loader.batch_size
+        # A pass that is over is left only when the next batch is asked for.
+        return {"loader_position": [(batches - 1) % len(loader) + 1, loader_position(loader)]}
 
     # Hooks on the one trainer. Each gives an event once the wrapped call has returned, when all workers have done their part.
 
@@ -174,7 +211,14 @@ class VerlController:
             wrap(trainer, "_balance_batch", self._after(self._generated_v1))
             wrap(trainer, "_submit_batch_to_rollout", self._after(self._prompts_submitted))
             wrap(trainer, "_fetch_one_gen_batch", self._around_fetch)
+            # Verified in 0.9.1 V1: fetches rewards and advantages of a rollout for verl's metrics (trainer_base.py:1885).
+            module = sys.modules["verl.trainer.ppo.v1.trainer_base"]
+            wrap(module, "get_metric_data_with_optional_routed_experts", self._after_metric_data)
         else:
+            # Verified in 0.9.1 V0: takes the rows of a batch apart before they are generated for (ray_trainer.py:1498, 626).
+            wrap(trainer, "_get_gen_batch", self._around_gen_batch)
+            # Verified in 0.9.1 V0: gets the whole batch, rewards and advantages included, once it is trained (ray_trainer.py:1768).
+            wrap(sys.modules["verl.trainer.ppo.ray_trainer"], "compute_data_metrics", self._after_data_metrics)
             # Verified in 0.9.1 V0: one call generates a rollout, or a batch of the validation (ray_trainer.py:1513, 640).
             wrap(trainer.async_rollout_manager, "generate_sequences", self._after(self._generated_v0))
 
@@ -205,6 +249,8 @@ class VerlController:
         if asked is not None:
             self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
         self._own_loop = self._own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
+        with self._contained_rows:
+            self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
 
     def _generated_v1(self, result: Any, args: Any) -> None:
         real = [
@@ -241,6 +287,7 @@ class VerlController:
     def _generated(
         self, samples: int, prompts: int, labels: tuple[tuple[int, int], ...], *, added: int = 0, due: int | None = None
     ) -> None:
+        repeated, foreign = (None, None) if self._rows is None else self._rows.take()
         self._recorder.emit(
             Generated(
                 at=self._recorder.now(),
@@ -249,9 +296,12 @@ class VerlController:
                 prompts=prompts,
                 added=added,
                 due=due,
+                repeated=repeated,
+                foreign=foreign,
                 labels=labels,
             )
         )
+        self._trained = self._rollouts
         self._rollouts += 1
 
     def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -261,8 +311,60 @@ class VerlController:
             # The loader begins anew when it is exhausted (trainer_base.py:1466).
             if before is not None and trainer.train_dataloader_it is not before:
                 self._passes += 1
+                self._passes_begun += 1
                 self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
         return result
+
+    # Rows, rewards and advantages
+
+    def _around_gen_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained_rows:
+            if not self._validating:
+                self._fetched += 1
+                batch = kwargs.get("batch", args[0] if args else None)
+                fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
+                # A resumed run may begin within a pass.
+                passes = -(-self._fetched // len(trainer.train_dataloader)) + bool(self._updates_before)
+                self._rows_submitted(fields, passes)
+        return wrapped(*args, **kwargs)
+
+    def _rows_submitted(self, fields: list[Any], passes: int) -> None:
+        if self._rows is None or any(field is None for field in fields):
+            return
+        # A sampler of one's own may draw with replacement (trainer/ppo/utils.py 0.9.1 create_rl_sampler).
+        if (self._trainer.config.data.get("sampler") or {}).get("class_path") is not None:
+            passes = ANY_NUMBER
+        self._rows.submit(zip(*([text(value) for value in field] for field in fields), strict=True), passes)
+
+    def _after_metric_data(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        data = wrapped(*args, **kwargs)
+        with self._contained_rewards:
+            keys = list(kwargs["keys"])
+            rows = [row for row in last_of_sessions(keys) if not keys[row].startswith("pad")]
+            fields = {name: unbound(data[name]) for name in data.keys() if name in _REWARDED}  # noqa: SIM118 - a TensorDict
+            self._rewarded([prompt_of(keys[row]) for row in rows], fields, rows)
+        return data
+
+    def _after_data_metrics(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained_rewards:
+            batch = kwargs.get("batch", args[0] if args else None)
+            fields = {name: list(batch.batch[name]) for name in _REWARDED if name in batch.batch.keys()}  # noqa: SIM118
+            self._rewarded([str(uid) for uid in batch.non_tensor_batch["uid"]], fields, list(range(len(batch))))
+        return wrapped(*args, **kwargs)
+
+    def _rewarded(self, prompts: list[str], fields: dict[str, list[Any]], rows: list[int]) -> None:
+        rewards = fields["token_level_rewards" if "token_level_rewards" in fields else "rm_scores"]
+        chosen = {name: [field[row] for row in rows] for name, field in {**fields, "rewards": rewards}.items()}
+        samples = samples_of(
+            prompts,
+            # An agent loop of one's own may give each session another prompt.
+            [0 if self._own_loop else checksum_of(row) for row in chosen["prompts"]],
+            chosen["rewards"],
+            chosen["advantages"],
+            chosen["response_mask"],
+        )
+        found = compare_groups(samples, str(self._trainer.config.algorithm.adv_estimator))
+        self._recorder.emit(Rewarded(at=self._recorder.now(), rollout=self._trained, **msgspec.structs.asdict(found)))
 
     def _around_validation(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         self._validating = True
@@ -278,13 +380,13 @@ class VerlController:
 
     def _around_sync(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        errors = []
+        error = None
         with self._contained:
             self._all_returned()
-            errors = self._record.take_errors()
-        if errors and self._on_fail == "raise":
-            raise StepAuditError(errors[0])
-        if errors and self._on_fail == "stop":
+            error = self._record.take_error()
+        if error is not None and self._on_fail == "raise":
+            raise StepAuditError(error)
+        if error is not None and self._on_fail == "stop":
             # Both loops look at this number before each rollout; V0 makes one more (ray_trainer.py:1507).
             self._stopped = True
             self._trainer.total_training_steps = self._trainer.global_steps

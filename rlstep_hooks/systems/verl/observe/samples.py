@@ -45,7 +45,7 @@ def rows_of(data: Any, name: str) -> list[Any] | None:
     field = data[name]
     if field.device.type != "cpu":
         return None
-    rows = _unbound(field)
+    rows = unbound(field)
     if field.is_nested:
         return rows
     if "attention_mask" not in data.keys():  # noqa: SIM118
@@ -61,10 +61,10 @@ def completion_rows(values: Any, lengths: list[int]) -> list[Any]:
         values: Rows of prompt + completion, one number a position (verl 0.9.1 workers/utils/padding.py:194).
         lengths: Tokens of each completion.
     """
-    return [row[-length - 1 : -1] for row, length in zip(_unbound(values), lengths, strict=True)]
+    return [row[-length - 1 : -1] for row, length in zip(unbound(values), lengths, strict=True)]
 
 
-def _unbound(field: Any) -> list[Any]:
+def unbound(field: Any) -> list[Any]:
     """The rows of a field, views of it."""
     # Nested tensors of jagged layout alone have offsets; to ask one for its layout takes ten times as long.
     if hasattr(field, "offsets") and field.dim() == 2 and field.lengths() is None:

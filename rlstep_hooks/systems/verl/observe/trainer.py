@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,14 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
-from rlstep_hooks.session.ray_sink import open_trainer_ledger
+from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe.attach import folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
 
 if TYPE_CHECKING:
@@ -37,12 +40,15 @@ def place_hooks(patches: Patches, module: Any) -> None:
     patches.wrap(training, "reset", _after_reset)
     # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
     patches.wrap(worker, "compute_log_prob", _log_probs)
-    patches.wrap(worker, "compute_ref_log_prob", partial(_within, "reference"))
+    patches.wrap(worker, "compute_ref_log_prob", _reference)
     patches.wrap(worker, "update_actor", partial(_within, "policy_updates"))
     patches.wrap(worker, "update_weights", _weights)
     # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
     patches.wrap(training, "train_mini_batch", _mini_batches)
     patches.wrap(training, "infer_batch", _inference)
+    # engine_workers.py:444, 448: one checkpoint of one role, with its path.
+    patches.wrap(training, "save_checkpoint", _saved)
+    patches.wrap(training, "load_checkpoint", _loaded)
     from verl.workers.engine.fsdp import transformer_impl
     from verl.workers.utils import losses
 
@@ -78,6 +84,27 @@ def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any
     return result
 
 
+def _reference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = _within("reference", wrapped, instance, args, kwargs)
+    if _trainer is not None:
+        _trainer.sees_reference(instance)
+    return result
+
+
+def _saved(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _trainer is not None and not instance.engine_config.forward_only:
+        _trainer.saved(instance.engine, kwargs.get("local_path", args[0] if args else None))
+    return result
+
+
+def _loaded(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _trainer is not None and not instance.engine_config.forward_only:
+        _trainer.loads(instance.engine, kwargs.get("local_path", args[0] if args else None))
+    return result
+
+
 def _log_probs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     # Whether this is a refresh or the reference of an actor with LoRA shows only in the data, which `infer_batch` sees.
     if _trainer is None:
@@ -93,6 +120,7 @@ async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     if trainer is None:
         return await wrapped(*args, **kwargs)
+    trainer.begins()
     trainer.begin("sync")
     trainer.send_numbers()
     result = await wrapped(*args, **kwargs)
@@ -178,7 +206,7 @@ class VerlTrainer:
     """One trainer process: what it did, in the order in which it did it."""
 
     def __init__(self, engine: Any) -> None:
-        process = rank_process(engine.get_data_parallel_rank())
+        self._process = process = rank_process(engine.get_data_parallel_rank())
         attached = Attached(
             run=run_name(),
             process=process,
@@ -188,13 +216,17 @@ class VerlTrainer:
             started=time.time(),
             versions=versions(),
         )
-        self._record = TrainerRecord(open_trainer_ledger(folder(), attached.run, process), attached)
+        self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
         self._optimizers: dict[int, Role] = {}
         self._in_step = False
         self._stepped = False
+        self._engines: dict[Role, tuple[Any, State]] = {}
+        """Those that train, each with its state when it was built."""
+        self._loaded_from: dict[Role, str] = {}
+        self._begun = False
         self._rollout_values = RolloutValues(index=NO_REFRESH)
 
     @property
@@ -212,10 +244,50 @@ class VerlTrainer:
             self._optimizers[id(optimizer)] = role
             optimizer.register_step_pre_hook(self._before_optimizer)
             optimizer.register_step_post_hook(self._after_optimizer)
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            self._record.probe(role, local_shards(parameters))
+            parameters = list(engine.module.parameters())
+            self._record.probe(role, local_shards(p for p in parameters if p.requires_grad))
             if role == "policy":
-                self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=_facts(engine)))
+                facts = _facts(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
+                self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
+        with self._record.checkpoints:
+            self._engines[role] = engine, state_of(engine, self._record.weights(role))
+
+    # Checkpoints, which verl loads before it pushes weights for the first time
+
+    def loads(self, engine: Any, path: str | None) -> None:
+        """A checkpoint was loaded."""
+        self._loaded_from[role_of(engine)] = path or ""
+
+    def saved(self, engine: Any, path: str | None) -> None:
+        """A checkpoint was written."""
+        with self._record.checkpoints:
+            if path and not ray_sink.asked():
+                state = state_of(engine, self._record.weights(role_of(engine)))
+                note_saved(folder(), self._process, path, state)
+
+    def begins(self) -> None:
+        """Weights go to the engine for the first time: what a resumed run holds by now, it trains on."""
+        if self._begun:
+            return
+        self._begun = True
+        with self._record.checkpoints:
+            facts = {}
+            for role, (engine, first) in self._engines.items():
+                weights, manager = self._record.weights(role), engine.checkpoint_manager
+                facts[f"restored_{role}"] = restored(
+                    state_of(engine, weights),
+                    first,
+                    saved(folder(), self._process, self._loaded_from.get(role, "")),
+                    loads={name: getattr(manager, f"should_load_{name}") for name in ("model", "optimizer", "extra")},
+                    exact=weights.dtype == torch.float32,
+                )
+            self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
+
+    def sees_reference(self, worker: Any) -> None:
+        """The reference model has computed log-probs."""
+        with self._record.values:
+            number = self._record.calls("refresh") - 1 if self._fresh else NO_REFRESH
+            self._record.see_reference(number, local_shards(worker.ref.engine.module.parameters()))
 
     def begin(self, name: PhaseName) -> None:
         """A call of the controller begins."""
@@ -264,6 +336,8 @@ class VerlTrainer:
     def before_microbatch(self, data: Any, role: Role) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
         self._record.abandon_microbatch()
+        with self._record.values:
+            self._record.begin_window(role)
         with self._record.samples:
             samples = int(data.shape[0])
             found = Recognised()
@@ -354,7 +428,17 @@ def _facts(engine: Any) -> dict[str, Any]:
     """What the judge needs to know of the policy: the precision of its forward, and whether dropout is active in it."""
     compute = str(getattr(engine, "_autocast_dtype", "unknown")).removeprefix("torch.")
     active = sum(1 for module in engine.module.modules() if isinstance(module, torch.nn.Dropout) and module.p > 0)
-    return {"compute_dtype": compute, "dropout_modules": active}
+    facts = {"compute_dtype": compute, "dropout_modules": active}
+    # Nothing but LoRA freezes weights in this engine (workers/engine/fsdp 0.9.1; freeze_vision_tower is read elsewhere).
+    if not engine.model_config.lora_rank and not hasattr(engine.module, "peft_config"):
+        matrices = {name: p for name, p in engine.module.named_parameters() if p.dim() > 1 and _IN_A_LAYER.search(name)}
+        frozen = sorted(name for name, p in matrices.items() if not p.requires_grad)
+        facts["frozen_matrices"] = {"frozen": len(frozen), "all": len(matrices), "first": frozen[0] if frozen else ""}
+    return facts
+
+
+_IN_A_LAYER = re.compile(r"\.\d+\.")
+"""Parts of the name of a weight in one of a model's numbered layers; a fixed embedding of positions is in none."""
 
 
 def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:
