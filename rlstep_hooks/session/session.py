@@ -22,7 +22,6 @@ from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER, open_ledger, rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.session.recorder import Recorder
-from rlstep_hooks.show.console import ConsoleListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -207,7 +206,13 @@ class Session:
     def _listening(self, run: Run) -> tuple[Listener, ...]:
         if self.options.listeners is not None:
             return self.options.listeners
-        return (ConsoleListener(),) if run.reports else ()
+        if not run.reports:
+            return ()
+        from rlstep_hooks.show.console import (
+            ConsoleListener,
+        )  # a terminal's package, which an audit without one does not need
+
+        return (ConsoleListener(),)
 
     def follow(self, hooks: Hooks) -> None:
         """Have hooks finish, and take them off, when the audit ends, however it ends."""
