@@ -151,7 +151,7 @@ def test_an_audit_that_cannot_begin_says_so(
     trainer = trainer_class()
     assert trainer._load_checkpoint() == 7
     assert trainer.fit() is WHAT_FIT_RETURNS
-    assert "rlstep: not evaluated: the audit could not begin: RuntimeError: broken on purpose" in capfd.readouterr().out
+    assert "rlstep: not evaluated: the audit could not begin: RuntimeError: broken on purpose" in capfd.readouterr().err
 
 
 def test_a_module_that_is_not_as_it_was_read_is_imported_all_the_same(
@@ -164,4 +164,4 @@ def test_a_module_that_is_not_as_it_was_read_is_imported_all_the_same(
 
     assert isinstance(sys.modules["module_without_trainer"], ModuleType)
     assert module_without_trainer.value == 1
-    assert "module_without_trainer could not be hooked" in capfd.readouterr().out
+    assert "module_without_trainer could not be hooked" in capfd.readouterr().err

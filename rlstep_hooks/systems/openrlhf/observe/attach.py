@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.openrlhf.observe.ray_hooks import FOLDER, RUN
 from rlstep_hooks.systems.openrlhf.releases import installed_release
 
@@ -63,7 +64,7 @@ def _when_imported(module: str, place: Callable[[Any], None]) -> None:
         try:
             place(imported)
         except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
-            print(f"rlstep: not evaluated: {module} could not be hooked: {error!r}", flush=True)
+            not_evaluated(f"{module} could not be hooked: {error!r}")
 
     wrapt.when_imported(module)(contained)
 

@@ -7,6 +7,7 @@ from typing import Any
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import Sums, WeightSums, label_of, sums_of, total
@@ -50,7 +51,7 @@ def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         # Rank 0 of the group is the trainer; each engine's processes follow.
         _engine = _engine or EngineRecord(torch.distributed.get_rank() + offset - 1, worker.model_runner.model)
     except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
-        print(f"rlstep: not evaluated: the engine's syncs cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"the engine's syncs cannot be followed: {error!r}")
     return result
 
 

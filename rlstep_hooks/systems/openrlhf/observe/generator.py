@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Unobserved
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
@@ -40,7 +41,7 @@ def _after_build(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         if generator.args.train.async_enable:
             _records.append(GeneratorRecord(generator))
     except Exception as error:  # noqa: BLE001 - a generator that cannot be observed goes on
-        print(f"rlstep: not evaluated: the generator cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"the generator cannot be followed: {error!r}")
     return result
 
 

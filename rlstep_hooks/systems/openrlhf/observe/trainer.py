@@ -18,6 +18,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.trainer_record import REFRESHES, Role, TrainerRecord
 from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
@@ -75,7 +76,7 @@ def _follow(trainer: Any, role: Role, engine: Callable[[], Any]) -> None:
         if mesh["sp"].get_local_rank() == 0 and mesh["tp"].get_local_rank() == 0:
             _trainer = OpenRlhfTrainer(trainer, role, engine())
     except Exception as error:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
-        print(f"rlstep: not evaluated: this trainer cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"this trainer cannot be followed: {error!r}")
 
 
 def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
@@ -107,7 +108,7 @@ def _look_at_reference(actor: Any) -> None:
         _reference = _reference or ReferenceRecord(actor)
         _reference.look()
     except Exception as error:  # noqa: BLE001 - a reference that cannot be observed goes on
-        print(f"rlstep: not evaluated: the reference cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"the reference cannot be followed: {error!r}")
 
 
 class OpenRlhfTrainer:
