@@ -359,3 +359,15 @@ def failing_once(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return called
+
+
+def test_the_class_that_rlstep_run_hooks_has_its_own_function_again() -> None:
+    from stable_baselines3.common import on_policy_algorithm
+
+    from rlstep_hooks.systems.sb3.observe import injection
+
+    own = vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"]
+    injection.audit_sb3(on_policy_algorithm)
+    assert vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"] is not own
+    assert injection.detach() == []
+    assert vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"] is own

@@ -245,3 +245,13 @@ def test_each_further_call_leaves_nothing_either(tmp_path: Path) -> None:
     for _ in range(3):
         trainer.train()
         assert changed(watch.before, attributes(trainer)) == []
+
+
+def test_the_classes_that_rlstep_run_hooks_have_their_own_functions_again() -> None:
+    from trl.trainer import grpo_trainer
+
+    own = vars(grpo_trainer.GRPOTrainer)["__init__"]
+    injection.audit_grpo(grpo_trainer)
+    assert vars(grpo_trainer.GRPOTrainer)["__init__"] is not own
+    assert injection.detach() == []
+    assert vars(grpo_trainer.GRPOTrainer)["__init__"] is own

@@ -159,9 +159,43 @@ def test_a_module_that_is_not_as_it_was_read_is_imported_all_the_same(
 ) -> None:
     (tmp_path / "module_without_trainer.py").write_text("value = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(attach, "_attached", True)
     attach._when_imported("module_without_trainer", attach._place_controller("PPOTrainer"))
     import module_without_trainer
 
     assert isinstance(sys.modules["module_without_trainer"], ModuleType)
     assert module_without_trainer.value == 1
     assert "module_without_trainer could not be hooked" in capfd.readouterr().err
+
+
+def test_every_class_has_its_own_functions_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+    from verl.utils.tracking import Tracking
+    from verl.workers import engine_workers
+    from verl.workers.engine.fsdp import transformer_impl
+    from verl.workers.utils import losses
+
+    owners = (
+        RayPPOTrainer, PPOTrainer, Tracking, engine_workers.ActorRolloutRefWorker, engine_workers.TrainingWorker,
+        transformer_impl.FSDPEngineWithLMHead, transformer_impl.FSDPEngine, losses,
+    )  # fmt: skip
+
+    def functions() -> dict[tuple[Any, str], Any]:
+        return {(owner, name): value for owner in owners for name, value in vars(owner).items() if callable(value)}
+
+    monkeypatch.setenv("RLSTEP_DIR", str(tmp_path))
+    before = functions()
+    for worker in (False, True):
+        if worker:
+            monkeypatch.setenv(attach.WORKER, "1")
+        attach.attach()
+        changed = {name for (owner, name), value in functions().items() if before.get((owner, name)) is not value}
+        assert (
+            {"update_weights", "optimizer_step", "get_policy_loss_fn"} <= changed
+            if worker
+            else {"fit", "log"} <= changed
+        )
+        assert attach.detach() == []
+        assert functions().keys() == before.keys()
+        assert all(value is before[place] for place, value in functions().items())

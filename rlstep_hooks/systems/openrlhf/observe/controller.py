@@ -24,7 +24,7 @@ from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
-from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
+from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, Sampling
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
@@ -56,10 +56,10 @@ _CALLS: dict[tuple[str, str], PhaseName] = {
 """Group of processes and the method that all of them are called for -> what they do then (ppo_trainer.py, experience_maker.py)."""
 
 
-def place_hooks(module: Any) -> None:
+def place_hooks(patches: Patches, module: Any) -> None:
     """Put the controller's hook into `openrlhf.trainer.ppo_trainer`."""
     # ppo_trainer.py:458: the first thing that training does, synchronous (`fit`) or not (`PPOTrainerAsync.fit`).
-    put_around(module.BasePPOTrainer, "init_checkpoint_states", _after_checkpoint)
+    patches.wrap(module.BasePPOTrainer, "init_checkpoint_states", _after_checkpoint)
 
 
 _controllers: list[OpenRlhfController] = []

@@ -10,26 +10,26 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Unobserved
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.ray_sink import Sink
 
 GENERATOR = "generator0"
 
 
-def place_hooks(module: Any) -> None:
+def place_hooks(patches: Patches, module: Any) -> None:
     """Put the generator's hook into `openrlhf.trainer.ppo_utils.samples_generator`."""
     # samples_generator.py:43 (0.11.2): built by the controller, or by the actor that generates for it.
-    put_around(module.SamplesGenerator, "__init__", _after_build)
+    patches.wrap(module.SamplesGenerator, "__init__", _after_build)
 
 
 _records: list[GeneratorRecord] = []
@@ -96,7 +96,7 @@ class GeneratorRecord:
             self._writer.emit(
                 FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
             )
-            Patches().wrap(generator, "generate_samples", self._around)
+            patches.wrap(generator, "generate_samples", self._around)
 
     def _around(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         waited, held = 0, NOT_KNOWN
