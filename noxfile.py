@@ -27,7 +27,13 @@ TORCH = "torch==2.13.0"
 TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorboard==2.21.0")
 # Two workers, as many as the cores that the tests are promised.
 IN_PARALLEL = ("-n", "2")
-FAST = ("tests/unit", "tests/golden", "tests/systems/plans")
+FAST = tuple(
+    f"tests/{folder}"
+    for folder in (
+        "launch", "planning", "record", "observe", "judge", "show", "session", "cli", "testing", "package", "golden",
+        "systems/plans", "systems/hooks",
+    )
+)  # fmt: skip
 """The tests of `nox -s unit`: no framework, no torch."""
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")

@@ -400,9 +400,18 @@ def rule_page(rule: Any) -> str:
         if heading:
             body.append(f"## {heading}\n")
         body.append(f"```text\n{text}\n```\n" if "example" in heading.lower() else f"{linked(cell(text))}\n")
+    if getattr(rule, "compares", None) is not None:
+        body.append(f"## When it is not evaluated\n\n{not_evaluated(rule)}\n")
     if report := getattr(rule, "report", ""):
         body.append(f"## The report that taught it\n\n<{report}>\n")
     return "\n".join(body)
+
+
+def not_evaluated(rule: Any) -> str:
+    """When a rule has nothing to say, from what it needs."""
+    topics = ", ".join(f"`{topic}`" for topic in rule.topics)
+    needs = f"Where the observer could not see {topics}; the report gives the reason. " if topics else ""
+    return f"{needs}Else where {cell(rule.nothing_seen)}." if needs else f"Where {cell(rule.nothing_seen)}."
 
 
 def sections(page: str) -> Iterator[tuple[str, str]]:

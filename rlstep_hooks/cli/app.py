@@ -126,7 +126,9 @@ def _add_run(verbs: _Verbs) -> None:
         "--copy-to", metavar="URL", help="copy the records to this remote folder, such as s3://bucket/runs"
     )
     _add_launch_options(run)
-    run.add_argument("--strict", action="store_true", help="exit with 1 if the audit found an error")
+    run.add_argument(
+        "--strict", action="store_true", help="exit with 1 if the audit found something, with 2 if it could not judge"
+    )
 
 
 def _folder(place: str) -> Path:

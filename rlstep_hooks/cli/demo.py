@@ -48,7 +48,8 @@ def show(fault: str | None, log_dir: Path | None) -> int:
         )
     if fault is None:
         console.print("`rlstep demo --fault regenerate_every_step` shows the same run broken", highlight=False)
-    return 1 if report.verdict == "FAIL" else 0 if report.verdict == "PASS" else 2
+    status: int = report.exit_status(strict=False)
+    return status
 
 
 def _train(console: Console, scratch: Path, fault: Any, log_dir: Path | None) -> Any:

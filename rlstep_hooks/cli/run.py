@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from rich.console import RenderableType
+
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.launched import Options
 
@@ -36,11 +38,12 @@ def run(
         command: The command with its arguments; it keeps the streams and the terminal.
         options: Gives the options for the command's plan, or raises LaunchError.
         folder: The folder that the command's processes record in.
-        strict: Whether a failed audit makes the exit status 1.
+        strict: Whether the audit decides the exit status of a command that ends with 0: 1 if it found an error or a warning,
+            2 if it could not judge (nothing was recorded, or training broke off).
         copy_to: URL of a folder to copy the records to.
 
     Returns:
-        The command's own exit status (128 + n after signal n); 1 if `strict` and there is an error; 2 if it cannot be started.
+        The command's own exit status (128 + n after signal n), 2 if it cannot be started; see also `strict`.
     """
     before = set(record_files(folder))
     try:
@@ -62,8 +65,8 @@ def run(
     except OSError as error:
         print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
         return 2
-    failed = _report(folder, before, status)
-    return 1 if strict and failed and status == 0 else status
+    judged = _report(folder, before, status, strict=strict)
+    return judged if strict and status == 0 else status
 
 
 def _copying(folder: Path, before: set[str], url: str | None) -> AbstractContextManager[None]:
@@ -172,8 +175,8 @@ def _in_front_of_a_terminal() -> bool:
         os.close(terminal)
 
 
-def _report(folder: Path, before: set[str], status: int) -> bool:
-    """Print the report of each new run, after the command ended with `status`. Returns whether one has an error."""
+def _report(folder: Path, before: set[str], status: int, *, strict: bool) -> int:
+    """Print the report of each new run, after the command ended with `status`; the exit status that they call for."""
     from rich.console import Console
 
     from rlstep_hooks.judge.replay import report_of
@@ -190,15 +193,23 @@ def _report(folder: Path, before: set[str], status: int) -> bool:
             style="yellow",
             highlight=False,
         )
-        return False
-    failed = False
-    for run in new:
-        report = report_of(folder, run)
+        return 2
+    reports = [report_of(folder, run) for run in new]
+    for number, report in enumerate(reports, 1):
+        if len(reports) > 1:
+            console.print(_whose(report, number, len(reports)), "")
         console.print(verdict_block(report))
-        failed = failed or _has_error(report)
     console.print(f"rlstep: recorded in {folder}", style="dim", highlight=False)
-    return failed
+    statuses = {report.exit_status(strict=strict) for report in reports}
+    return 1 if 1 in statuses else max(statuses)
 
 
-def _has_error(report: Report) -> bool:
-    return any(finding.severity == "error" for finding in report.findings)
+def _whose(report: Report, number: int, count: int) -> RenderableType:
+    """Which of several trainings of one command a report is of, and its plan."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from rlstep_hooks.show.console import plan_table
+
+    head = Text(f"training {number} of {count}: run {report.run}", style="bold underline")
+    return Group(head, plan_table(report.schedule)) if report.schedule is not None else head

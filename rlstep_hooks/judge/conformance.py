@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
 
-Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version"]
-"""What differs: the event itself ("kind") or one of its numbers."""
+Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version", "early"]
+"""What differs: which event it is ("kind"), one of its numbers, or only that what was expected came after it ("early")."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -75,6 +75,7 @@ class Conformance:
         self.schedule = schedule
         self._timeline = timeline
         self._cursor = cursor_at(schedule, start)
+        self._resumed = start.updates > 0
         self._lost = False
         self._held: Difference | None = None
         # Events that came as planned: those of frequent kinds, and all others. Events that did not.
@@ -119,7 +120,7 @@ class Conformance:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts made; in a resumed run in phases, including those before the resume."""
+        """Rollouts made; of a run that was resumed, with those before."""
         return self._cursor.rollouts
 
     def where(self, event: OrderedEvent | None = None) -> Where:
@@ -129,6 +130,7 @@ class Conformance:
             update=self._cursor.updates,
             microbatch=self._cursor.microbatches,
             epoch=self._cursor.epoch if self.schedule.has_data_epochs else None,
+            resumed=self._resumed,
         )
 
     def observe(self, event: OrderedEvent) -> Differences:
@@ -198,12 +200,22 @@ class Conformance:
         return [*self._settle(event), *self._match(event)]
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
-        """Report a pass that ended because the run was over. It was held back until now: the difference is the end of training."""
+        """Report what was held back until now, once it is known what followed it.
+
+        A pass that ended because the run was over: the end of training is what differs. A sync that came where updates were due: it
+        came early if they follow, and they are missing if not.
+        """
         held, self._held = self._held, None
         if held is None:
             return []
+        ended_by_wish = isinstance(event, RunEnded) and (event.status == "raised" or event.stopped)
+        if isinstance(held.observed, WeightSync):
+            if isinstance(event, WeightSync):  # it decides nothing
+                self._held = held
+                return []
+            early = isinstance(event, MicroBatch | Update | Refresh) or ended_by_wish
+            return [msgspec.structs.replace(held, aspect="early")] if early else [held]
         if isinstance(event, RunEnded):
-            ended_by_wish = event.status == "raised" or event.stopped
             return [] if ended_by_wish else [msgspec.structs.replace(held, observed=event)]
         return [held]
 
@@ -237,7 +249,9 @@ class Conformance:
             differences.append(missing)
         if expected is None or "kind" in aspects:
             difference = self._difference(event, "kind")
-            if isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate):
+            over = isinstance(event, EpochEnd) and event.run_over and not isinstance(expected, ExpectedUpdate)
+            early = isinstance(event, WeightSync) and isinstance(expected, ExpectedMicroBatch | ExpectedUpdate)
+            if over or early:
                 self._held = difference
             else:
                 differences.append(difference)

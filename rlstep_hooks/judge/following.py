@@ -47,7 +47,9 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     started: RunStarted | None = None
     """The run's first event, once."""
     errors: tuple[Finding, ...] = ()
-    """New errors, the first of each code."""
+    """New errors, the first of each kind."""
+    warnings: tuple[Finding, ...] = ()
+    """New warnings, the first of each kind."""
     unobserved: tuple[Unobserved, ...] = ()
 
 
@@ -117,7 +119,7 @@ class FollowedRun:
         self._tally = Tally()
         self._teller: _Process | None = None
         """The process whose events are counted: the controller, or the process whose record was found first."""
-        self._told: set[str] = set()
+        self._told: set[tuple[str, str, str]] = set()
         self._news: _Gathered = _Gathered()
 
     def look(self) -> News:
@@ -138,7 +140,8 @@ class FollowedRun:
             verdict=self._verdict,
             rollout_over=self._news.rollout_over,
             started=self._news.started,
-            errors=tuple(self._news.errors),
+            errors=tuple(finding for finding in self._news.found if finding.severity == "error"),
+            warnings=tuple(finding for finding in self._news.found if finding.severity == "warning"),
             unobserved=tuple(self._news.unobserved),
         )
 
@@ -192,10 +195,10 @@ class FollowedRun:
                     self._news.unobserved.append(heard)
         started = process.judge.run
         for finding in findings:
-            if finding.severity == "error" and finding.code not in self._told:
-                self._told.add(finding.code)
+            if finding.severity != "info" and finding.kind not in self._told:
+                self._told.add(finding.kind)
                 rank, size = (process.record.rank, started.world_size) if started is not None else (None, 1)
-                self._news.errors.append(finding if rank is None else at_rank(finding, rank, size))
+                self._news.found.append(finding if rank is None else at_rank(finding, rank, size))
 
 
 class _Gathered(msgspec.Struct):
@@ -203,7 +206,7 @@ class _Gathered(msgspec.Struct):
 
     rollout_over: Standing | None = None
     started: RunStarted | None = None
-    errors: list[Finding] = []
+    found: list[Finding] = []
     unobserved: list[Unobserved] = []
 
 

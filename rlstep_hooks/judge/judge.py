@@ -10,11 +10,12 @@ import msgspec
 
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
 from rlstep_hooks.judge.deviations import Deviation, Evidence, explain, known_deviations
-from rlstep_hooks.judge.report import Counts, LagValues, Report, RuleOutcome, Summary
+from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, RuleOutcome, Summary
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Place, Progress, Rule, disabled
 from rlstep_hooks.judge.timeline import position_of
 from rlstep_hooks.record.events import (
+    INTERRUPTED,
     AnyEvent,
     ConfigChanged,
     EpochEnd,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.conformance import Differences, Matcher
+    from rlstep_hooks.judge.report import Ending
     from rlstep_hooks.planning.finding import Finding, Verdict
 
 _SEVERITIES = ("error", "warning", "info")
@@ -217,8 +219,7 @@ class Judge:
         schedule = event.schedule
         self._progress = Progress(schedule, event)
         self._deviations = known_deviations(schedule.framework, schedule.version)
-        stated = event.facts.get("position", {"updates": event.start_updates, "version": event.start_updates})
-        start = position_of(schedule, stated)
+        start = position_of(schedule, _start(event))
         self._conformance = conformance = matcher(schedule, start)
         self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
         self._rules = [rule(self._progress) for rule in RULES]
@@ -348,9 +349,13 @@ class Judge:
             not_evaluated |= schedule.not_evaluated
         not_evaluated |= {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
         not_evaluated |= {o.code: f"looked at {o.checks} of {o.checks + o.missed}" for o in outcomes if o.missed}
+        ending = _ending(self._ended)
+        broken_off = self._broken_off(ending)
+        if broken_off:
+            not_evaluated["end"] = broken_off
         return Report(
             run=self._run.run if self._run else "",
-            verdict=self.verdict,
+            verdict="NOT_EVALUATED" if broken_off and self.verdict == "PASS" else self.verdict,
             findings=findings,
             counts=self.counts,
             stopped_by=self._ended.stopped_by if self._ended is not None else "",
@@ -359,8 +364,24 @@ class Judge:
             lags=self._lag_values(),
             not_evaluated=not_evaluated,
             complete=self._ended is not None and self._ended.status == "completed",
+            ending=ending,
+            error=self._ended.error if self._ended is not None else "",
             updates_before=self._run.start_updates if self._run else 0,
+            start=_start(self._run) if self._run else {},
         )
+
+    def _broken_off(self, ending: Ending) -> str:
+        """Why a run that did not come to its end cannot pass; empty for one that can.
+
+        What a user interrupts is judged as far as it came, if it came to an update at all. An exception is nobody's plan: what
+        should have followed was not observed.
+        """
+        if ending == "raised":
+            assert self._ended is not None
+            return f"training raised {self._ended.error}"
+        if ending == "interrupted" and not self._counts["updates"]:
+            return "training was interrupted before its first update"
+        return ""
 
     def summary(self) -> Summary:
         """A short report of the run so far. Takes microseconds, because it does not visit all rules."""
@@ -408,14 +429,34 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
 }
 
 
+def _start(event: RunStarted) -> dict[str, Any]:
+    """Where in its plan a run began, in its plain form."""
+    stated: dict[str, Any] = event.facts.get(
+        "position", {"updates": event.start_updates, "version": event.start_updates}
+    )
+    return stated
+
+
+def _ending(ended: RunEnded | None) -> Ending:
+    """How training ended, as far as its record says."""
+    if ended is None:
+        return ""
+    if ended.status == "completed":
+        return "stopped" if ended.stopped else "completed"
+    kind = ended.error.partition(":")[0]
+    return "interrupted" if INTERRUPTED in kind else "raised"
+
+
 def _age(rollout: Rollout) -> int | None:
     """Updates between the weights that sampled a rollout and the policy; None if the sampler's version was not observed."""
     sampler = rollout.sampler_version
     return None if sampler is None or sampler < 0 else rollout.policy_version - sampler
 
 
-def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: int) -> Report:
-    """A report with the results of comparing processes."""
+def merge_findings(
+    report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: list[str]
+) -> Report:
+    """A report with what the comparison of processes, of these names, added."""
     merged = sorted([*report.findings, *findings], key=lambda finding: _SEVERITIES.index(finding.severity))
     verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
     unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
@@ -425,5 +466,6 @@ def merge_findings(report: Report, findings: list[Finding], outcomes: list[RuleO
         findings=merged,
         rules=[*report.rules, *outcomes],
         not_evaluated=report.not_evaluated | unknown,
-        processes=processes,
+        processes=len(processes),
+        process_names=tuple(processes[:NAMED_PROCESSES]) if len(processes) > 1 else (),
     )

@@ -7,6 +7,7 @@ through the key-value store that torch.distributed has open anyway, with a time 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from datetime import timedelta
@@ -115,7 +116,7 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
     if folder is None:
         reason = "records are in memory: other processes cannot be compared"
         outcomes = [RuleOutcome(code=c, title=t, verdict="NOT_EVALUATED", reason=reason) for c, t in codes]
-        return merge_findings(report, [], outcomes, processes=1)
+        return merge_findings(report, [], outcomes, processes=[f"rank {started.rank}"])
     deadline = time.monotonic() + wait
     while True:
         found = records(folder).get(started.run, [])
@@ -130,7 +131,11 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
         t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
     ):
         report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
-    return merge_findings(report, findings, outcomes, processes=len(found))
+    return merge_findings(report, findings, outcomes, processes=[_name(record) for record in found])
+
+
+def _name(record: Record) -> str:
+    return record.process if record.rank is None else f"rank {record.rank}"
 
 
 class Tail(msgspec.Struct, frozen=True):
@@ -236,7 +241,7 @@ def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Fi
                     expected=f"rank {other.rank} does what rank {first.rank} does: {mine}",
                     observed=theirs,
                     where=Where(rollout=rollout, rank=other.rank),
-                    why="data-parallel processes must take the same steps; gradients of different versions are averaged here",
+                    why=why_it_matters(mine, theirs),
                     fix=f"look at this rollout on ranks {first.rank} and {other.rank}",
                 )
             )
@@ -268,6 +273,16 @@ def _structural(record: Record) -> Any:
     return (e for e in record.events() if shape(e))
 
 
+def why_it_matters(one: str, other: str) -> str:
+    """What it means that two processes did these different things."""
+    versions = [re.findall(r"at version (\d+)", text) for text in (one, other)]
+    if all(versions) and versions[0] != versions[1]:
+        return "data-parallel processes must take the same steps; gradients of different versions are averaged here"
+    if ("old log-probs" in one) != ("old log-probs" in other) and all("micro-batch" in text for text in (one, other)):
+        return "one of the processes trains samples whose old log-probs are not known to it: they may be those of another process"
+    return "data-parallel processes must take the same steps; here they do not"
+
+
 def shape(event: Any) -> str:
     """What must be the same on all data-parallel processes, in words; empty if this event has nothing of it."""
     if event is None:
@@ -279,7 +294,8 @@ def shape(event: Any) -> str:
             else ""
         )
     if isinstance(event, MicroBatch):
-        return f"micro-batch of {event.samples} samples at version {event.policy_version}, old log-probs of {event.old_version}"
+        old = f", old log-probs of version {event.old_version}" if event.old_version is not None else ""
+        return f"micro-batch of {event.samples} samples at version {event.policy_version}{old}"
     if isinstance(event, Refresh):
         return f"old log-probs of version {event.policy_version}"
     if event.__struct_config__.tag == "update":

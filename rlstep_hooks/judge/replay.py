@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Verdict
     from rlstep_hooks.record.events import AnyEvent
 
 MOST_NAMED = 20
@@ -46,8 +47,24 @@ def report_of(folder: Path, run: str | None = None) -> Report:
         raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
     if run is not None and run not in runs:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
-    name = run or next(reversed(runs))
-    return _report(folder, runs[name])
+    return _report(folder, runs[run or latest_run(runs)])
+
+
+def latest_run(runs: dict[str, list[Record]]) -> str:
+    """The run that a folder is asked about where none is named: the latest of those whose records begin as a run does."""
+    whole = [name for name, found in runs.items() if not all(map(_without_beginning, found))]
+    return whole[-1] if whole else next(reversed(runs))
+
+
+def other_runs(folder: Path, run: str) -> str:
+    """What else a folder holds beside the run that was reported, in a line; empty for nothing."""
+    runs = records(folder)
+    others = [name for name in runs if name != run]
+    if not others:
+        return ""
+    told = [name if not all(map(_without_beginning, runs[name])) else f"{name} (no record of a run)" for name in others]
+    more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+    return f"this is run {run}; {folder} also holds {', '.join(told[:MOST_NAMED])}{more} (--run NAME)"
 
 
 def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
@@ -88,6 +105,9 @@ def _report(folder: Path, found: list[Record]) -> Report:
         report = merge_ranks(report, folder, judge.run, wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")
+        # The process was killed, or it still trains: what was planned and is not here was not observed.
+        verdict: Verdict = "FAIL" if report.verdict == "FAIL" else "NOT_EVALUATED"
+        report = msgspec.structs.replace(report, ending="cut", verdict=verdict)
     if problems:
         report = msgspec.structs.replace(
             report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:MOST_NAMED])}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.events import to_json
+
+Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
+"""How training ended: not yet; as it should; early, because something asked for it; by the user; with an exception; or without a
+word in its record, because the process was killed or still runs."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,10 +36,17 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Number of comparisons that the rule made."""
     missed: int = 0
     """Number of comparisons that the rule could not make in this run, beside those it made."""
+    note: str = ""
+    """What its checks rest on, where that is less than its title says."""
     reason: str = ""
     """Why the rule was not evaluated."""
     idle: bool = False
     """Whether the rule was not evaluated only because the run never did what it checks."""
+
+    @property
+    def coverage(self) -> str:
+        """How much it could look at, where that is not all: "24 of 32"."""
+        return f"{self.checks} of {self.checks + self.missed}" if self.missed else ""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +75,10 @@ class LagValues(msgspec.Struct, frozen=True, kw_only=True):
     clipped: float | None = None
 
 
+NAMED_PROCESSES = 8
+"""Processes that a report names at most."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement of one run."""
 
@@ -78,20 +94,37 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     not_evaluated: dict[str, str] = {}
     """Everything that was not judged (a rule code, a quantity or a topic), with the reason."""
     complete: bool = False
-    """Whether training reached its end; False for a killed or still running one."""
+    """Whether training came to its end; False for a killed or still running one."""
+    ending: Ending = ""
+    """How training ended."""
+    error: str = ""
+    """Type and text of the exception that ended training; empty where none did."""
     updates_before: int = 0
-    """Updates made before this run, if it was resumed; the plan covers both."""
+    """Updates made before this run, which a resumed one goes on from; the plan is that of both."""
+    start: dict[str, Any] = {}
+    """Where in its plan the run began; empty at the beginning."""
     processes: int = 1
+    """Processes that recorded."""
+    process_names: tuple[str, ...] = ()
+    """What they are, where there are several: the first `NAMED_PROCESSES` of them."""
 
     def to_json(self, *, indent: int = 2) -> str:
-        """The report as JSON. Whole numbers are numbers, other fractions are texts such as "1/2", unknown values are null."""
-        from rlstep_hooks.record.events import to_json  # not at the top: events use this module's findings
+        """The report as JSON, with what became of each link of the run. Whole numbers are numbers, other fractions text such as
+        "1/2", the unknown null."""
+        from rlstep_hooks.judge.links import links_of  # links are told of a report
 
-        return to_json(self, indent=indent).decode()
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return to_json(fields | {"links": links_of(self)}, indent=indent).decode()
 
     def fails(self, *, strict: bool) -> bool:
         """Whether the run fails: on an error, and with `strict` also on a warning."""
         return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
+
+    def exit_status(self, *, strict: bool) -> int:
+        """The exit status that says what became of the run: 0 passed, 1 failed, 2 not evaluated (a run that broke off is)."""
+        if self.fails(strict=strict):
+            return 1
+        return 2 if self.verdict == "NOT_EVALUATED" else 0
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlstep_hooks.judge.conformance import observed_lag
+from rlstep_hooks.judge.timeline import position_of, rollouts_before
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.record.events import Measured, MicroBatch, Rollout, RunStarted, Update
 
@@ -28,6 +28,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_log_ratio: float | None = None
     """Largest |log ratio| of the latest rollout that has numbers; None if none has."""
 
+    starting: bool = False
+    """Whether nothing has happened yet but that the run began."""
+
     def since(self, earlier: Standing | None) -> Standing:
         """This standing, with the larger |log ratio| of this one and an earlier one."""
         if earlier is None or earlier.max_abs_log_ratio is None:
@@ -42,6 +45,7 @@ class Tally:
     def __init__(self) -> None:
         self._rollouts = 0
         self._updates = 0
+        self._starting = True
         self._schedule: Schedule | None = None
         self._lag: int | None = None
         self._largest: float | None = None
@@ -54,8 +58,10 @@ class Tally:
             self._schedule = event.schedule
             self._updates = event.start_updates
             self._rollouts = _rollouts_before(event)
+            self._starting = True
         elif isinstance(event, Rollout) and event.purpose == "training":
             self._rollouts += 1
+            self._starting = False
             self._largest, self._largest_now = self._latest, None
         elif isinstance(event, MicroBatch) and event.role == "policy":
             self._lag = observed_lag(event)
@@ -75,6 +81,7 @@ class Tally:
             schedule=self._schedule,
             lag=self._lag,
             max_abs_log_ratio=self._latest,
+            starting=self._starting,
         )
 
     @property
@@ -83,10 +90,9 @@ class Tally:
 
 
 def _rollouts_before(started: RunStarted) -> int:
-    """Rollouts of the plan that were finished when the run began."""
-    stated = started.facts.get("position", {}).get("rollouts")
-    if isinstance(stated, int):
-        return stated
-    if started.schedule is None or not started.schedule.updates_per_rollout:
+    """Rollouts of the plan that were over when the run began."""
+    schedule = started.schedule
+    if schedule is None:
         return 0
-    return int(Fraction(started.start_updates) / started.schedule.updates_per_rollout)
+    stated = started.facts.get("position", {"updates": started.start_updates, "version": started.start_updates})
+    return rollouts_before(schedule, position_of(schedule, stated))

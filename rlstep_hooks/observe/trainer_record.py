@@ -207,7 +207,8 @@ class TrainerRecord:
         """Probe some of these weights around each optimizer step."""
         parameters = list(parameters)
         self._probes[role] = WeightProbe(parameters)
-        self._ungraded[role] = parameters
+        # A shard may hold nothing of a tensor, and then gets no gradient of it.
+        self._ungraded[role] = [tensor for tensor in parameters if tensor.numel()]
 
     def weights(self, role: Role) -> torch.Tensor:
         """The probed weights of a role, now."""

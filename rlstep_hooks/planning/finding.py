@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
@@ -18,6 +22,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     microbatch: int | None = None
     epoch: int | None = None
     rank: int | None = None
+    resumed: bool = False
+    """Whether micro-batches are counted from a resume, which nobody numbers before it; rollouts and updates never are."""
 
     def __str__(self) -> str:
         parts = [
@@ -31,7 +37,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
             )
             if value is not None
         ]
-        return ", ".join(parts) or "the whole run"
+        since = " since the resume" if self.resumed and self.microbatch is not None else ""
+        return ", ".join(parts) + since or "the whole run"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,6 +53,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str
     fix: str
     occurrences: int = 1
+    rollouts: tuple[int, ...] = ()
+    """Rollouts in which it was seen, each once, in the order of sight; the first `LISTED_ROLLOUTS` of them."""
     deviation: str = ""
     """Name of the framework's known deviation that explains it."""
     planned: bool = False
@@ -60,5 +69,44 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             f"  fix: {self.fix}",
         ]
         if self.occurrences > 1:
-            lines.insert(3, f"  seen {self.occurrences} times; this is the first")
+            lines.insert(3, f"  seen {self.repeated}; this is the first")
         return "\n".join(lines)
+
+    @property
+    def repeated(self) -> str:
+        """How often it was seen and where: "5 times, in rollouts 2 to 4 and 7"; empty for what was seen once."""
+        if self.occurrences == 1:
+            return ""
+        if not self.rollouts:
+            return f"{self.occurrences} times"
+        several = "rollouts" if len(self.rollouts) > 1 else "rollout"
+        more = " and later ones" if len(self.rollouts) == LISTED_ROLLOUTS else ""
+        return f"{self.occurrences} times, in {several} {_ranges(self.rollouts, last='' if more else ' and ')}{more}"
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """What it has in common with another finding of the same fault: its code, and its difference without the numbers."""
+        return self.code, kind_of(self.expected), kind_of(self.observed)
+
+
+LISTED_ROLLOUTS = 64
+"""Rollouts that a finding lists at most."""
+
+_NUMBERS = re.compile(r"\d\S*(?: [a-z-]+)?")
+
+
+def kind_of(text: str) -> str:
+    """A text without its numbers and what they count: "3 updates behind" is of the kind of "1 update behind"."""
+    return _NUMBERS.sub("#", text)
+
+
+def _ranges(numbers: Sequence[int], *, last: str) -> str:
+    """Numbers in words, those in a row together: "2 to 4, 7 and 9"."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    words = [str(low) if low == high else f"{low}{' to ' if high > low + 1 else ', '}{high}" for low, high in ranges]
+    return last.join([", ".join(words[:-1]), words[-1]]) if last and len(words) > 1 else ", ".join(words)

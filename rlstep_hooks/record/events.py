@@ -218,6 +218,9 @@ class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: tuple[int, ...]
 
 
+OldSource = Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"]
+"""Where the old log-probs of a loss come from."""
+
 Constant = Literal["old_logprobs", "advantages", "targets"]
 """What a loss treats as constant: the old log-probs, the advantages, and the targets of the critic's values."""
 
@@ -238,7 +241,7 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     """Samples whose name no rollout has; 0 if the framework does not name samples."""
     old_version: int | None = None
     """Version that computed the old log-probs; None if `old_source` is "detach" or it cannot be observed."""
-    old_source: Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"] = "at_rollout"
+    old_source: OldSource = "at_rollout"
     constants: tuple[Constant, ...] = ()
     """The constants of the loss that the observer saw."""
     with_gradient: tuple[Constant, ...] = ()
@@ -401,8 +404,10 @@ TOPICS = (
     "log_ratio",
     "refresh",
     "loss",
+    "formula",
     "weights",
     "sampler",
+    "sampler_weights",
     "learning_rate",
     "ranks",
     "checkpoints",
@@ -445,6 +450,9 @@ _NAMES = {
     "epoch_end": "the end of the data epoch",
     "run_ended": "the end of training",
 }
+
+INTERRUPTED = "KeyboardInterrupt"
+"""The exception that a user's interrupt raises."""
 
 NOT_FINITE = "gradient not finite"
 """Why the framework skipped an update."""

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.standing import Tally
 from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.events import Measured, Rollout, RunStarted, Unobserved, Update
 from rlstep_hooks.record.variables import PARENT
 from rlstep_hooks.show.live import EVERY, live_line
 from rlstep_hooks.show.plan import headline, plan_rows
-from rlstep_hooks.show.summary import count_rows, not_evaluated, rule_counts, verdict_words
+from rlstep_hooks.show.summary import count_rows, ending, in_part, not_evaluated, processes, shown, verdict_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def finding_lines(finding: Finding) -> RenderableType:
     style = _SEVERITY_STYLE[finding.severity]
     head = Text.assemble((f"{finding.severity.upper()} {finding.code}", style), f" {finding.title} · {finding.where}")
     if finding.occurrences > 1:
-        head.append(f" · {finding.occurrences} times, first here", style="dim")
+        head.append(f" · {finding.repeated}", style="dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -73,12 +73,12 @@ def verdict_block(report: Report) -> RenderableType:
     """The verdict, plan against observed, and the findings."""
     schedule = report.schedule
     head = Text(verdict_words(report), style=_VERDICT_STYLE[report.verdict])
-    if report.rules:
-        head.append(f"  {rule_counts(report)}", style="not bold")
-    if not report.complete:
-        head.append("  (training did not come to its end)", style="yellow")
-    if report.processes > 1:
-        head.append(f"  {report.processes} processes", style="not bold")
+    head.append(f"  {shown(report)}", style="not bold")
+    ended = ending(report)
+    if ended:
+        head.append(f"\n{ended}", style="yellow")
+    if processes(report):
+        head.append(f"\n{processes(report)}", style="not bold dim")
     parts: list[RenderableType] = [head, Text()]
     if schedule is not None:
         table = Table(box=None, padding=(0, 2), header_style="dim")
@@ -90,7 +90,8 @@ def verdict_block(report: Report) -> RenderableType:
         parts += [table, Text()]
     if report.lags:
         table = Table(box=None, padding=(0, 2), header_style="dim")
-        for name in ("lag", "micro-batches", "mean |log ratio|", "max |log ratio|", "clipped"):
+        clips = any(lag.clipped is not None for lag in report.lags)
+        for name in ("lag", "micro-batches", "mean |log ratio|", "max |log ratio|", *(["clipped"] if clips else [])):
             table.add_column(name, justify="right")
         for lag in report.lags:
             clipped = "" if lag.clipped is None else f"{100 * lag.clipped:.2g} %"
@@ -99,29 +100,34 @@ def verdict_block(report: Report) -> RenderableType:
                 number(lag.microbatches),
                 f"{lag.mean_abs_log_ratio:.2g}",
                 f"{lag.max_abs_log_ratio:.2g}",
-                clipped,
+                *([clipped] if clips else []),
             )
         parts += [table, Text()]
     for finding in report.findings:
         parts += [finding_lines(finding), Text()]
-    parts += _not_evaluated_lines(report)
+    parts += _link_lines(report)
     return Group(*parts)
 
 
-def _not_evaluated_lines(report: Report) -> list[RenderableType]:
-    """What could not be observed, each with its reason; rules that merely had nothing to compare in one line."""
-    unknown = not_evaluated(report)
-    lines: list[RenderableType] = []
-    if unknown.reasons:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="yellow", max_width=30)
-        table.add_column()
-        for name, reason in unknown.reasons.items():
-            table.add_row(Padding(name, (0, 0, 0, 2)), escape(reason))
-        lines += [Text("not evaluated", style="yellow"), table]
-    if unknown.idle:
-        lines.append(Text(f"nothing to compare in this run for {', '.join(unknown.idle)}", style="dim"))
-    return lines
+def _link_lines(report: Report) -> list[RenderableType]:
+    """What was observed and is right, what was observed in part, and what was not, each with its reason."""
+    unknown, links = not_evaluated(report), links_of(report)
+    lines: list[tuple[str, str, str]] = []
+    right = [link.name + (f" ({link.note})" if link.note else "") for link in links if link.state == "right"]
+    if right:
+        lines.append(("right", "green", ", ".join(right)))
+    lines += [("in part", "yellow", text) for text in in_part(report)]
+    lines += [("not observed", "yellow", f"{name}: {reason}") for name, reason in unknown.reasons.items()]
+    if unknown.absent:
+        lines.append(("not in this run", "dim", ", ".join(unknown.absent)))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    before = ""
+    for name, style, text in lines:
+        table.add_row(Text("" if name == before else name, style=style), escape(text))
+        before = name
+    return [table] if lines else []
 
 
 class ConsoleListener:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlstep_hooks.planning.words import approximate, number
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -153,7 +153,8 @@ def shown(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, Fraction):
-        return str(value) if value.denominator < 10 else approximate(value)
+        # One over something is read at a glance; 10/9 is not.
+        return str(value) if value.denominator == 1 or (value < 1 and value.denominator < 10) else f"{float(value):.4g}"
     if isinstance(value, tuple | list):
         if len(value) > 1 and len(set(value)) == 1:
             return f"{len(value)} x {value[0]}"

@@ -30,6 +30,8 @@ EVERY = 5.0
 _VERDICTS: dict[Verdict, str] = {"PASS": "PASS so far", "FAIL": "FAIL", "NOT_EVALUATED": "NOT EVALUATED so far"}
 _STYLES: dict[Verdict, str] = {"PASS": "cyan", "FAIL": "red", "NOT_EVALUATED": "yellow"}
 
+_FINDING_STYLES = {"error": "bold red", "warning": "yellow"}
+
 _LARGEST = 700.0
 """The largest logarithm that a float holds the exponential of, nearly."""
 
@@ -50,7 +52,7 @@ def live_line(standing: Standing, verdict: Verdict, *, width: int | None = None)
     updates = _of("update", standing.updates, schedule.updates if schedule is not None else None)
     lag = [] if standing.lag is None else [f"lag {standing.lag}"]
     ratio = [] if standing.max_abs_log_ratio is None else [f"ratio {_ratio_range(standing.max_abs_log_ratio)}"]
-    last = _VERDICTS[verdict]
+    last = "starting" if standing.starting and verdict != "FAIL" else _VERDICTS[verdict]
     lines = [
         " · ".join(parts)
         for parts in (
@@ -78,9 +80,10 @@ def _ratio_range(max_abs_log_ratio: float) -> str:
     return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
-def error_line(finding: Finding) -> str:
+def finding_line(finding: Finding) -> str:
     """An error when it happens."""
-    return f"FAIL: {finding.code} {finding.title} at {finding.where}"
+    word = "FAIL" if finding.severity == "error" else "WARNING"
+    return f"{word}: {finding.code} {finding.title} at {finding.where}"
 
 
 class Lines:
@@ -98,8 +101,8 @@ class Lines:
 
     def show(self, news: News) -> None:
         """Print what is new."""
-        for finding in news.errors:
-            self.say(error_line(finding), style="bold red")
+        for finding in (*news.errors, *news.warnings):
+            self.say(finding_line(finding), style=_FINDING_STYLES[finding.severity])
         if news.rollout_over is not None:
             self._waiting = news.rollout_over.since(self._waiting)
         if self._waiting is not None and time.monotonic() >= self._next:
@@ -138,10 +141,11 @@ class Redrawn:
     def show(self, news: News) -> None:
         """Bring the line up to date."""
         console = self._live.console
-        for finding in news.errors:
-            console.print(Text(error_line(finding), style="bold red"))
         line = live_line(news.now, news.verdict, width=console.width)
+        # First the line: what is printed draws it again, and it must not say PASS below an error.
         self._live.update(Text(line, style=_STYLES[news.verdict], no_wrap=True), refresh=True)
+        for finding in (*news.errors, *news.warnings):
+            console.print(Text(finding_line(finding), style=_FINDING_STYLES[finding.severity]))
 
     def close(self) -> None:
         """Take the line away."""

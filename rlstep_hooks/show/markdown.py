@@ -6,9 +6,10 @@ import html
 import re
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.planning.words import number, printable
 from rlstep_hooks.show.plan import headline, plan_rows, steps_rows
-from rlstep_hooks.show.summary import count_rows, not_evaluated, sentence, verdict_words
+from rlstep_hooks.show.summary import count_rows, in_part, not_evaluated, sentence, verdict_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,7 +93,6 @@ def report_markdown(report: Report) -> str:
         "",
         escaped(sentence(report)),
     ]
-    lines += [] if report.complete else ["", "Training did not come to its end."]
     planned = [[row.name, _planned(row.planned), number(row.observed)] for row in count_rows(report)]
     lines += ["", *table(["", "planned", "observed"], planned, right=2)]
     if report.findings:
@@ -100,6 +100,7 @@ def report_markdown(report: Report) -> str:
         for position, finding in enumerate(report.findings):
             lines += _finding(finding, unfolded=position == 0 and finding.severity != "info")
     lines += _lags(report)
+    lines += _links(report)
     lines += _not_evaluated(report)
     if report.schedule is not None:
         settings = [[_code(name), _code(str(value))] for name, value in report.schedule.settings.items()]
@@ -120,7 +121,7 @@ def _planned(value: int | None) -> str:
 def _finding(finding: Finding, *, unfolded: bool) -> list[str]:
     title = f"{_ICONS[finding.severity]} <b>{finding.code}</b> {escaped_html(finding.title)} · {finding.where}"
     if finding.occurrences > 1:
-        title += f" · {number(finding.occurrences)} times, first here"
+        title += f" · {finding.repeated}"
     parts = [("observed", finding.observed), ("why", finding.why), ("fix", finding.fix)]
     if finding.severity != "info":
         parts.insert(0, ("expected", finding.expected))
@@ -129,6 +130,7 @@ def _finding(finding: Finding, *, unfolded: bool) -> list[str]:
 
 
 def _lags(report: Report) -> list[str]:
+    clips = any(lag.clipped is not None for lag in report.lags)
     rows = [
         [
             str(lag.lag),
@@ -136,18 +138,29 @@ def _lags(report: Report) -> list[str]:
             f"{lag.mean_abs_log_ratio:.2g}",
             f"{lag.max_abs_log_ratio:.2g}",
             "–" if lag.clipped is None else f"{100 * lag.clipped:.2g} %",  # noqa: RUF001 - a dash in a table
-        ]
+        ][: None if clips else -1]
         for lag in report.lags
     ]
-    head = ["lag", "micro-batches", r"mean \|log ratio\|", r"max \|log ratio\|", "clipped"]
+    head = ["lag", "micro-batches", r"mean \|log ratio\|", r"max \|log ratio\|", *(["clipped"] if clips else [])]
     return _folded("Log ratio by lag", table(head, rows, right=len(head))) if rows else []
+
+
+def _links(report: Report) -> list[str]:
+    """What became of each link of the run, and how much of it was looked at."""
+    lines = []
+    for link in links_of(report):
+        if link.state not in ("absent", "not observed"):
+            more = ", ".join(link.codes) or link.note
+            lines.append(f"- {escaped(link.name)}: {link.state}" + (f" ({escaped(more)})" if more else ""))
+    lines += [f"- in part: {escaped(text)}" for text in in_part(report)]
+    return ["", "#### What was shown", "", *lines] if lines else []
 
 
 def _not_evaluated(report: Report) -> list[str]:
     unknown = not_evaluated(report)
     lines = [f"- {escaped(name)}: {escaped(reason)}" for name, reason in unknown.reasons.items()]
-    if unknown.idle:
-        lines.append(f"- nothing to compare in this run for {', '.join(unknown.idle)}")
+    if unknown.absent:
+        lines.append(f"- not in this run: {', '.join(unknown.absent)}")
     return ["", "#### Not evaluated", "", *lines] if lines else []
 
 

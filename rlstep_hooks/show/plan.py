@@ -76,7 +76,9 @@ def plan_rows(schedule: Schedule) -> list[Row]:
             (
                 "learning rate",
                 f"schedule of {number(schedule.lr_horizon, 'ticks')}",
-                f"the run takes {number(schedule.lr_ticks)}",
+                f"the run takes {number(schedule.lr_ticks)}"
+                if schedule.lr_ticks is not None
+                else "how many the run takes is not known",
             )
         )
     elif schedule.lr_clock != "update":
@@ -160,6 +162,8 @@ def _source_words(schedule: Schedule) -> str:
 
 
 def _lag_words(schedule: Schedule) -> str:
+    if not schedule.lags and schedule.updates == 0:
+        return "nothing is trained"
     lags = " ".join(str(lag) for lag in schedule.lags[:12]) + (" …" if len(schedule.lags) > 12 else "")
     if schedule.old_logprob_source == "engine":
         return f"lag {lags} · the ratio is never exactly 1"
@@ -177,7 +181,7 @@ def _lag_words(schedule: Schedule) -> str:
 def _epoch_words(schedule: Schedule) -> str:
     if schedule.data_epochs is None and schedule.step_unit == "timestep" and schedule.rollouts is not None:
         return number(schedule.rollouts * schedule.samples_per_rollout, "timesteps")
-    words = f"{approximate(schedule.data_epochs)} data epochs"
+    words = f"{approximate(schedule.data_epochs)} data epoch" + ("" if schedule.data_epochs == 1 else "s")
     if schedule.loader_epochs is None or schedule.loader_epochs == schedule.data_epochs:
         return words
     return (

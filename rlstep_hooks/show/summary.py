@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.links import links_of
+from rlstep_hooks.judge.timeline import position_of, rollouts_before
+from rlstep_hooks.judge.timeline.totals import planned_totals
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rlstep_hooks.judge.links import LinkOutcome
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
-
-_SYNCS_BEFORE_FIRST = {"first_and_after_updates": 1, "after_updates": 0}
 
 
 class CountRow(msgspec.Struct, frozen=True):
@@ -30,9 +34,9 @@ class NotEvaluated(msgspec.Struct, frozen=True):
     """What a report does not judge."""
 
     reasons: dict[str, str]
-    """Rules' codes, quantities or topics that share a reason, with it."""
-    idle: list[str]
-    """Codes of rules that had nothing to compare in this run."""
+    """Parts of the run, in words, with the reason why they were not judged."""
+    absent: list[str]
+    """Parts that this run does not have."""
 
 
 def verdict_words(report: Report) -> str:
@@ -56,20 +60,89 @@ def rule_counts(report: Report) -> str:
     return f"{passed} rules passed, {failed} failed{warned}, {unknown} not evaluated"
 
 
+def shown(report: Report) -> str:
+    """What a run showed, in a line: which links are wrong, how many are right, which were not observed."""
+    links = links_of(report)
+    by_state = {state: [link for link in links if link.state == state] for state in ("wrong", "warned", "right")}
+    lacking = [link.name for link in links if link.state == "not observed"]
+    parts = []
+    if by_state["wrong"]:
+        parts.append(f"wrong: {_named(by_state['wrong'])}")
+    if by_state["warned"]:
+        parts.append(f"to look at: {_named(by_state['warned'])}")
+    right, noted = by_state["right"], [f"{link.name} {link.note}" for link in by_state["right"] if link.note]
+    if right:
+        parts.append(f"{number(len(right), 'links')} right" + (f" ({', '.join(noted)})" if noted else ""))
+    if lacking:
+        parts.append(f"not observed: {', '.join(lacking)}")
+    return "; ".join(parts)
+
+
+def _named(links: Iterable[LinkOutcome]) -> str:
+    return ", ".join(f"{link.name} ({', '.join(link.codes)})" for link in links)
+
+
+def in_part(report: Report) -> list[str]:
+    """Rules that could look at a part of what they are about, with how much: "RLS402 Title: 24 of 32"."""
+    return [f"{rule.code} {rule.title}: {rule.coverage}" for rule in report.rules if rule.coverage]
+
+
+def ending(report: Report) -> str:
+    """How training ended and how far it came; empty where it came to its end."""
+    came = how_far(report)
+    return {
+        "completed": "",
+        "": f"training goes on: {came} so far",
+        "stopped": f"training was stopped early, after {came}",
+        "interrupted": f"training was interrupted by the user, after {came}",
+        "raised": f"training did not come to its end: it raised {report.error} after {came}",
+        "cut": f"training did not come to its end: the record ends after {came}",
+    }[report.ending]
+
+
+def how_far(report: Report) -> str:
+    """How far a run came, those before a resume included: "5 of 16 rollouts and 10 of 32 updates"."""
+    schedule, counts = report.schedule, report.counts
+    before = rollouts_before(schedule, position_of(schedule, report.start)) if schedule is not None else 0
+    updates = report.updates_before + counts.updates + counts.skipped_updates
+    planned = (schedule.rollouts, schedule.updates) if schedule is not None else (None, None)
+    most = "at most " if schedule is not None and schedule.updates_bound == "upper" else ""
+    return f"{_of(before + counts.rollouts, planned[0], 'rollouts')} and {_of(updates, planned[1], 'updates', most)}"
+
+
+def _of(count: int, planned: int | None, unit: str, most: str = "") -> str:
+    return number(count, unit) if planned is None else f"{number(count)} of {most}{number(planned, unit)}"
+
+
 def sentence(report: Report) -> str:
     """Why the verdict is what it is."""
-    problem = first_problem(report)
+    problem, ended = first_problem(report), _as_sentence(ending(report))
     if report.verdict == "FAIL" and problem is not None:
-        return f"{problem.title}: expected {problem.expected}, observed {problem.observed}. {_place(problem)}".rstrip()
+        text = f"{problem.title}: expected {problem.expected}, observed {problem.observed}. {_place(problem)}".rstrip()
+        return f"{text} {ended}".rstrip()
     if report.verdict == "NOT_EVALUATED":
-        reasons = report.not_evaluated
-        reason = next((reasons[topic] for topic in ("order", "record", "samples") if topic in reasons), "")
-        reason = reason or next(iter(reasons.values()), "nothing was observed that could be compared with a plan")
-        return f"The run could not be compared with its plan: {reason}."
+        return _why_not_evaluated(report, ended)
     checks = sum(rule.checks for rule in report.rules if rule.verdict == "PASS")
     made = f"{number(report.counts.rollouts, 'rollouts')} and {number(report.counts.updates, 'updates')}"
-    text = f"No difference from the plan in {made}, after {number(checks, 'comparisons')}."
+    text = f"No difference from the plan in {made}, after {number(checks, 'comparisons')}. {ended}".rstrip()
+    text = f"{text} {_as_sentence(shown(report))}".rstrip()
     return text if problem is None else f"{text} To look at: {problem.title}. {_place(problem)}".rstrip()
+
+
+def _why_not_evaluated(report: Report, ended: str) -> str:
+    reasons = report.not_evaluated
+    compared = any(rule.verdict == "PASS" for rule in report.rules) and "order" not in reasons
+    if report.ending in ("raised", "interrupted", "cut") and "order" not in reasons:
+        first = _as_sentence(reasons.get("end", "")) if report.ending == "interrupted" else ""
+        until = "Until then nothing differs from the plan." if compared else ""
+        return " ".join(part for part in (ended, first, until) if part)
+    reason = next((reasons[topic] for topic in ("order", "record", "samples") if topic in reasons), "")
+    reason = reason or next(iter(reasons.values()), "nothing was observed that could be compared with a plan")
+    return f"The run could not be compared with its plan: {reason}."
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _place(finding: Finding) -> str:
@@ -77,21 +150,32 @@ def _place(finding: Finding) -> str:
 
 
 def count_rows(report: Report) -> list[CountRow]:
-    """Counts beside their plan. Those that neither the plan nor the run has are left out."""
+    """Counts beside their plan, both of this run alone where it was resumed. Those that neither the plan nor the run has are left
+    out."""
     counts, schedule = report.counts, report.schedule
+    plan = planned_totals(schedule, report.start) if schedule is not None else None
+    exact = schedule is not None and schedule.rows_bound == "exact"
+    if plan is None and schedule is not None and not report.updates_before:
+        rollouts, updates = schedule.rollouts, schedule.updates
+    else:
+        rollouts, updates = (plan.rollouts, plan.updates) if plan is not None else (None, None)
     rows = [
-        CountRow("rollouts", schedule.rollouts if schedule else None, counts.rollouts),
-        CountRow(_samples_name(schedule), _planned_samples(schedule), counts.samples),
-        CountRow("old log-prob refreshes", _planned_refreshes(schedule), counts.old_logprob_refreshes),
-        CountRow("micro-batches", None, counts.microbatches),
-        CountRow(_updates_name(schedule), schedule.updates if schedule else None, counts.updates),
+        CountRow("rollouts", rollouts, counts.rollouts),
+        CountRow(_samples_name(schedule), plan.samples if plan is not None and exact else None, counts.samples),
+        CountRow("old log-prob refreshes", plan.refreshes if plan is not None else None, counts.old_logprob_refreshes),
+        CountRow(
+            _bounded("micro-batches", schedule), plan.microbatches if plan is not None else None, counts.microbatches
+        ),
+        CountRow(_bounded("updates", schedule), updates, counts.updates),
     ]
     if report.updates_before:
         rows.append(CountRow("updates before it was resumed", None, report.updates_before))
-    critic = schedule.critic if schedule else None
+    critic = schedule.critic if schedule is not None else None
     if critic is not None or counts.critic_updates:
-        rows.append(CountRow("critic updates", critic.updates if critic else None, counts.critic_updates))
-    syncs = _planned_syncs(schedule)
+        rows.append(
+            CountRow("critic updates", plan.critic_updates if plan is not None else None, counts.critic_updates)
+        )
+    syncs = plan.syncs if plan is not None and schedule is not None and schedule.syncs != "unseen" else None
     if syncs is not None or counts.weight_syncs:
         rows.append(CountRow("weight syncs", syncs, counts.weight_syncs))
     if counts.skipped_updates:
@@ -101,44 +185,52 @@ def count_rows(report: Report) -> list[CountRow]:
     return rows
 
 
-def _updates_name(schedule: Schedule | None) -> str:
-    return "updates (at most)" if schedule is not None and schedule.updates_bound == "upper" else "updates"
+def _bounded(name: str, schedule: Schedule | None) -> str:
+    return f"{name} (at most)" if schedule is not None and schedule.updates_bound == "upper" else name
 
 
 def _samples_name(schedule: Schedule | None) -> str:
-    return "samples (of one process)" if schedule is not None and _processes_sharing(schedule) > 1 else "samples"
+    """Where a loader drives the run, each process counts its own."""
+    shared = schedule is not None and schedule.loop == "loader" and schedule.world_size > 1
+    return "samples (of one process)" if shared else "samples"
 
 
-def _processes_sharing(schedule: Schedule) -> int:
-    """Processes that a rollout's samples are counted in: where a loader drives the run, each counts its own."""
-    return schedule.world_size if schedule.loop == "loader" else 1
+def processes(report: Report) -> str:
+    """Which processes recorded; empty where there was one."""
+    if report.processes < 2:
+        return ""
+    names = ", ".join(report.process_names)
+    unnamed = report.processes - len(report.process_names)
+    more = f" and {unnamed} more" if unnamed else ""
+    return f"{number(report.processes)} processes" + (f": {names}{more}" if names else "")
 
 
-def _planned_samples(schedule: Schedule | None) -> int | None:
-    if schedule is None or schedule.rollouts is None or schedule.rows_bound != "exact":
-        return None
-    each, last = schedule.samples_per_rollout, schedule.samples_of_last_rollout
-    smaller = schedule.rollouts // schedule.rollouts_per_epoch if last and schedule.rollouts_per_epoch else 0
-    return ((schedule.rollouts - smaller) * each + smaller * last) // _processes_sharing(schedule)
-
-
-def _planned_refreshes(schedule: Schedule | None) -> int | None:
-    if schedule is None:
-        return None
-    return 0 if schedule.old_logprob_source in ("detach", "engine", "none") else schedule.rollouts
-
-
-def _planned_syncs(schedule: Schedule | None) -> int | None:
-    if schedule is None or schedule.rollouts is None or schedule.syncs == "unseen":
-        return None
-    return schedule.rollouts + _SYNCS_BEFORE_FIRST[schedule.syncs]
+_TOPIC_WORDS = {
+    "order": "order of events",
+    "log_ratio": "log ratio",
+    "refresh": "old log-probs",
+    "weights": "updates of the weights",
+    "sampler": "weights of the sampler",
+    "learning_rate": "learning rate",
+    "ranks": "other processes",
+    "recording": "record",
+    "end": "rest of the run",
+}
 
 
 def not_evaluated(report: Report) -> NotEvaluated:
-    """What could not be judged, with reasons; apart from it, rules that merely had nothing to compare."""
-    idle = [rule.code for rule in report.rules if rule.verdict == "NOT_EVALUATED" and rule.idle]
-    names: dict[str, list[str]] = {}
+    """What could not be judged, with reasons: topics, quantities of the plan, links without any check, and single rules."""
+    links = links_of(report)
+    by_reason: dict[str, list[str]] = {}
+    rules = {rule.code: rule for rule in report.rules}
     for name, reason in report.not_evaluated.items():
-        if name not in idle:
-            names.setdefault(reason, []).append(name)
-    return NotEvaluated({", ".join(together): reason for reason, together in names.items()}, idle)
+        if name not in rules:
+            by_reason.setdefault(reason, []).append(_TOPIC_WORDS.get(name, name.replace("_", " ")))
+    for link in links:
+        if link.state == "not observed" and link.reason not in by_reason:
+            by_reason[link.reason] = [link.name]
+    for rule in report.rules:
+        if rule.verdict == "NOT_EVALUATED" and not rule.idle and rule.reason not in by_reason:
+            by_reason[rule.reason] = [rule.title]
+    reasons = {", ".join(dict.fromkeys(names)): reason for reason, names in by_reason.items()}
+    return NotEvaluated(reasons, [link.name for link in links if link.state == "absent"])

@@ -40,8 +40,8 @@ from rlstep_hooks.record.events import (
 )
 from rlstep_hooks.record.ledger import CONTROLLER, FolderLedger, Record, read_lines, records
 from rlstep_hooks.record.tail import Tail
-from tests.unit.scripted import make_plan, started
-from tests.unit.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases
+from tests.scripted import make_plan, started
+from tests.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

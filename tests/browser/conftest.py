@@ -13,8 +13,8 @@ from rlstep_hooks.record.events import Rollout, RunStarted, Update
 from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
 from rlstep_hooks.show.page.build import page_of
 from rlstep_hooks.show.page.writer import write_page
-from tests.unit.scripted import make_plan, scripted_run
-from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
+from tests.scripted import make_plan, scripted_run
+from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -671,6 +671,17 @@ def synced_weights_dropped_by_the_engine(trainer: Any) -> None:
     after_update(trainer, 4, lambda: replace_method(trainer.vllm_generation, "load", lambda original, weights: None))
 
 
+@fault(
+    report="trl#4159",
+    code="RLS410",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+)
+def sampler_cooled_down(trainer: Any) -> None:
+    """A curriculum lowers the temperature of generation in mid-run, and the loss goes on with the configured one."""
+    after_update(trainer, 4, lambda: setattr(trainer.generation_config, "temperature", 0.3))
+
+
 # E, F: data
 
 
@@ -812,6 +823,13 @@ def loss_divided_twice(trainer: Any) -> None:
 def accelerate_divides_too(trainer: Any) -> None:
     """accelerate is told the accumulation as well, and its backward divides by it once more."""
     trainer.accelerator.gradient_accumulation_steps = 2
+
+
+@fault(report="textbook PPO", code="RLS802", where=Where(update=4, microbatch=8))
+def advantages_scaled_by_a_learned_factor(trainer: Any) -> None:
+    """Advantages are multiplied by a parameter that is trained with the policy."""
+    factor = torch.nn.Parameter(torch.ones(()))
+    alter_microbatches(trainer, lambda batch: batch | {"advantages": batch["advantages"] * factor}, first=8)
 
 
 EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]

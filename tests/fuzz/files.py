@@ -12,8 +12,8 @@ from rlstep_hooks.cli.report import Form, show
 from rlstep_hooks.record.events import encode
 from rlstep_hooks.record.ledger import read_lines
 from tests.fuzz.limits import time_limit
-from tests.unit.scripted import make_plan, scripted_run
-from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases
+from tests.scripted import make_plan, scripted_run
+from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.plan import make_schedule
 from tests.golden.letters import expand, letters
 from tests.golden.timelines import TIMELINES, Timeline, release_of, trl_settings
-from tests.unit.scripted import scripted_run
+from tests.scripted import scripted_run
 
 RUNS = [
     pytest.param(timeline, release, id=f"{timeline.config}-{release}")

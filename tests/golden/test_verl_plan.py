@@ -27,7 +27,7 @@ from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
 from rlstep_hooks.systems.verl.plan import plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import Release
-from tests.unit.verl_configs import ROWS, V091, verl_config
+from tests.systems.plans.verl_configs import ROWS, V091, verl_config
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule

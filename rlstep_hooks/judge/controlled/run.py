@@ -9,7 +9,7 @@ import msgspec
 
 from rlstep_hooks.judge.controlled.compose import TrainerPhases, TrainerStream
 from rlstep_hooks.judge.judge import Judge, merge_findings
-from rlstep_hooks.judge.ranks import listed, shape
+from rlstep_hooks.judge.ranks import listed, shape, why_it_matters
 from rlstep_hooks.judge.report import Counts, Report, RuleOutcome, Summary
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Verdict, Where
@@ -180,8 +180,8 @@ class ControlledRun:
             report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
         unknown = _unobserved_by_others(reports) | self._cut() | report.not_evaluated
         report = msgspec.structs.replace(report, not_evaluated=unknown)
-        attached = sum(trainer.phases.attached is not None for trainer in self._trainers)
-        return merge_findings(report, findings, outcomes, processes=attached + 1)
+        attached = [f"trainer {t.rank}" for t in self._trainers if t.phases.attached is not None]
+        return merge_findings(report, findings, outcomes, processes=["controller", *attached])
 
     def _cut(self) -> dict[str, str]:
         """Records that end within a call, as they do in a run that raised."""
@@ -255,7 +255,7 @@ def _disagreement(first: int, done: list[tuple[int, str]], rank: int, done_there
         expected=f"rank {rank} does what rank {first} does: {mine}",
         observed=theirs,
         where=Where(rollout=max(rollout, rollout_there), rank=rank),
-        why="data-parallel processes must take the same steps; gradients of different versions are averaged here",
+        why=why_it_matters(mine, theirs),
         fix=f"look at this rollout on ranks {first} and {rank}",
     )
 

@@ -10,7 +10,7 @@ import msgspec
 
 from rlstep_hooks.judge.report import RuleOutcome
 from rlstep_hooks.judge.rules.precision import precision_class
-from rlstep_hooks.planning.finding import Finding, Severity, Where
+from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Severity, Verdict, Where, kind_of
 from rlstep_hooks.record.events import MicroBatch, Update
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Progress:
         self.applied = 0
         self.evaluations = 0
         self.epoch = 0
+        self.first_epoch = 0
+        """The data epoch in which the run began."""
         self.place: Place = (0, self.update, 0)
         """Where the run stands."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
@@ -95,6 +97,7 @@ class Progress:
             update=self.update if update is None else update,
             microbatch=microbatch,
             epoch=self._epoch(self.epoch),
+            resumed=self.resumed and microbatch is not None,
         )
 
     def where_at(self, place: Place, event: Rollout | MicroBatch | Update) -> Where:
@@ -106,6 +109,7 @@ class Progress:
             update=event.index if isinstance(event, Update) and of_policy else update,
             microbatch=event.index if isinstance(event, MicroBatch) else None,
             epoch=self._epoch(epoch),
+            resumed=self.resumed and isinstance(event, MicroBatch),
         )
 
     def _epoch(self, epoch: int) -> int | None:
@@ -113,7 +117,7 @@ class Progress:
 
     def begin(self, *, rollouts: int, epoch: int) -> None:
         """Begin where a run, which may be resumed, begins."""
-        self.rollouts, self.epoch = rollouts, epoch
+        self.rollouts, self.epoch, self.first_epoch = rollouts, epoch, epoch
         self.place = rollouts, self.update, epoch
 
     def end_epoch(self, epoch: int) -> None:
@@ -186,11 +190,33 @@ class RolloutsWithSignal:
         self.numbers = {later: None for later in self.numbers if later > number}
 
 
+KINDS = 16
+"""Findings of one variant that are told apart, at most; further ones count as repetitions of the last."""
+
+
 class _Reported(msgspec.Struct):
     finding: Finding
     found_at: int
     """Events judged when it was found."""
-    occurrences: int = 1
+    occurrences: int = 0
+    rollouts: list[int] = []
+    """Rollouts that it was seen in, each once."""
+
+    latest: int | None = None
+    """The latest of them."""
+
+    def count(self, where: Where) -> None:
+        """Count one occurrence."""
+        self.occurrences += 1
+        self.latest = where.rollout
+        rollouts = self.rollouts
+        if where.rollout is not None and len(rollouts) < LISTED_ROLLOUTS and where.rollout not in rollouts[-1:]:
+            rollouts.append(where.rollout)
+
+    def result(self) -> Finding:
+        """The finding with all its occurrences."""
+        rollouts = tuple(dict.fromkeys(self.rollouts)) if self.occurrences > 1 else ()
+        return msgspec.structs.replace(self.finding, occurrences=self.occurrences, rollouts=rollouts)
 
 
 class Rule:
@@ -206,7 +232,11 @@ class Rule:
     compares: ClassVar[tuple[type, ...]] = ()
     """Events whose match with the plan is a check of this rule."""
     nothing_seen: ClassVar[str] = "the run showed nothing that this rule compares"
-    """The reason for NOT EVALUATED when the rule never compared anything."""
+    """The reason for NOT EVALUATED when the run never did what the rule looks at."""
+    cannot_see: ClassVar[str] = "what this rule compares was not observed"
+    """The reason for NOT EVALUATED when the run did that, and none of it could be looked at."""
+    optional: ClassVar[bool] = False
+    """Whether a run may have nothing at all of what the rule looks at, without anything being overlooked."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -215,7 +245,7 @@ class Rule:
         self.missed = 0
         """What it should have compared and could not look at."""
         self.disabled = ""
-        self._reported: dict[str, _Reported] = {}
+        self._reported: dict[tuple[str, str, str, str], _Reported] = {}
 
     def fail(
         self,
@@ -227,15 +257,23 @@ class Rule:
         where: Where | None = None,
         severity: Severity | None = None,
         variant: str = "",
+        degree: str = "",
     ) -> Finding | None:
-        """Report a finding; a repetition of the same variant is only counted.
+        """Report a finding, or count it as a repetition of one.
+
+        A repetition has the same variant, and the same difference but for its numbers and in the same degree. So has what else
+        is seen in the same rollout: other sides of one fault.
 
         Returns:
-            The finding, if it is the first of its variant.
+            The finding, if it is the first of its kind.
         """
-        reported = self._reported.get(variant)
+        where = where or self.progress.where()
+        kind = variant, degree, kind_of(expected), kind_of(observed)
+        reported = self._reported.get(kind) or self._other_side(variant, where)
         if reported is not None:
-            reported.occurrences += 1
+            if len(self._reported) < 4 * KINDS:
+                self._reported[kind] = reported
+            reported.count(where)
             return None
         finding = Finding(
             code=self.code,
@@ -243,13 +281,20 @@ class Rule:
             title=self.title,
             expected=expected,
             observed=observed,
-            where=where or self.progress.where(),
+            where=where,
             why=why,
             fix=fix,
             planned=not self.progress.events,
         )
-        self._reported[variant] = _Reported(finding, self.progress.events)
+        reported = self._reported[kind] = _Reported(finding, self.progress.events)
+        reported.count(where)
         return finding
+
+    def _other_side(self, variant: str, where: Where) -> _Reported | None:
+        """What a finding of a new kind is another side of; None where it is a fault of its own."""
+        known = [reported for (of, *_), reported in self._reported.items() if of == variant]
+        same = (reported for reported in known if reported.latest == where.rollout)
+        return next(same, known[-1] if len(known) >= KINDS else None)
 
     def replace(self, before: Finding, after: Finding) -> None:
         """Put an explained finding in the place of a bare one."""
@@ -259,9 +304,8 @@ class Rule:
 
     def findings(self) -> list[tuple[int, Finding]]:
         """Findings so far, with the number of occurrences, each after the number of events at which it was found."""
-        return [
-            (r.found_at, msgspec.structs.replace(r.finding, occurrences=r.occurrences)) for r in self._reported.values()
-        ]
+        distinct = {id(reported): reported for reported in self._reported.values()}
+        return [(reported.found_at, reported.result()) for reported in distinct.values()]
 
     def outcome(self, matched: Counter[type]) -> RuleOutcome:
         """PASS, FAIL or NOT_EVALUATED with the reason.
@@ -269,19 +313,39 @@ class Rule:
         Args:
             matched: Events of each kind that came as planned.
         """
-        checks = self.checks + sum(matched[kind] for kind in self.compares)
+        checks = self.checked(matched)
+        verdict: Verdict = "PASS"
         if any(r.finding.severity != "info" for r in self._reported.values()):
-            return RuleOutcome(code=self.code, title=self.title, verdict="FAIL", checks=checks)
-        if self.disabled or not checks:
-            return RuleOutcome(
-                code=self.code,
-                title=self.title,
-                verdict="NOT_EVALUATED",
-                checks=checks,
-                reason=self.disabled or self.nothing_seen,
-                idle=not self.disabled,
-            )
-        return RuleOutcome(code=self.code, title=self.title, verdict="PASS", checks=checks, missed=self.missed)
+            verdict = "FAIL"
+        elif self.disabled or not checks:
+            verdict = "NOT_EVALUATED"
+        unknown = verdict == "NOT_EVALUATED"
+        return RuleOutcome(
+            code=self.code,
+            title=self.title,
+            verdict=verdict,
+            checks=checks,
+            missed=self.missed if checks else 0,
+            note=self.note() if checks else "",
+            reason=self.disabled or self.reason() if unknown else "",
+            idle=unknown and not self.disabled and self.absent(),
+        )
+
+    def checked(self, matched: Counter[type]) -> int:
+        """How often the rule compared something."""
+        return self.checks + sum(matched[kind] for kind in self.compares)
+
+    def absent(self) -> bool:
+        """Whether the run never did what the rule looks at, as far as the rule knows."""
+        return self.optional or not self.missed
+
+    def reason(self) -> str:
+        """Why nothing was compared."""
+        return self.nothing_seen if self.absent() else self.cannot_see
+
+    def note(self) -> str:
+        """What the checks rest on, where that is less than the title says."""
+        return ""
 
     # Handlers. The judge calls only those that a subclass overrides.
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.base import Rule, disabled
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Evaluated, MicroBatch, Rewarded, Rollout, RolloutValues, RunEnded, RunStarted
+    from rlstep_hooks.record.events import (
+        Evaluated,
+        MicroBatch,
+        Rewarded,
+        Rollout,
+        RolloutValues,
+        RunEnded,
+        RunStarted,
+        Update,
+        UpdateValues,
+    )
 
 
 class PromptGroups(Rule):
@@ -32,11 +42,21 @@ class PromptGroups(Rule):
     code = "RLS501"
     title = "Prompt groups broken"
     topics = ("samples",)
-    nothing_seen = "groups of samples span processes, or advantages do not compare the samples of a prompt, or prompts are not seen"
+    nothing_seen = "there was no training rollout"
+
+    def reason(self) -> str:
+        """Why nothing was compared."""
+        if not self.missed:
+            return self.nothing_seen
+        seen = "prompts were not seen, or advantages do not compare the samples of a prompt"
+        return f"groups of samples may span processes, or {seen}" if self.schedule.world_size > 1 else seen
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the groups of a training rollout."""
-        if event.purpose != "training" or event.groups_intact is None:
+        if event.purpose != "training":
+            return None
+        if event.groups_intact is None:
+            self.missed += 1
             return None
         self.checks += 1
         if event.groups_intact:
@@ -123,6 +143,8 @@ class SamplesConserved(Rule):
     code = "RLS502"
     title = "Samples not trained as planned"
     topics = ("samples", "order")
+    nothing_seen = "no rollout was trained to its end"
+    cannot_see = "the samples of the micro-batches were not recognised"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -130,6 +152,8 @@ class SamplesConserved(Rule):
         """Those of this cycle, by index."""
         self._identified = True
         """Whether the samples of all micro-batches so far could be identified."""
+        self._unknown = 0
+        """Samples trained in this cycle that could not be identified."""
         schedule = self.schedule
         whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
         self._in_whole_passes = whole
@@ -148,6 +172,7 @@ class SamplesConserved(Rule):
         """Count each sample; one time too many shows at once."""
         if event.trained is None:
             self._identified = False
+            self._unknown += event.samples
             return None
         surplus: tuple[int, str] | None = None
         for part in event.trained:
@@ -163,15 +188,22 @@ class SamplesConserved(Rule):
 
     def _settle(self) -> Finding | None:
         finding = None
+        unknown, self._unknown = self._unknown, 0
         for rollout, samples in self._rollouts.items():
             if not samples.trained:
+                self.missed += unknown > 0
                 continue
-            self.checks += 1
             passes, size = self._passes(samples), samples.size
             if samples.all_trained(passes):
+                self.checks += 1
                 continue
             times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < size]
-            if size * passes - sum(times) > passes * self._left_out(rollout, size):
+            lacking = size * passes - sum(times) - passes * self._left_out(rollout, size)
+            if 0 < lacking <= unknown:  # they may be among those that were not recognised
+                self.missed += 1
+                continue
+            self.checks += 1
+            if lacking > 0:
                 never = size - len(times)
                 short = never + sum(1 for count in times if count < passes)
                 observed = f"{short} of {size} samples trained less often ({never} never)"
@@ -277,6 +309,8 @@ class EvaluationInTraining(Rule):
     code = "RLS503"
     title = "Evaluation samples trained"
     topics = ("samples",)
+    nothing_seen = "nothing was trained"
+    cannot_see = "the samples of the micro-batches were not recognised"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -291,6 +325,7 @@ class EvaluationInTraining(Rule):
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Look for samples of an evaluation rollout."""
         if event.trained is None:
+            self.missed += 1
             return None
         self.checks += 1
         if not self._last_evaluation_rollouts:
@@ -321,9 +356,23 @@ class EvaluationWithoutRollouts(Rule):
     """
 
     code = "RLS504"
-    title = "Evaluation on samples of others"
+    title = "Evaluation scored on other completions"
     topics = ("order",)
     nothing_seen = "the run had no evaluation"
+    cannot_see = "the batches of an evaluation were not observed, only its rollouts"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Know that there are evaluations, also where nothing says which rollouts belong to which of them."""
+        self._rollouts += event.purpose == "evaluation"
+        return None
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._rollouts = 0
+
+    def absent(self) -> bool:
+        """Whether the run had no evaluation."""
+        return not self._rollouts
 
     def evaluated(self, event: Evaluated) -> Finding | None:
         """Compare batches with rollouts."""
@@ -334,7 +383,7 @@ class EvaluationWithoutRollouts(Rule):
             expected=f"{event.batches} evaluation rollouts, one for each batch",
             observed=f"{event.rollouts}",
             why="some evaluation batches were scored on completions of other prompts",
-            fix="evaluate through the trainer's own eval_strategy",
+            fix="let the trainer itself evaluate, at the times that its configuration names",
         )
 
 
@@ -342,8 +391,8 @@ class NoSignal(Rule):
     """Every advantage of the run is zero.
 
     What it checks:
-        The largest |advantage| of each rollout; it warns when a run ends with none above 0. Where the rewards are seen too, and differ
-        where the advantages compare them, a single rollout whose advantages are all 0 is an error.
+        The largest |advantage| of each rollout; it warns when a run ends with none above 0. Where the trainer has a loss of its
+        own, which may learn from more than advantages, it is not evaluated if some weight had a gradient.
 
     Why it matters:
         No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some rollouts
@@ -358,35 +407,54 @@ class NoSignal(Rule):
     title = "No learning signal"
     severity = "warning"
     topics = ("samples",)
+    nothing_seen = "no rollout showed its advantages"
+    optional = True
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
         self._with_signal = 0
+        self._gradient = False
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Count rollouts with and without signal."""
-        if values.max_abs_advantage is not None and event.purpose == "training":
-            self.checks += 1
-            self._with_signal += values.max_abs_advantage > 0
-            if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
-                return self.fail(
-                    expected="advantages other than 0, as the rewards differ",
-                    observed="all advantages 0",
-                    where=self.progress.where_at(place, event),
-                    why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
-                    fix="look for code that writes into advantages, masks or the sample buffer",
-                    severity="error",
-                    variant="lost",
-                )
+        if event.purpose != "training":
+            return None
+        if values.max_abs_advantage is None:
+            self.missed += 1
+            return None
+        self.checks += 1
+        self._with_signal += values.max_abs_advantage > 0
+        if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
+            return self.fail(
+                expected="advantages other than 0, as the rewards differ",
+                observed="all advantages 0",
+                where=self.progress.where_at(place, event),
+                why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
+                fix="look for code that writes into advantages, masks or the sample buffer",
+                severity="error",
+                variant="lost",
+            )
+        return None
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Remember whether some gradient flowed."""
+        self._gradient = self._gradient or (event.role == "policy" and values.with_gradient > 0)
         return None
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the run as a whole."""
         if not self.checks or self._with_signal or event.status != "completed":
             return None
+        own_loss = self.progress.started.facts.get("own_loss")
+        if own_loss and self._gradient:
+            disabled(
+                self, f"all advantages were 0, but gradients flowed: {own_loss} may learn from more than advantages"
+            )
+            return None
         return self.fail(
             expected="advantages other than 0 in some rollout",
-            observed=f"all advantages 0 in all {self.checks} rollouts",
+            observed=f"all advantages 0 in all {self.checks} rollouts"
+            + (f" that showed theirs, of {self.checks + self.missed}" if self.missed else ""),
             where=Where(),
             why=(
                 "completions of the same prompt always got the same reward (or the tokens of all others are masked out), so no "

@@ -30,7 +30,7 @@ class ScheduleHorizon(Rule):
 
     code = "RLS601"
     of_plan = True
-    title = "Learning-rate horizon is not the run's length"
+    title = "Learning-rate schedule does not fit the length of training"
     topics = ("learning_rate",)
     nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
 
@@ -72,7 +72,7 @@ class SchedulerTicks(Rule):
     """
 
     code = "RLS602"
-    title = "Scheduler ticks are not updates"
+    title = "Learning-rate scheduler does not follow the updates"
     topics = ("learning_rate",)
     nothing_seen = "the scheduler's position cannot be read"
 
@@ -109,8 +109,9 @@ class RateAtZero(Rule):
 
     What it checks:
         Updates with a learning rate of exactly 0 after one above 0. The first update of a warm-up may be 0; a schedule that
-        comes back is not reported. Where the rate is set once a rollout, after it was sampled (Stable-Baselines3), a schedule that
-        falls to 0 is there for the last rollout; that is information.
+        comes back is not reported. A rate of 0 in every update of a run that came to its end is an error. Where the rate is set
+        once a rollout, after it was sampled (Stable-Baselines3), a schedule that falls to 0 is there for the last rollout; that
+        is information.
 
     Why it matters:
         Rollouts are generated, scored and trained without any effect.
@@ -148,8 +149,9 @@ class RateAtZero(Rule):
         """Judge the zeros at the end of the run, or a run of zeros throughout."""
         if not self._zeros:
             return None
-        if self._zeros == 1 and self.checks == 1 and self.schedule.updates != 1:
-            return None  # a warm-up begins at 0, and the run was ended before its second update
+        whole = event.status == "completed" and not event.stopped
+        if not self._positive and not whole:
+            return None  # it may have ended within a warm-up, whose first updates may be at 0
         last = self.progress.where().rollout
         by_design = self.schedule.lr_clock == "rollout" and self._positive and self._first_zero.rollout == last
         if by_design:
@@ -162,12 +164,18 @@ class RateAtZero(Rule):
                 fix="nothing to fix in a long run; in a short one give the schedule a floor",
             )
         share = round(100 * self._zeros / max(self.checks, 1))
+        throughout = not self._positive and not self.progress.resumed
         return self.fail(
+            severity="error" if throughout else "warning",
             expected="a learning rate above 0 while updates go on",
             observed=f"exactly 0 in the last {self._zeros} of {self.checks} updates ({share} % of the run)",
             where=self._first_zero,
-            why="these updates change nothing" if self._positive else "no update of the run could change anything",
-            fix="build the schedule for the number of updates of the run, or give it a floor",
+            why="no update of the run could change anything" if throughout else "these updates change nothing",
+            fix=(
+                "look at the configured learning rate, and at the scheduler that sets it"
+                if throughout
+                else "build the schedule for the number of updates of the run, or give it a floor"
+            ),
         )
 
 
@@ -187,7 +195,7 @@ class WarmupLength(Rule):
 
     code = "RLS604"
     of_plan = True
-    title = "Warm-up as long as the run"
+    title = "Learning-rate warm-up as long as the run"
     severity = "warning"
     topics = ("learning_rate",)
     nothing_seen = "the schedule has no warm-up, or the length of the run is not known"

@@ -35,9 +35,9 @@ class LossScale(Rule):
     """
 
     code = "RLS801"
-    title = "Loss scaled wrongly"
+    title = "Loss is not that of its formula"
     severity = "warning"
-    topics = ("loss", "log_ratio")
+    topics = ("formula", "loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:

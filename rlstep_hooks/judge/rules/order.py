@@ -17,6 +17,8 @@ from rlstep_hooks.judge.timeline import (
 from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync, name_of
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.planning.finding import Finding
 
@@ -87,7 +89,7 @@ class MissingRollout(Rule):
     compares = (Rollout,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim a micro-batch where a rollout, or the push of weights before it, was due."""
+        """Claim a micro-batch where a rollout, or the sync of weights before it, was due."""
         due = isinstance(difference.expected, ExpectedRollout | ExpectedSync)
         if not due or not isinstance(difference.observed, MicroBatch):
             return None
@@ -97,15 +99,19 @@ class MissingRollout(Rule):
             observed="a micro-batch of samples that were to be replaced",
             where=difference.where,
             why="the planned passes over these samples are done; training on them again makes them staler than planned",
-            fix="look for a micro-step counter that was moved or not reset, and for a changed number of passes",
+            fix=(
+                "look for a micro-step counter that was moved or not reset, and for a changed number of passes"
+                if self.schedule.loop == "loader"
+                else "compare passes and mini-batch size of the live configuration with what you set"
+            ),
         )
 
 
 class EarlyUpdate(Rule):
-    """An update came before its accumulation window was full.
+    """An update came where none was due.
 
     What it checks:
-        Exactly the planned number of micro-batches lies between two updates.
+        Exactly the planned number of micro-batches lies between two updates, and updates come only where they are planned.
 
     Why it matters:
         The update averages over fewer samples than the configured batch, with a larger variance and another loss scale.
@@ -126,13 +132,20 @@ class EarlyUpdate(Rule):
         if isinstance(difference.expected, ExpectedRefresh | ExpectedEnd | ExpectedUpdate):
             return None
         self.checks += 1
-        size = self.schedule.microbatches_per_update
+        plan = self.schedule.critic if difference.observed.role == "critic" else self.schedule
+        size, made = plan.microbatches_per_update if plan is not None else None, difference.observed.microbatches
+        early = size is None or made < size
         return self.fail(
-            expected=name_of(difference.expected) + (f" ({size} micro-batches to an update)" if size else ""),
-            observed=f"{name_of(difference.observed)} after {difference.observed.microbatches} micro-batches",
+            expected=name_of(difference.expected) + (f" ({_microbatches(size)} to an update)" if size else ""),
+            observed=f"{name_of(difference.observed)} after {_microbatches(made)}",
             where=difference.where,
-            why="the optimizer stepped when its accumulation window was not full",
+            why=(
+                "the optimizer stepped when its accumulation window was not full"
+                if early
+                else "the plan has no update here: an update before it did not come, or this is one too many"
+            ),
             fix="look for an optimizer step outside the training loop, or an accumulation setting changed in mid-run",
+            variant="early" if early else "unplanned",
         )
 
 
@@ -168,7 +181,7 @@ class MissingUpdate(Rule):
                 expected=f"{name_of(expected)}: {self._planned(expected.role)}",
                 observed=name_of(difference.observed),
                 where=difference.where,
-                why="samples of this rollout were not trained as often as configured",
+                why=f"the updates of the {expected.role} on this rollout were not all made",
                 fix=(
                     _LAST_ROWS
                     if passed
@@ -180,7 +193,7 @@ class MissingUpdate(Rule):
             return None
         self.checks += 1
         count = expected.microbatches
-        after = f" after {count} micro-batch{'es' if count > 1 else ''}" if count else ""
+        after = f" after {_microbatches(count)}" if count else ""
         return self.fail(
             expected=name_of(expected) + after,
             observed=name_of(difference.observed),
@@ -195,7 +208,15 @@ class MissingUpdate(Rule):
 
     def _planned(self, role: str) -> str:
         schedule = self.schedule.critic if role == "critic" and self.schedule.critic is not None else self.schedule
-        return f"{schedule.updates_per_rollout} updates of the {role} on each rollout"
+        return f"{_updates(schedule.updates_per_rollout)} of the {role} on each rollout"
+
+
+def _updates(count: Fraction) -> str:
+    return f"{count} update" + ("" if count == 1 else "s")
+
+
+def _microbatches(count: int) -> str:
+    return f"{count} micro-batch" + ("" if count == 1 else "es")
 
 
 def _ends_rollout(event: object, loop: str) -> bool:
@@ -217,7 +238,7 @@ class EpochLength(Rule):
     """
 
     code = "RLS205"
-    title = "Data epoch of another length"
+    title = "Data epoch length differs from the plan"
     topics = ("order",)
     compares = (EpochEnd,)
 
@@ -244,9 +265,21 @@ class EpochLength(Rule):
             expected=name_of(difference.expected),
             observed=name_of(difference.observed),
             where=difference.where,
-            why=f"the plan has {length} in a pass over {self.schedule.rows} rows",
-            fix="compare the rows in the plan with the trainer's data set, and look for a replaced sampler or loader",
+            why=f"the plan has {length} in a pass over {self.schedule.rows} rows" + self._after_resume(),
+            fix="compare the rows in the plan with the trainer's data set, and look for a replaced sampler or loader"
+            + (", and for a loader whose position was not restored" if self._in_resumed_pass() else ""),
+            variant="resumed" if self._in_resumed_pass() else "",
         )
+
+    def _in_resumed_pass(self) -> bool:
+        """Whether this is the pass in which the run was resumed: its length then depends on what the resume restored."""
+        return self.progress.resumed and self.progress.epoch == self.progress.first_epoch
+
+    def _after_resume(self) -> str:
+        if not self._in_resumed_pass():
+            return ""
+        done = self.progress.started.start_updates
+        return f"; the run was resumed after update {done}, within this pass, and its loader did not go on where it had been"
 
 
 class RunLength(Rule):
@@ -264,7 +297,7 @@ class RunLength(Rule):
     """
 
     code = "RLS206"
-    title = "Training of another length"
+    title = "Training length differs from the plan"
     topics = ("order",)
     compares = (RunEnded,)
 
@@ -281,7 +314,8 @@ class RunLength(Rule):
         self.checks += 1
         untrained = early and self.schedule.loop == "phases" and isinstance(difference.expected, ExpectedMicroBatch)
         return self.fail(
-            expected=f"{name_of(difference.expected)}, {self.schedule.updates} updates in all",
+            expected=name_of(difference.expected)
+            + (f", {self.schedule.updates} updates in all" if self.schedule.updates is not None else ""),
             observed=f"{name_of(difference.observed)} after {self.progress.updates + self.progress.started.start_updates} updates",
             where=difference.where,
             why=(
@@ -290,7 +324,7 @@ class RunLength(Rule):
                 else "the loop ran out of data or went on past its plan"
             ),
             fix=(
-                _LAST_ROWS if untrained else "compare the updates in the plan with the rows, the passes and max_steps"
+                _LAST_ROWS if untrained else "compare the updates in the plan with the rows and the configured length"
             ),
         )
 
@@ -304,8 +338,12 @@ class RunLength(Rule):
             return None
         return self.fail(
             expected=f"{announced} updates, as the trainer announced (max_steps)",
-            observed=f"{event.updates}",
-            why="the rows gave fewer updates than max_steps, so progress, epochs and learning rate end short",
+            observed=f"{event.updates} updates",
+            why=(
+                "the rows gave fewer updates than max_steps, so progress, epochs and learning rate end short"
+                if event.updates < announced
+                else "training went on past max_steps, so progress, epochs and learning rate were at their end before it"
+            ),
             fix="compare max_steps with the updates in the plan",
             variant="announced",
         )
@@ -325,7 +363,7 @@ class EventSize(Rule):
     """
 
     code = "RLS207"
-    title = "Another number of samples"
+    title = "Unexpected number of samples"
     topics = ("order",)
     compares = (Rollout, MicroBatch)
 
@@ -366,7 +404,7 @@ class WindowSize(Rule):
     """
 
     code = "RLS208"
-    title = "Another number of micro-batches in an update"
+    title = "Unexpected number of micro-batches in an update"
     topics = ("order",)
     compares = (Update,)
 
@@ -375,12 +413,22 @@ class WindowSize(Rule):
         if difference.aspect != "microbatches" or not isinstance(difference.expected, ExpectedUpdate):
             return None
         self.checks += 1
+        made = difference.observed.microbatches if isinstance(difference.observed, Update) else 0
+        more = made > (difference.expected.microbatches or 0)
         return self.fail(
-            expected=f"{difference.expected.microbatches} micro-batches",
-            observed=f"{getattr(difference.observed, 'microbatches', '?')} micro-batches",
+            expected=_microbatches(difference.expected.microbatches or 0),
+            observed=_microbatches(made),
             where=difference.where,
-            why="gradients of another window flowed into this update",
-            fix="find the window before it that ended without an update",
+            why=(
+                "gradients of another window flowed into this update"
+                if more
+                else "some micro-batches of this window are not in its update"
+            ),
+            fix=(
+                "find the window before it that ended without an update"
+                if more
+                else "look for gradients that were cleared, or an accumulation setting changed, within the window"
+            ),
         )
 
 
@@ -399,7 +447,7 @@ class RoleOutOfTurn(Rule):
     """
 
     code = "RLS211"
-    title = "Policy and critic out of turn"
+    title = "Policy or critic trained at the wrong turn"
     topics = ("order",)
     compares = (Update,)
 
@@ -412,12 +460,17 @@ class RoleOutOfTurn(Rule):
         if not both or difference.aspect != "kind":
             return None
         self.checks += 1
-        role = getattr(expected, "role", "policy")
-        schedule = self.schedule.critic if role == "critic" and self.schedule.critic is not None else self.schedule
+        # One role is trained first. Where the second is due the first is done, so that more of it is surplus; where the first is due
+        # and the second comes, updates of the first are missing.
+        first = "critic" if self.schedule.critic_order == "before" else "policy"
+        surplus = getattr(observed, "role", "policy") == first
+        plan = self.schedule.critic if first == "critic" and self.schedule.critic is not None else self.schedule
         return self.fail(
-            expected=f"{name_of(expected)}: {schedule.updates_per_rollout} updates of the {role} on each rollout",
+            expected=name_of(expected),
             observed=name_of(observed),
             where=difference.where,
-            why=f"the {role} is not trained as often, or not when, its configuration says",
-            fix="compare passes and mini-batch sizes of policy and critic in the live configuration",
+            why=f"the {first}, which is trained first, is to make {_updates(plan.updates_per_rollout)} on each rollout; "
+            + ("it goes on after those" if surplus else "it ended before those"),
+            fix=f"compare passes and mini-batch size of the {first} in the live configuration with what you set",
+            variant=f"surplus {first}" if surplus else f"missing {first}",
         )

@@ -172,7 +172,7 @@ class IntervalMeetsCycle(PlanRule):
     """
 
     code = "RLS114"
-    title = "An interval that does not meet the rollouts"
+    title = "Interval does not line up with the rollouts"
     severity = "info"
     report = f"{_GITHUB}/huggingface/trl/pull/3148"
 
@@ -215,7 +215,7 @@ class PromptsForSamples(PlanRule):
     """
 
     code = "RLS115"
-    title = "A mini-batch that may have been meant in prompts"
+    title = "Mini-batch size may be meant in prompts"
     severity = "info"
     report = f"{_GITHUB}/hiyouga/EasyR1/issues/6"
 

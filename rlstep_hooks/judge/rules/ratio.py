@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.rules.base import RECENT_UPDATES, RolloutsWithSignal, Rule, remember
+from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.timeline import ExpectedRefresh
 from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.rules.base import Place, Progress
     from rlstep_hooks.planning.finding import Finding
@@ -54,19 +57,21 @@ class RatioAtLagZero(Rule):
     nothing_seen = (
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
     )
+    cannot_see = "which version computed the old log-probs of a micro-batch, or their ratio, was not observed"
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
-        if event.old_source in ("detach", "engine") or values.mean_abs_log_ratio is None:
+        if event.old_source in ("detach", "engine"):
             return None
-        lag = observed_lag(event)
-        # Old log-probs of which nobody knows who computed them may be of lag 0 or not.
-        self.missed += lag is None
-        if lag != 0:
+        lag, mean = observed_lag(event), values.mean_abs_log_ratio
+        if lag is None or (lag == 0 and mean is None):
+            self.missed += 1
+            return None
+        if lag or mean is None:
             return None
         self.checks += 1
         tolerance = MEAN_TOLERANCE[self.progress.precision]
-        if values.mean_abs_log_ratio <= tolerance:
+        if mean <= tolerance:
             return None
         dropout = self.progress.started.facts.get("dropout_modules", 0)
         cause = (
@@ -76,11 +81,12 @@ class RatioAtLagZero(Rule):
         )
         return self.fail(
             expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
-            observed=f"mean {values.mean_abs_log_ratio:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
+            observed=f"mean {mean:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
             where=self.progress.where_at(place, event),
+            degree=how_far(mean, tolerance),
             why=cause + "; every later ratio is off by as much",
             fix=(
-                "set disable_dropout=True, or the model's dropout probabilities to 0"
+                "set the model's dropout probabilities to 0 (the trainer may have a setting for it, such as disable_dropout)"
                 if dropout
                 else "compare temperature, precision, attention kernel, padding and the identity of the samples of both forwards"
             ),
@@ -107,12 +113,16 @@ class RatioStuckAtOne(Rule):
     title = "Ratio stuck at 1"
     topics = ("log_ratio", "weights")
     nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
+    cannot_see = "which version sampled a micro-batch, or its ratio, was not observed"
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look for an exact 0 on every token."""
-        if event.sampled_version is None or event.sampled_version >= event.policy_version or not values.tokens:
+        if event.old_source == "detach" or not values.tokens:
             return None
-        if event.old_source == "detach" or values.max_abs_log_ratio is None:
+        if event.sampled_version is None or values.max_abs_log_ratio is None:
+            self.missed += 1
+            return None
+        if event.sampled_version >= event.policy_version:
             return None
         if event.old_version is not None and event.old_version >= event.policy_version:
             return None
@@ -265,7 +275,7 @@ class RefreshNotAsPlanned(Rule):
         computed at all, stale samples are treated as fresh.
 
     What to do:
-        Look for code that changes `old_per_token_logps` or computes it in the loss.
+        Look for code that changes the old log-probs (`old_per_token_logps` in TRL), or computes them in the loss.
     """
 
     code = "RLS303"
@@ -317,7 +327,7 @@ class RefreshNotAsPlanned(Rule):
             observed="old log-probs that no observed forward of the policy produced",
             where=self.progress.where(rollout=self.progress.rollout_number(event.rollout)),
             why="they come from other weights or another computation, so the ratio is not that of this policy",
-            fix="look for code that replaces old_per_token_logps",
+            fix="look for code that replaces the old log-probs of the rollout",
             variant="origin",
         )
 
@@ -342,10 +352,14 @@ class StaleWithoutOldLogProbs(Rule):
     title = "Stale samples without old log-probs"
     topics = ("samples", "refresh")
     nothing_seen = "all samples came with old log-probs"
+    cannot_see = "which version sampled them was not observed"
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Compare the samples' version with the policy's."""
-        if event.old_source != "detach" or event.sampled_version is None:
+        if event.old_source != "detach":
+            return None
+        if event.sampled_version is None:
+            self.missed += 1
             return None
         self.checks += 1
         age = event.policy_version - event.sampled_version
@@ -378,6 +392,7 @@ class OldLogProbsAltered(Rule):
     title = "Old log-probs altered before use"
     topics = ("refresh", "samples")
     nothing_seen = "the run had no old log-probs to follow"
+    optional = True
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
@@ -413,6 +428,8 @@ class TokensAltered(Rule):
     code = "RLS306"
     title = "Tokens altered before use"
     topics = ("samples",)
+    nothing_seen = "nothing was trained"
+    cannot_see = "the tokens of the micro-batches were not compared with those generated"
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
@@ -450,6 +467,17 @@ class LagNotAsPlanned(Rule):
     title = "Lag not as planned"
     topics = ("order", "samples")
     compares = (MicroBatch,)
+    nothing_seen = "nothing was trained"
+    cannot_see = "which version the old log-probs or the samples of a micro-batch come from was not observed"
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Count those whose lag is not known: they match any plan."""
+        self.missed += observed_lag(event) is None
+        return None
+
+    def checked(self, matched: Counter[type]) -> int:
+        """Micro-batches whose lag was compared."""
+        return max(super().checked(matched) - self.missed, 0)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a difference in lag."""
@@ -516,7 +544,7 @@ class LoggedRatio(Rule):
     """
 
     code = "RLS309"
-    title = "Logged ratio is not the ratio"
+    title = "Logged ratio differs from the measured one"
     severity = "warning"
     topics = ("log_ratio",)
     nothing_seen = "the framework logs no mean ratio"

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
-from rlstep_hooks.judge.rules.precision import precision_class
+from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
@@ -223,7 +223,7 @@ class SamplerVersion(Rule):
 
     What it checks:
         The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is no older
-        than the plan allows (asynchronous training, counted in rollouts): weights were pushed to the engine since the last
+        than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine since the last
         update, or the policy itself generated.
 
     Why it matters:
@@ -231,15 +231,19 @@ class SamplerVersion(Rule):
         engine that woke up with old weights).
 
     What to do:
-        Look at the push of weights to the engine: was it made, and after the last update?
+        Look at the sync of weights to the engine: was it made, and after the last update?
     """
 
     code = "RLS402"
-    title = "Sampler held other weights"
-    topics = ("sampler",)
+    title = "Rollout sampled with other weights"
+    topics = ("sampler", "sampler_weights")
+    nothing_seen = "the plan does not say which weights sample a rollout"
+    cannot_see = "the version of the weights that sampled a rollout was not observed"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
+        self._engine = False
+        """Whether an engine of its own samples, which is told new weights."""
         self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
 
     def rollout(self, event: Rollout) -> Finding | None:
@@ -247,7 +251,10 @@ class SamplerVersion(Rule):
         if event.purpose != "training":
             return None
         self._versions.append(event.policy_version)
-        if event.sampler_version is None or self.schedule.max_age is None:
+        if self.schedule.max_age is None:
+            return None
+        if event.sampler_version is None:
+            self.missed += 1
             return None
         self.checks += 1
         if self._versions[0] <= event.sampler_version <= event.policy_version:
@@ -263,7 +270,7 @@ class SamplerVersion(Rule):
         else:
             behind = event.policy_version - event.sampler_version
             observed = f"a sampler with version {event.sampler_version}, {behind} updates behind"
-            fix = "look at the push of weights to the engine: it must come after the last update and before the rollout"
+            fix = "look at the sync of weights to the engine: it must come after the last update and before the rollout"
         return self.fail(
             expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
             observed=observed,
@@ -272,6 +279,15 @@ class SamplerVersion(Rule):
             fix=fix,
             variant="unsent" if event.sampler_version == UNSENT else "",
         )
+
+    def weight_sync(self, event: WeightSync) -> Finding | None:
+        """Know that there is an engine."""
+        self._engine = True
+        return None
+
+    def note(self) -> str:
+        """An engine's version is what it was told: whether it holds these weights is not proved."""
+        return "by label only" if self._engine else ""
 
     def _older(self) -> str:
         return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""
@@ -296,8 +312,9 @@ class SamplerGap(Rule):
     code = "RLS403"
     title = "Engine and trainer disagree"
     severity = "warning"
-    topics = ("sampler",)
-    nothing_seen = "the sampler returned no log-probs"
+    topics = ("sampler", "sampler_weights")
+    nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
+    optional = True
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -308,9 +325,10 @@ class SamplerGap(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
-        if values.sampler_gap_mean is None:
-            return None
         if event.sampler_version is not None and event.sampler_version != event.policy_version:
+            return None
+        if values.sampler_gap_mean is None:
+            self.missed += event.purpose == "training"
             return None
         self.checks += 1
         facts = self.progress.started.facts
@@ -345,6 +363,7 @@ class SamplerGap(Rule):
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=observed,
             where=where,
+            degree=how_far(gap, tolerance),
             why="at the same policy version engine and trainer should give nearly the same log-probs",
             fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
         )
@@ -444,7 +463,7 @@ class SyncNotAsPlanned(Rule):
     """Weights went to the rollout engine at another time than planned, or not at all.
 
     What it checks:
-        Each push of weights to the engine: after the updates of every rollout (and before the first one, in frameworks that do
+        Each sync of weights to the engine: after the updates of every rollout (and before the first one, in frameworks that do
         so), with the policy version of that moment. Integers, compared exactly.
 
     Why it matters:
@@ -452,34 +471,37 @@ class SyncNotAsPlanned(Rule):
         trainer's own log-probs, and rewards rise late or not at all (trl#5312).
 
     What to do:
-        Look at the call that pushes weights: is it made after the updates of each rollout, by every trainer?
+        Look at the call that syncs weights: is it made after the updates of each rollout, by every trainer?
     """
 
     code = "RLS405"
-    title = "Weights not pushed as planned"
+    title = "Weights not synced to the engine as planned"
     topics = ("order", "sampler")
     compares = (WeightSync,)
-    nothing_seen = "pushes of weights are not part of this plan"
+    nothing_seen = "weight syncs are not part of this plan"
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim a push that is missing, surplus, or of another version."""
+        """Claim a sync that is missing, surplus, early, or of another version."""
         expected, observed = difference.expected, difference.observed
         missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
         others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
+        early = isinstance(observed, WeightSync) and difference.aspect == "early"
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)
         version = isinstance(observed, WeightSync) and difference.aspect == "version"
-        if not (missing or surplus or version):
+        if not (missing or early or surplus or version):
             return None
         self.checks += 1
-        planned = f"a push of version {expected.version}" if isinstance(expected, ExpectedSync) else "no push here"
-        made = f"a push of version {observed.policy_version}" if isinstance(observed, WeightSync) else "none"
+        planned = f"a sync of version {expected.version}" if isinstance(expected, ExpectedSync) else "no sync here"
+        made = f"a sync of version {observed.policy_version}" if isinstance(observed, WeightSync) else "none"
+        if early:
+            planned, made = "a sync after the updates of the rollout", f"{made}, before updates of the same rollout"
         return self.fail(
             expected=planned,
             observed=made,
             where=difference.where,
             why="the engine then samples with other weights than the plan says, and the ratio does not show it",
-            fix="look at the call that pushes weights to the engine: it must follow the updates of every rollout",
-            variant="missing" if missing else "surplus" if surplus else "version",
+            fix="look at the call that syncs weights to the engine: it must follow the updates of every rollout",
+            variant="missing" if missing else "early" if early else "surplus" if surplus else "version",
         )
 
 
@@ -547,7 +569,7 @@ class PartNotTrained(Rule):
     def started(self, event: RunStarted) -> Finding | None:
         """Look for layers that are frozen from the start."""
         matrices = event.facts.get("frozen_matrices")
-        if matrices is None:
+        if matrices is None or not matrices["all"]:
             return None
         self.checks += 1
         if not matrices["frozen"]:

@@ -49,6 +49,7 @@ __all__ = [
     "expected_events",
     "go_on",
     "position_of",
+    "rollouts_before",
 ]
 
 Position = LoaderPosition | PhasePosition
@@ -74,6 +75,11 @@ def position_of(schedule: Schedule, stated: dict[str, Any]) -> Position:
     if schedule.loop == "phases":
         return msgspec.convert(stated, PhasePosition)
     return msgspec.convert(stated, LoaderPosition)
+
+
+def rollouts_before(schedule: Schedule, start: Position) -> int:
+    """Rollouts of the plan that were made before a run began, which it goes on numbering."""
+    return start.rollouts if isinstance(start, PhasePosition) else start.rollouts(schedule)
 
 
 def cursor_at(schedule: Schedule, start: Position) -> Cursor:

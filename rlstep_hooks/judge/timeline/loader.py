@@ -45,6 +45,15 @@ class LoaderPosition(msgspec.Struct, frozen=True, kw_only=True):
     regenerates: bool = False
     """Whether the samples of the current cycle must be generated again first (they were not saved)."""
 
+    def rollouts(self, schedule: Schedule) -> int:
+        """Rollouts made by now; one that is to be generated again is not."""
+        if schedule.microbatches_per_epoch is None or not (self.epoch or self.epoch_microbatches):
+            made = self.updates * schedule.window + self.window
+        else:
+            made = self.epoch * schedule.microbatches_per_epoch + self.epoch_microbatches
+        begun = 0 if self.regenerates else min(self.cycle, schedule.rollouts_per_cycle)
+        return (made - self.cycle) // schedule.microbatches_per_cycle * schedule.rollouts_per_cycle + begun
+
 
 def loader_events(schedule: Schedule, start: LoaderPosition | None = None) -> Generator[ExpectedEvent, Outcome, None]:
     """Every event that one process should show, in order.
@@ -110,7 +119,7 @@ class LoaderCursor:
 
     def __init__(self, schedule: Schedule, start: LoaderPosition) -> None:
         self.start = start
-        self.rollouts = 0
+        self.rollouts = start.rollouts(schedule)
         self.microbatches = 0
         self.updates = start.updates
         self.epoch = start.epoch

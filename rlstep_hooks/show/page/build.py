@@ -6,13 +6,25 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.replay import trainer_events
 from rlstep_hooks.judge.rules import BY_CODE, page
+from rlstep_hooks.judge.rules.weights import SamplerVersion
 from rlstep_hooks.record.events import Attached, RunStarted
 from rlstep_hooks.show.page.model import Page, Process, RulePage
 from rlstep_hooks.show.page.timeline import timeline_of
 from rlstep_hooks.show.plan import headline, plan_rows
-from rlstep_hooks.show.summary import count_rows, first_problem, not_evaluated, rule_counts, sentence, verdict_words
+from rlstep_hooks.show.summary import (
+    count_rows,
+    ending,
+    first_problem,
+    in_part,
+    not_evaluated,
+    processes,
+    rule_counts,
+    sentence,
+    verdict_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +66,11 @@ def page_of(report: Report, found: Sequence[Record]) -> Page:
             problem=problem,
         ),
         not_evaluated=not_evaluated(report),
+        links=tuple(links_of(report)),
+        in_part=tuple(in_part(report)),
+        ending=re.split("[:,]", ending(report))[0],
+        recorded_by=processes(report),
+        sampler_note=next((rule.note for rule in report.rules if rule.code == SamplerVersion.code), ""),
         settings={name: _text(value) for name, value in schedule.settings.items()} if schedule is not None else {},
         sources=schedule.sources if schedule is not None else {},
         versions=started.versions if started is not None else {},

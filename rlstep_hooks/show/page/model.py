@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from rlstep_hooks.judge.links import LinkOutcome
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.show.summary import CountRow, NotEvaluated
@@ -163,6 +164,16 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[CountRow, ...]
     timeline: Timeline
     not_evaluated: NotEvaluated
+    links: tuple[LinkOutcome, ...]
+    """What became of each link of the run."""
+    in_part: tuple[str, ...]
+    """Rules that could look at a part of what they are about, with how much."""
+    ending: str
+    """How training ended, in short; empty where it came to its end."""
+    recorded_by: str
+    """Which processes recorded, where there are several."""
+    sampler_note: str
+    """What the versions of the sampler rest on, where that is less than it seems."""
     settings: dict[str, str]
     sources: dict[str, str]
     """For each formula of the plan, where it was read."""

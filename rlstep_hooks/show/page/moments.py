@@ -146,6 +146,8 @@ def expectation(difference: Difference) -> str:
     """What the plan had at a difference, in words."""
     expected, event = difference.expected, difference.observed
     name = name_of(expected)
+    if difference.aspect == "early":
+        return f"{name} before it"
     if difference.aspect == "samples":
         return f"{name} of {getattr(expected, 'samples', None)} samples, not {getattr(event, 'samples', None)}"
     if difference.aspect == "lag":

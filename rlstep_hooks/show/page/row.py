@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.judge.timeline import ExpectedRollout, ExpectedUpdate, expected_events
 from rlstep_hooks.record.events import Update
 from rlstep_hooks.show.page.model import RolloutRow, Stretch
@@ -48,6 +50,11 @@ class Row:
         if begins_stretch(self._stretch, moment):
             self._end_stretch()
         append_moment(self._stretch, moment)
+
+    def mark_last(self, expected: str) -> None:
+        """Say what was expected where the latest event came."""
+        if self._stretch:
+            self._stretch[-1] = msgspec.structs.replace(self._stretch[-1], expected=expected)
 
     def _end_stretch(self) -> None:
         if not self._stretch:

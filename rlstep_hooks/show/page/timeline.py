@@ -82,7 +82,10 @@ class _Collector:
             self._cursor = cursor_at(event.schedule, start)
 
     def _ordered(self, event: OrderedEvent) -> None:
-        differences = self._differences(event)
+        found = self._differences(event)
+        differences = [difference for difference in found if difference.observed is event]
+        if len(found) > len(differences):
+            self._mark_last(found[0])
         if isinstance(event, Rollout):
             self._close(cut_short=any(found.aspect == "kind" for found in differences))
             self._open(event)
@@ -93,6 +96,12 @@ class _Collector:
             self._row.add(observed_moment(event, expected), event)
         if self._cursor is not None:
             go_on(self._cursor, event)
+
+    def _mark_last(self, difference: Difference) -> None:
+        """The event before this one differs, as is known only now."""
+        self._differs = True
+        if self._row is not None:
+            self._row.mark_last(expectation(difference))
 
     def _differences(self, event: OrderedEvent) -> Sequence[Difference]:
         if self._matcher is None or self._schedule is None or not _is_planned(self._schedule, event):

@@ -54,6 +54,22 @@ def _dapo_with_unequal_periods(evidence: Evidence) -> bool:
     return settings.get("loss_type") == "dapo" and spg != accumulation
 
 
+def _old_log_probs_of_others(evidence: Evidence) -> bool:
+    return "old_log_probs_of" in evidence.progress.started.facts
+
+
+def _advantages_of_minillm(evidence: Evidence) -> bool:
+    facts = evidence.progress.started.facts
+    return "MiniLLMTrainer" in facts.get("own_loss", "") and evidence.finding.observed.startswith("advantages")
+
+
+def _model_decides_sampling(evidence: Evidence) -> bool:
+    # PPOTrainer's old log-probs are the scores of generation, so what cuts these off shows in the ratio too.
+    return bool(evidence.progress.started.facts.get("sampling_of_model")) and (
+        evidence.finding.code == "RLS410" or evidence.progress.schedule.algorithm == "PPO"
+    )
+
+
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         name="trl-evaluation-taken-for-training",
@@ -180,5 +196,57 @@ DEVIATIONS: tuple[Deviation, ...] = (
         workaround="leave steps_per_generation equal to gradient_accumulation_steps, or use TRL 1.9.1 or later",
         codes=frozenset({"RLS801"}),
         applies=_dapo_with_unequal_periods,
+    ),
+    Deviation(
+        name="trl-gfpo-old-log-probs",
+        title="GFPO filters completions but not their old log-probs",
+        since="0.24",
+        fixed_in="0.25",
+        document="each sample that the filter leaves keeps its own old log-probs",
+        code=(
+            "old_per_token_logps still has the rows of all samples of the rollout, so shuffling and slicing give the samples that "
+            "are left the old log-probs of others, and the ratio is between unrelated numbers"
+        ),
+        evidence="gfpo_trainer.py 0.24.0 _generate_and_score_completions; measured: mean |log ratio| 0.15 at lag 0",
+        workaround="use one pass (num_iterations=1, steps_per_generation at most gradient_accumulation_steps), or TRL 0.25 or later",
+        codes=frozenset({"RLS301", "RLS302", "RLS310"}),
+        applies=_old_log_probs_of_others,
+    ),
+    Deviation(
+        name="trl-minillm-advantages",
+        title="MiniLLM's advantages carry a gradient",
+        since="0.26",
+        fixed_in=None,
+        document="the reverse-KL advantage weighs the policy gradient; it is a constant of it (MiniLLM, section 2.2)",
+        code=(
+            "compute_loss builds the advantage from the student's log-probs without detaching them, so the loss also differentiates "
+            "the advantage itself"
+        ),
+        evidence="minillm_trainer.py 0.26.0 to 1.9.0 compute_loss; measured with 1.0.0",
+        workaround="set rkl_advantage=False, or override _compute_advantage to return its result detached",
+        codes=frozenset({"RLS802"}),
+        applies=_advantages_of_minillm,
+    ),
+    Deviation(
+        name="trl-generation-config-of-the-model",
+        title="the model's generation_config decides how samples are drawn",
+        since="0.16",
+        fixed_in=None,
+        document="samples are drawn with the temperature, top_p, top_k and penalties of the trainer's configuration",
+        code=(
+            "model.generate() fills settings that the trainer leaves at their defaults from the model's own generation_config, which "
+            "many published models bring along (Qwen2.5-Instruct: top_p 0.8, top_k 20, repetition_penalty 1.05); the loss computes "
+            "log-probs of the whole distribution"
+        ),
+        evidence=(
+            "transformers GenerationMixin._prepare_generation_config 4.51.3, 4.57.6 and 5.23.0; measured in GRPO, RLOO and PPO. From "
+            "0.26.1 GRPO and RLOO put their own settings before the model's, but not those that they do not know"
+        ),
+        workaround=(
+            "reset these fields before training, such as model.generation_config = GenerationConfig(eos_token_id=..., "
+            "pad_token_id=...), or pass the values you want in generation_kwargs"
+        ),
+        codes=frozenset({"RLS410", "RLS301"}),
+        applies=_model_decides_sampling,
     ),
 )

@@ -38,6 +38,8 @@ PLAN_SETTINGS = (
     "learning_rate",
     "lr_scheduler_type",
     "use_vllm",
+    "num_remains_in_group",
+    "divergence_type",
 )
 """Settings that appear in a plan."""
 
@@ -64,6 +66,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_correction: bool
     """Whether an engine's log-probs are corrected by importance sampling, which needs old log-probs always."""
     peft: bool = False
+    kept: int = 0
+    """Samples that GFPO's filter leaves of each prompt's; 0 without a filter."""
+    ratio_to_sampler: bool = False
+    """Whether the sampler's own log-probs are the old ones (DPPO)."""
 
 
 def is_config(config: Any) -> bool:
@@ -105,6 +111,9 @@ def read_settings(config: Any, release: Release) -> Settings:
         engine_correction=bool(
             getattr(config, "use_vllm", False) and getattr(config, "vllm_importance_sampling_correction", False)
         ),
+        # trl.experimental: gfpo (0.24 to 1.8), dppo (1.0 to 1.8), where the fields are their configurations' own.
+        kept=getattr(config, "num_remains_in_group", None) or 0,
+        ratio_to_sampler=hasattr(config, "divergence_type"),
     )
 
 
@@ -115,6 +124,8 @@ def old_logprob_source(settings: Settings, release: Release) -> OldLogProbSource
     `steps_per_generation > gradient_accumulation_steps`; 0.20 and later `GA % (spg * mu) != 0`, and with an engine whose
     log-probs are corrected. RLOO computes them always (rloo_trainer.py 0.24.0).
     """
+    if settings.ratio_to_sampler:
+        return "engine"
     if settings.algorithm == "RLOO":
         return "at_rollout"
     if not release.has_steps_per_generation:
@@ -225,6 +236,9 @@ def make_schedule(
     lags = {lag for window in pattern for lag in window}
     totals = _totals(settings, release, world_size, rows) if rows is not None else None
     prompts = Fraction(samples_per_rollout, settings.group)
+    # GFPO filters each prompt's samples before it cuts them into micro-batches (gfpo_trainer.py 0.24.0 and 1.0.0).
+    dropped = int(prompts * (settings.group - settings.kept)) if settings.kept else 0
+    samples_per_microbatch = samples_per_microbatch * (settings.kept or settings.group) // settings.group
     of_a_stream = dict.fromkeys(NEEDS_ROWS, "the training set is a stream of unknown length")
     not_evaluated = of_a_stream if totals is None else {}
     updates = totals.updates if totals else (settings.max_steps if settings.max_steps > 0 else None)
@@ -236,6 +250,7 @@ def make_schedule(
         prompts_per_rollout=prompts,
         samples_per_prompt=settings.group,
         samples_per_rollout=samples_per_rollout,
+        samples_dropped_per_rollout=dropped,
         rollouts_per_cycle=rollouts_per_cycle,
         samples_per_microbatch=samples_per_microbatch,
         reuse_epochs=settings.iterations,

@@ -36,7 +36,6 @@ FIRST = (
     (OBSERVE + "samples", "SampleWatch.before_advantages"),
     (OBSERVE + "samples", "SampleWatch.inspected"),
     (RECORD, "TrainerRecord.see_constants"),
-    (RECORD, "TrainerRecord.see_loss_scale"),
     (CONTROLLER_RECORD, "ControllerRecord.all_returned"),
     (CONTROLLER_RECORD, "ControllerRecord.take_error"),
     (CONTROLLER_RECORD, "ControllerRecord.end"),
@@ -49,6 +48,7 @@ FIRST = (
 FURTHER = (
     ("rlstep_hooks.show.scalars", "scalars"),
     (OBSERVE + "reference", "ReferenceWeights.intact"),
+    (RECORD, "TrainerRecord.see_loss_scale"),
     (RECORD, "TrainerRecord.probe"),
     (RECORD, "TrainerRecord.begin"),
     (RECORD, "TrainerRecord.refreshed"),

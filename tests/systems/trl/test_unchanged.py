@@ -156,16 +156,18 @@ def test_an_exception_of_the_user_passes_unchanged(build: Callable[..., Any], pl
 
 
 HOOKS = (
-    "observe.trainer.TrlObserver._emit_microbatch",
-    "observe.trainer.TrlObserver._emit_rollout",
-    "observe.trainer.TrlObserver._measure_loss",
-    "observe.identities.SampleIdentities.trained",
-    "observe.live_settings.LiveSettings.changes",
-    "observe.updates.WeightProbe.before_step",
-    "observe.updates.UpdateObserver._emit_update",
-    "observe.numbers.NumberCollector._work_up",
-    "observe.numbers.NumberCollector._emit",
-    "observe.trackers.scalars",
+    "trainer.TrlObserver._emit_microbatch",
+    "trainer.TrlObserver._emit_rollout",
+    "trainer.TrlObserver._measure_loss",
+    "identities.SampleIdentities.trained",
+    "live_settings.LiveSettings.changes",
+    "updates.WeightProbe.before_step",
+    "updates.UpdateObserver._emit_update",
+    "numbers.NumberCollector._work_up",
+    "numbers.NumberCollector._emit",
+    "trackers.scalars",
+    "sampling.SamplingWatch._record",
+    "updates.optimizer_tensors",
 )
 
 
@@ -177,7 +179,7 @@ def test_a_hook_that_raises_costs_an_observation_and_nothing_else(
         raise RuntimeError("broken on purpose")
 
     bare = _run(tmp_path / "bare", "reuse", [])
-    monkeypatch.setattr(f"rlstep_hooks.systems.trl.{hook}", broken)
+    monkeypatch.setattr(f"rlstep_hooks.systems.trl.observe.{hook}", broken)
     audit = StepAuditCallback(log_dir=None, listeners=())
     audited = _run(tmp_path / "audited", "reuse", [audit])
     for key, value in bare["weights"].items():

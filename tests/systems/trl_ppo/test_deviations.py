@@ -109,3 +109,15 @@ def test_windows_that_go_on_over_rollouts(build: Callable[..., Any]) -> None:
     trainer.train()
     assert updates_by_rollout(audit) == [1, 1, 2, 4]
     assert codes(audit.report) <= {"RLS113", "RLS309"}
+
+
+def test_the_models_own_generation_config_cuts_the_old_log_probs(build: Callable[..., Any]) -> None:
+    """As in Qwen2.5: its top-p reaches generation, whose scores are the old log-probs. Every update is then off by as much."""
+    trainer, audit = build(rows=8, total_episodes=16, per_device_train_batch_size=4)
+    trainer.model.policy.generation_config.top_p = 0.8
+    trainer.train()
+    assert {"RLS301", "RLS410"} <= codes(audit.report), problems(audit.report)
+    named = {f.code: f for f in audit.report.findings if f.deviation == "trl-generation-config-of-the-model"}
+    assert {"RLS301", "RLS410"} <= set(named)
+    assert "top_p 0.8" in named["RLS410"].observed
+    assert "generation_config" in named["RLS301"].fix

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.record.events import AnyEvent
-    from tests.unit.scripted_phases import Script
+    from tests.scripted_phases import Script
 
 
 class Trainer:

@@ -94,9 +94,7 @@ def test_critic_with_other_mini_batches_that_trains_first(assets: Assets, tmp_pa
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 6,
         }
     )
-    run = audited(
-        overrides, tmp_path, modules=["rlstep_hooks.systems.verl"], environment={"RLSTEP_DIR": ""}, log="rlstep"
-    )
+    run = audited(overrides, tmp_path, modules=["rlstep_hooks.verl"], environment={"RLSTEP_DIR": ""}, log="rlstep")
     # The critic alone: 16 samples filled up to 18, 3 updates. Both: to 24, 4 updates of the critic and 3 of the policy.
     Expected(rollouts=4, updates=3 * 3, critic_updates=3 + 3 * 4, lags=(0, 1)).check(run)
     added = [event.added for event in run.record("controller") if isinstance(event, Generated)]

@@ -20,8 +20,8 @@ from rlstep_hooks.record.events import Phase, RunEnded, Unobserved, encode
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.session.ray_sink import RayLedger, RecordingActor
+from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases
 from tests.systems.verl.ray_trainers import Controller, Trainer
-from tests.unit.scripted_phases import PhaseCase, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,6 +20,7 @@ from rlstep_hooks.record.logger import logger
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.trl.observe.facts import package_versions
+from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import Release, installed_release
@@ -346,11 +347,10 @@ def _is_training(trainer: Any) -> bool:
 
 def _unsupported(trainer: Any) -> str:
     """Why a trainer cannot be audited; empty where it can."""
-    name = type(trainer).__name__
     release = installed_release()
     if release is None:
         return "TRL is not installed"
     subject = subject_of(trainer)
     if subject is None:
-        return f"{name} is not supported (GRPOTrainer, RLOOTrainer and PPOTrainer are)"
+        return why_not(trainer)
     return subject.refusal(release)

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 class LogProbCall:
     """One call of the trainer's log-prob method."""
 
-    __slots__ = ("grad", "log_probs", "model", "version")
+    __slots__ = ("grad", "log_probs", "model", "others", "version")
 
-    def __init__(self, model: Any, log_probs: Tensor, version: int, grad: bool) -> None:
+    def __init__(self, model: Any, log_probs: Tensor, others: tuple[Any, ...], version: int, grad: bool) -> None:
         self.model = model
         self.log_probs = log_probs
+        self.others = others
+        """What the method returned besides: entropies (0.20 and later), the auxiliary loss (1.7 and later)."""
         self.version = version
         self.grad = grad
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.systems.trl.observe.facts import live_facts
+from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
@@ -38,7 +39,7 @@ class GrpoSubject(Subject):
             updates_per_epoch=_updates_per_epoch(trainer, schedule.window),
             skips_data=not trainer.args.ignore_data_skip,
         )
-        facts = live_facts(trainer) | {"position": msgspec.structs.asdict(position)}
+        facts = live_facts(trainer) | {"position": msgspec.structs.asdict(position), "own_loss": own_loss(trainer)}
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
     def observer(

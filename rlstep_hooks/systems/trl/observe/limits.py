@@ -10,16 +10,25 @@ from rlstep_hooks.systems.trl.observe.loss import COVERED
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
-HOOKED = (
-    "training_step",
-    "prediction_step",
-    "compute_loss",
-    "_compute_loss",
-    "_generate_and_score_completions",
-    "_get_per_token_logps",
-    "_get_per_token_logps_and_entropies",
-)
-"""Methods whose override in a subclass makes parts of the observation uncertain."""
+_LOSSES = ("compute_loss", "_compute_loss")
+
+_HIDES = {
+    "_generate_and_score_completions": "refresh",
+    "_get_per_token_logps": "refresh",
+    "_get_per_token_logps_and_entropies": "refresh",
+    "training_step": "samples",
+    "prediction_step": "samples",
+}
+"""By method: the topic that an override of it hides, as nobody knows what it does. Overrides of the loss hide its formula
+(`uncovered_loss`)."""
+
+_READ = {
+    "DPPOTrainer": ("_generate_and_score_completions",),
+    "GFPOTrainer": ("_generate_and_score_completions",),
+    "GRPOWithReplayBufferTrainer": ("_generate_and_score_completions",),
+}
+"""Trainers of trl.experimental whose overrides were read: they give what is observed as GRPOTrainer does (1.0.0; GFPO 0.24.0), but
+for what the plan and the observer know of them."""
 
 
 def unobservable(trainer: Any, schedule: Schedule) -> list[tuple[str, str]]:
@@ -29,13 +38,13 @@ def unobservable(trainer: Any, schedule: Schedule) -> list[tuple[str, str]]:
         hasattr(trainer, "compute_liger_loss") and getattr(trainer, "use_liger_kernel", False)
     ):
         reason = "the liger loss computes log-probs inside its kernel"
-        found += [("log_ratio", reason), ("loss", reason)]
+        found += [("log_ratio", reason), ("loss", reason), ("formula", reason)]
     if getattr(trainer.args, "torch_compile", False):
         found.append(("sampler", "torch.compile: a forward hook would compile the model anew"))
     found += _overrides(type(trainer))
     uncovered = uncovered_loss(trainer, schedule)
     if uncovered:
-        found.append(("loss", f"the documented formula is not evaluated with {uncovered}"))
+        found.append(("formula", f"the documented formula is not evaluated with {uncovered}"))
     if trainer.accelerator.dataloader_config.dispatch_batches:
         reason = "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move"
         found.append(("samples", reason))
@@ -43,35 +52,35 @@ def unobservable(trainer: Any, schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def _overrides(kind: type) -> list[tuple[str, str]]:
-    overridden = [name for name in HOOKED if _is_overridden(kind, name)]
-    why = f"{kind.__name__} overrides {', '.join(overridden)}; what its version does with log-probs is not known"
-    topics = []
-    if any("loss" in name for name in overridden):
-        topics.append("loss")
-    if any("log" in name or "generate" in name for name in overridden):
-        topics.append("refresh")
-    if "training_step" in overridden or "prediction_step" in overridden:
-        topics.append("samples")
-    return [(topic, why) for topic in topics]
+    found: dict[str, list[str]] = {}
+    for name, topic in _HIDES.items():
+        owner = _overriding(kind, name)
+        if owner is not None and name not in _READ.get(owner.__name__, ()):
+            found.setdefault(topic, []).append(name)
+    return [
+        (topic, f"{kind.__name__} overrides {', '.join(names)}; what its version does with log-probs is not known")
+        for topic, names in found.items()
+    ]
+
+
+def own_loss(trainer: Any) -> str:
+    """What a trainer calls its own loss, where a subclass defines one; empty where it has GRPOTrainer's or RLOOTrainer's."""
+    owners = [_overriding(type(trainer), name) for name in _LOSSES]
+    return next((f"the loss of {owner.__name__}" for owner in owners if owner is not None), "")
 
 
 def uncovered_loss(trainer: Any, schedule: Schedule) -> str:
     """What keeps the documented formula from covering this trainer's loss; empty where it does."""
-    args = trainer.args
-    if schedule.algorithm != "GRPO":
-        return f"the loss of {schedule.algorithm}"
     plain = {
-        "a loss of the subclass's own": not any(
-            _is_overridden(type(trainer), name) for name in ("compute_loss", "_compute_loss")
-        ),
+        own_loss(trainer): not own_loss(trainer),
         "a KL term whose reference is computed in the loss": schedule.reference_source != "in_loss",
-        "a loss type without this clip": getattr(trainer, "loss_type", "bnpo") in COVERED,
-        "a sequence-level ratio": getattr(trainer, "importance_sampling_level", "token") == "token",
-        "a two-sided clip": getattr(args, "delta", None) is None,
+        "a loss type without this clip": (
+            schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
+        ),
+        "a ratio of another level": getattr(trainer, "importance_sampling_level", "token") in ("token", "sequence"),
         "an entropy mask": getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
-        "an entropy bonus": not getattr(trainer, "_entropy_bonus_enabled", False),
+        "an adaptive entropy bonus": not getattr(trainer, "use_adaptive_entropy", False),
         "an off-policy mask": getattr(trainer, "off_policy_mask_threshold", None) is None,
-        "an auxiliary loss": not getattr(trainer, "aux_loss_enabled", False),
         "an engine correction": not (
             getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_importance_sampling_correction", False)
         ),
@@ -79,11 +88,12 @@ def uncovered_loss(trainer: Any, schedule: Schedule) -> str:
     return ", ".join(name for name, holds in plain.items() if not holds)
 
 
-def _is_overridden(kind: type, name: str) -> bool:
-    """Whether a subclass outside TRL and transformers defines this method anew."""
+def _overriding(kind: type, name: str) -> type | None:
+    """The subclass, outside trl.trainer and transformers, that defines this method anew; None where there is none."""
     for base in kind.__mro__:
         if name in vars(base):
             module = inspect.getmodule(base)
             root = (module.__name__ if module else base.__module__).split(".")
-            return root[0] not in ("trl", "transformers") or root[:2] == ["trl", "experimental"]
-    return False
+            own = root[0] not in ("trl", "transformers") or root[:2] == ["trl", "experimental"]
+            return base if own else None
+    return None

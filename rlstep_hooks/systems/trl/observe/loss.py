@@ -7,7 +7,7 @@ completion tokens.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import torch
@@ -15,6 +15,9 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.releases import Release
+
+RLOO = "rloo"
+"""RLOO's loss: one ratio and one advantage a sequence, and their mean (rloo_trainer.py 0.24.0 and 1.16.0, `_compute_loss`)."""
 
 COVERED = ("grpo", "bnpo", "dr_grpo", "dapo")
 """Clipped token losses. Other types (cispo, sapo, vespo, luspo) have no clip of this form and are not compared."""
@@ -30,20 +33,26 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     steps_per_generation: int
     includes_accumulation: bool
-    """Whether the loss is divided by the accumulation before it is returned (0.22 and later)."""
+    """Whether the loss is divided by the accumulation before it is returned (GRPO, 0.22 and later)."""
+    level: Literal["token", "sequence"] = "token"
+    """Whether each token has its own ratio, or each sequence the geometric mean of its tokens' (GSPO)."""
+    delta: float | None = None
+    """Upper bound of the ratio that is not clipped (`delta`, two-sided clipping)."""
 
 
-def read_loss_settings(trainer: Any, release: Release) -> LossSettings:
-    """The loss settings of a live GRPOTrainer. 0.16 has no loss types; its loss is the one named bnpo later."""
+def read_loss_settings(trainer: Any, release: Release, algorithm: str) -> LossSettings:
+    """The loss settings of a live GRPOTrainer or RLOOTrainer. 0.16 has no loss types; its loss is the one named bnpo later."""
     epsilon = float(trainer.args.epsilon)
     return LossSettings(
-        loss_type=getattr(trainer, "loss_type", "bnpo"),
+        loss_type=RLOO if algorithm == "RLOO" else getattr(trainer, "loss_type", "bnpo"),
         epsilon_low=getattr(trainer, "epsilon_low", epsilon),
         epsilon_high=getattr(trainer, "epsilon_high", epsilon),
         max_completion_length=trainer.max_completion_length,
         processes=trainer.accelerator.num_processes,
         steps_per_generation=getattr(trainer.args, "steps_per_generation", None) or 1,
-        includes_accumulation=release.loss_includes_accumulation,
+        includes_accumulation=release.loss_includes_accumulation and algorithm != "RLOO",
+        level="sequence" if getattr(trainer, "importance_sampling_level", "token") == "sequence" else "token",
+        delta=getattr(trainer.args, "delta", None),
     )
 
 
@@ -64,6 +73,12 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Micro-batches of this accumulation window."""
     backward_divides_by: int
     """What accelerate divides the loss by before the backward pass; 1 in a healthy run."""
+    entropies: Tensor | None = None
+    """(B, T), entropy of each token; None without an entropy bonus."""
+    entropy_weight: float = 0.0
+    """Weight of the mean entropy, which is taken off the loss."""
+    auxiliary: Tensor | None = None
+    """The auxiliary loss of a mixture of experts, times its coefficient; None without one."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for losses that are evaluated together."""
@@ -75,6 +90,9 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
             self.weighs_kl,
             self.window,
             self.backward_divides_by,
+            self.entropies is None,
+            self.entropy_weight,
+            self.auxiliary is None,
         )
 
 
@@ -101,12 +119,16 @@ def compare_losses(
         The documented losses, those with absolute terms, and what the trainers returned: each (N,) float32.
     """
     first = terms[0]
-    free = -advantages.expand(mask.shape)
-    token_loss = free if log_ratio is None else clipped_token_loss(log_ratio, advantages, settings)
+    ratio = None if log_ratio is None else importance(log_ratio, mask, settings)
+    of_one = -advantages.expand(mask.shape) if settings.delta is None else None
+    if ratio is None:
+        token_loss = clipped_token_loss(torch.zeros_like(mask), advantages, settings) if of_one is None else of_one
+    else:
+        token_loss = clipped_token_loss(ratio, advantages, settings)
     references = [of.reference for of in terms if of.reference is not None]
     if references and first.beta != 0.0:
         kl = kl_estimate(torch.stack(references), new)
-        weight = torch.exp(log_ratio) if first.weighs_kl and log_ratio is not None else 1
+        weight = torch.exp(ratio) if first.weighs_kl and ratio is not None else 1
         token_loss = token_loss + first.beta * kl * weight
     counts = [of.generation_tokens for of in terms if of.generation_tokens is not None]
     documented = documented_loss(
@@ -116,36 +138,77 @@ def compare_losses(
         window=first.window,
         generation_tokens=torch.stack(counts) if counts else None,
     )
+    added = _added_terms(terms, mask, settings)
+    documented = torch.stack([documented[0] + sum(added), documented[1] + sum(term.abs() for term in added)])
     returned = torch.stack([of.value for of in terms]) / first.backward_divides_by
     return [*documented.float().unbind(), returned.float()]
 
 
-def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
-    """-min(ratio * A, clip(ratio) * A), token by token.
+def _added_terms(terms: list[LossTerms], mask: Tensor, settings: LossSettings) -> list[Tensor]:
+    """What is added to the policy's loss of N micro-batches, each (N,): the entropy bonus and the auxiliary loss.
+
+    Both are divided by the accumulation where the loss is, whatever its type (grpo_trainer.py 1.16.0 `_compute_loss`).
+    """
+    window = terms[0].window if settings.includes_accumulation else 1
+    added = []
+    entropies = [of.entropies for of in terms if of.entropies is not None]
+    if entropies:
+        mean = (torch.stack(entropies) * mask).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1.0)
+        added.append(-terms[0].entropy_weight * mean / window)
+    auxiliary = [of.auxiliary for of in terms if of.auxiliary is not None]
+    if auxiliary:
+        added.append(torch.stack(auxiliary) / window)
+    return added
+
+
+def importance(log_ratio: Tensor, mask: Tensor, settings: LossSettings) -> Tensor:
+    """The logarithm of the ratio that the loss takes: (N, B, T) for each token, (N, B, 1) for each sequence.
 
     Args:
-        log_ratio: (N, B, T), new minus old log-probs of N micro-batches.
+        log_ratio: (N, B, T), new minus old log-probs, 0 on masked tokens; (N, B), those of whole sequences (RLOO).
+        mask: (N, B, T), 1 on real tokens.
+        settings: Which of them.
+    """
+    if log_ratio.dim() == 2:
+        return log_ratio.unsqueeze(-1)
+    if settings.level == "sequence":
+        return (log_ratio.sum(-1) / mask.sum(-1).clamp(min=1.0)).unsqueeze(-1)
+    return log_ratio
+
+
+def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
+    """-min(ratio * A, clip(ratio) * A), token by token or sequence by sequence.
+
+    Args:
+        log_ratio: (N, B, T) or (N, B, 1), of `importance`.
         advantages: (N, B, 1) or (N, B, T).
         settings: The clip range.
     """
     ratio = torch.exp(log_ratio)
     clipped = torch.clamp(ratio, 1 - settings.epsilon_low, 1 + settings.epsilon_high)
+    if settings.delta is not None:
+        ratio = ratio.clamp(max=settings.delta)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
-def clipped_tokens(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
+def clipped_tokens(log_ratio: Tensor, mask: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
     """How many tokens of each micro-batch have their gradient removed by the clip: (N,) float32.
 
-    The clip acts above 1 + epsilon_high where the advantage is positive, and below 1 - epsilon_low where it is negative.
+    The clip acts above 1 + epsilon_high where the advantage is positive, and below 1 - epsilon_low where it is negative; there
+    `delta`, where it is set, ends the gradient above it.
 
     Args:
-        log_ratio: (N, B, T), new minus old log-probs of N micro-batches, 0 on masked tokens.
+        log_ratio: (N, B, T) or (N, B, 1), of `importance`.
+        mask: (N, B, T), 1 on real tokens.
         advantages: (N, B, 1) or (N, B, T).
         settings: The clip range.
     """
     below = -math.log(1 - settings.epsilon_low) if settings.epsilon_low < 1 else math.inf
     bound = torch.where(advantages > 0, math.log(1 + settings.epsilon_high), below)
-    return (log_ratio * advantages.sign() > bound).sum((1, 2), dtype=torch.float32)
+    acts = log_ratio * advantages.sign() > bound
+    if settings.delta is not None:
+        acts = acts | ((advantages < 0) & (log_ratio > math.log(settings.delta)))
+    return (acts & mask.bool()).sum((1, 2), dtype=torch.float32)
 
 
 def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:
@@ -164,7 +227,7 @@ def documented_loss(
 ) -> Tensor:
     """The loss of N micro-batches by the formula of its type.
 
-    grpo: mean over samples of each sample's mean; bnpo: over the micro-batch's tokens; dr_grpo: over
+    rloo: mean over sequences; grpo: mean over samples of each sample's mean; bnpo: over the micro-batch's tokens; dr_grpo: over
     B * max_completion_length; dapo: over the tokens of the accumulation window, taken as the tokens of the generation batch
     times window / steps_per_generation, a process's share (TRL 1.9.1 and later do it so; PR #6024).
 
@@ -178,6 +241,8 @@ def documented_loss(
     Returns:
         (..., N).
     """
+    if settings.loss_type == RLOO:  # without a ratio of its own each sequence has the same number at every token
+        return token_loss[..., 0].mean(-1)
     masked = token_loss * mask
     if settings.loss_type == "dapo" and generation_tokens is not None:
         tokens = generation_tokens.clamp(min=1.0) / settings.processes

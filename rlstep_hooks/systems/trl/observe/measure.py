@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.record.events import MicroBatchValues
-from rlstep_hooks.systems.trl.observe.loss import LossTerms, clipped_tokens, compare_losses
+from rlstep_hooks.systems.trl.observe.loss import LossTerms, clipped_tokens, compare_losses, importance
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.loss import LossSettings
@@ -129,7 +129,7 @@ class MicroBatchMeter:
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
-        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"]
+        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"].detach()
         checks = inputs.get(CHECKS)
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
@@ -174,7 +174,8 @@ class MicroBatchMeter:
             size = log_ratio.float().abs().flatten(1)
             columns |= {"largest": size.amax(1), "sum": size.sum(1)}
             if per_token and self._settings is not None:
-                columns["clipped"] = clipped_tokens(log_ratio.float(), advantages, self._settings)
+                ratio = importance(log_ratio.float(), mask, self._settings)
+                columns["clipped"] = clipped_tokens(ratio, mask, advantages, self._settings)
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
             columns |= self._differences(torch.stack(checks), torch.stack([held.tokens for held in group]), old)

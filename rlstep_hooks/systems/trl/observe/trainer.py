@@ -18,9 +18,12 @@ from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import (
     ConfigChanged,
+    Constant,
     EpochEnd,
     Evaluated,
+    FactsRead,
     MicroBatch,
+    OldSource,
     Purpose,
     Refresh,
     Rollout,
@@ -33,6 +36,8 @@ from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
+from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
@@ -92,8 +97,12 @@ class TrlObserver(Observer):
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
         self._settings = LiveSettings(trainer)
-        covered = schedule.algorithm == "GRPO" and getattr(trainer, "loss_type", "bnpo") in COVERED
-        self._loss_settings = read_loss_settings(trainer, release) if covered else None
+        self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
+        """Samples that a filter takes out of each rollout on this process."""
+        self._sampling = SamplingWatch(trainer, recorder)
+        self._replay = ReplayWatch(trainer)
+        covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
+        self._loss_settings = read_loss_settings(trainer, release, schedule.algorithm) if covered else None
         self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
         self._meter = MicroBatchMeter(self._loss_settings)
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
@@ -117,7 +126,12 @@ class TrlObserver(Observer):
         # Generation, rewards and old log-probs: gives Rollout and Refresh. In all releases; called by `_prepare_inputs`.
         wrap("_generate_and_score_completions", self._around_generation)
         # The policy's log-probs: in the rollout they become the old ones, in the loss the new ones. Renamed in 0.20.
-        for name in ("_get_per_token_logps", "_get_per_token_logps_and_entropies"):
+        # DPPO's loss has a method of its own for its top-k divergences (dppo_trainer.py 1.0.0).
+        for name in (
+            "_get_per_token_logps",
+            "_get_per_token_logps_and_entropies",
+            "_get_per_token_logps_with_topk",
+        ):
             if hasattr(trainer, name):
                 wrap(name, self._around_log_probs)
         # The loss, and the inputs it really gets. 0.16 has compute_loss only; from 0.17 it hands over to _compute_loss.
@@ -131,6 +145,8 @@ class TrlObserver(Observer):
                 self._patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_sync)
             elif hasattr(trainer, "_move_model_to_vllm"):
                 wrap("_move_model_to_vllm", self._around_weight_sync)
+        self._sampling.attach(self._patches)
+        self._replay.attach(self._patches)
         self.updates.attach(optimizer)
         for topic, why in unobservable(trainer, self.schedule):
             self.recorder.cannot(topic, why)
@@ -229,7 +245,9 @@ class TrlObserver(Observer):
         purpose: Purpose = self._phase.purpose if self._phase is not None else "training"
         if purpose == "evaluation":
             self._evaluation_rollouts += 1
-        samples = int(output["prompt_ids"].shape[0])
+        kept = int(output["prompt_ids"].shape[0])
+        samples = kept + (self._left_out if purpose == "training" else 0)
+        replayed = self._replay.take()
         events: list[AnyEvent] = [
             Rollout(
                 at=recorder.now(),
@@ -240,17 +258,22 @@ class TrlObserver(Observer):
                 purpose=purpose,
                 reference=output.get("ref_per_token_logps") is not None or self._has_reference_call(calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
+                sampling=self._sampling.take(),
             )
         ]
-        self._identities.sampled(index, self.updates.version)
+        if not replayed:
+            self._identities.sampled(index, self.updates.version)
         with torch.no_grad():
             old = output.get("old_per_token_logps")
             old = output.get("old_logps") if old is None else old
-            self._meter.mark(output, identities(index, samples), old)
+            of_others = old is not None and old.shape[0] != kept
+            if of_others:
+                self.recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
+            self._meter.mark(output, identities(index, kept), None if of_others else old)
             self._numbers.add_rollout(index, output)
         if old is not None and purpose == "training":
-            made_by = self._origin(old, calls)
-            if made_by is not None:
+            made_by = self._origin(old, calls, copied=replayed)
+            if made_by is not None and not replayed:
                 self._identities.refreshed(index, made_by)
             events.append(
                 Refresh(
@@ -272,6 +295,13 @@ class TrlObserver(Observer):
             return self._sampler_version
         if forwards is None:
             return None
+        if not forwards and getattr(self.trainer, "rollout_func", None) is not None:
+            # Tokens from elsewhere: an environment, a server, another process. In 0.25 and later.
+            self.recorder.cannot(
+                "sampler_weights",
+                "rollout_func returned tokens without a forward of the policy; which weights sampled them is not known",
+            )
+            return None
         return self.updates.version if forwards else -1
 
     def _is_policy(self, model: Any) -> bool:
@@ -286,10 +316,11 @@ class TrlObserver(Observer):
         passes = sum(1 for call in calls if self._is_policy(call.model) and not call.grad)
         return self.schedule.algorithm == "RLOO" and passes > 1
 
-    def _origin(self, old: Tensor, calls: list[LogProbCall]) -> int | None:
+    def _origin(self, old: Tensor, calls: list[LogProbCall], *, copied: bool) -> int | None:
         """The policy version whose forward produced these old log-probs."""
         policy = [call for call in calls if self._is_policy(call.model) and not call.grad]
-        if self.schedule.algorithm == "RLOO":  # sums over tokens: another tensor by construction
+        # RLOO's are sums over tokens, GFPO's some of the rows, replayed ones stand beside them: another tensor by construction.
+        if self.schedule.algorithm == "RLOO" or copied or self._left_out:
             return policy[0].version if policy else None
         return next((call.version for call in policy if call.log_probs is old), None)
 
@@ -336,9 +367,10 @@ class TrlObserver(Observer):
             calls = self._phase.calls
         if self.active and calls is not None:
             with self._log_prob_guard:
-                log_probs = result[0] if isinstance(result, tuple) else result
+                log_probs, *others = result if isinstance(result, tuple) else (result,)
                 model = args[0] if args else kwargs["model"]
-                calls.append(LogProbCall(model, log_probs, self.updates.version, log_probs.requires_grad))
+                version, grad = self.updates.version, log_probs.requires_grad
+                calls.append(LogProbCall(model, log_probs, tuple(others) if grad else (), version, grad))
         return result
 
     def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -366,6 +398,8 @@ class TrlObserver(Observer):
         """
         if self.schedule.algorithm == "RLOO":
             return inputs.get("old_logps")
+        if self.schedule.old_logprob_source == "engine":
+            return inputs.get("sampling_per_token_logps")
         if self._passes_decide and self.trainer.num_iterations <= 1:
             return None
         return inputs.get("old_per_token_logps")
@@ -373,21 +407,23 @@ class TrlObserver(Observer):
     def _measure_loss(self, phase: Phase) -> None:
         """Keep, on the device, what this micro-batch's loss was computed from."""
         inputs = phase.loss_inputs
-        new = None
-        for call in phase.calls:
-            if call.grad:
-                new = call.log_probs
-        if inputs is None or new is None:
+        old = None if inputs is None else self._old_log_probs(inputs)
+        trained = [call for call in phase.calls if call.grad and call.log_probs is not old]
+        if inputs is None or not trained:
             self.recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
             return
-        terms = self._loss_terms(phase.loss, inputs) if phase.loss is not None else None
-        old = self._old_log_probs(inputs)
+        if len(trained) > 1:
+            self.recorder.cannot("log_ratio", f"the loss computes {len(trained)} sets of log-probs with a gradient")
+            return
+        [call] = trained
+        new = call.log_probs
+        terms = self._loss_terms(phase.loss, inputs, call) if phase.loss is not None else None
         self._meter.hold(self._microbatches, inputs, new.detach(), old, terms)
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         phase.loss = None
         phase.calls = [call for call in phase.calls if not call.grad or call.log_probs is old]
 
-    def _loss_terms(self, loss: Tensor, inputs: dict[str, Any]) -> LossTerms | None:
+    def _loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
         """What the documented formula needs besides log-probs; None where it does not cover this loss, or in a cycle whose
         losses are not compared."""
         settings, trainer = self._loss_settings, self.trainer
@@ -399,10 +435,17 @@ class TrlObserver(Observer):
             value=loss.detach(),
             reference=inputs.get("ref_per_token_logps"),
             generation_tokens=inputs.get("num_items_in_batch") if settings.loss_type == "dapo" else None,
-            beta=trainer.beta,
+            beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
             weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
             window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
             backward_divides_by=trainer.accelerator.gradient_accumulation_steps,
+            entropies=call.others[0].detach() if getattr(trainer, "_entropy_bonus_enabled", False) else None,
+            entropy_weight=getattr(trainer, "entropy_coef", 0.0) or 0.0,
+            auxiliary=(
+                trainer.router_aux_loss_coef * call.others[1].detach()
+                if getattr(trainer, "aux_loss_enabled", False)
+                else None
+            ),
         )
 
     # Events of the training loop
@@ -430,7 +473,10 @@ class TrlObserver(Observer):
         if recomputed is not None:
             old_version = recomputed.version
         elif old is not None:
-            old_version = trained.refreshed
+            old_version = trained.sampled if self.schedule.old_logprob_source == "engine" else trained.refreshed
+        constants: dict[Constant, Tensor] = {"advantages": inputs["advantages"]}
+        if old is not None:
+            constants["old_logprobs"] = old
         microbatch = MicroBatch(
             at=self.recorder.now(),
             index=self._microbatches,
@@ -439,7 +485,9 @@ class TrlObserver(Observer):
             policy_version=self.updates.version,
             sampled_version=trained.sampled,
             old_version=old_version,
-            old_source="detach" if old is None else "at_rollout" if recomputed is None else "recompute",
+            old_source=self._source(old, recomputed),
+            constants=tuple(constants),
+            with_gradient=tuple(name for name, value in constants.items() if value.requires_grad),
         )
         # The last one of a window is followed by its update, with nothing but the clipping of gradients between them.
         if self.updates.follows_microbatch:
@@ -449,6 +497,14 @@ class TrlObserver(Observer):
         self._microbatches += 1
         self.microbatches_in_epoch += 1
         self.updates.trained_microbatch()
+
+    def _source(self, old: Tensor | None, recomputed: LogProbCall | None) -> OldSource:
+        """Where the old log-probs of a loss come from."""
+        if old is None:
+            return "detach"
+        if recomputed is not None:
+            return "recompute"
+        return "engine" if self.schedule.old_logprob_source == "engine" else "at_rollout"
 
     def _recomputed(self, calls: list[LogProbCall], old: Tensor) -> LogProbCall | None:
         """The forward of the policy, inside the loss, that gave its old log-probs; None where they came with it.

@@ -16,6 +16,7 @@ from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import ConfigChanged, EpochEnd, MicroBatch, Refresh, Rollout
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
@@ -51,6 +52,7 @@ class PpoObserver(Observer):
             trainer.args.temperature, trainer.processing_class.pad_token_id, getattr(trainer, "stop_token_id", None)
         )
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
+        self._sampled_with = SamplingWatch(trainer, recorder)
         self._settings = {name: getattr(trainer.args, name, None) for name in SETTINGS}
         self._sampling = False
         self._generated = 0
@@ -79,6 +81,7 @@ class PpoObserver(Observer):
         # Generation, whose scores are the old log-probs: with the first micro-batch after it gives Rollout and Refresh. The loop
         # and the sampling of completions both call it (trl/trainer/utils.py `generate`).
         wrap(policy, "generate", self._around_generate)
+        self._sampled_with.attach(self._patches)
         wrap(trainer, "generate_completions", self._around_sampling)
         # The reference model's log-probs belong to the rollout; with adapters it is the policy, within this context.
         if trainer.ref_model is not None:
@@ -166,6 +169,7 @@ class PpoObserver(Observer):
                 policy_version=version,
                 sampler_version=version,  # the policy itself generated them
                 reference=self._reference,
+                sampling=self._sampled_with.take(),
             ),
             Refresh(
                 at=recorder.now(),

@@ -1,0 +1,95 @@
+"""The links of a run: what training is made of, and which rules look at each part of it.
+
+A verdict alone does not say what was shown. A report therefore says of each link whether it was observed and right, wrong, or not
+observed, with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlstep_hooks.judge.report import Report, RuleOutcome
+
+LinkState = Literal["right", "warned", "wrong", "not observed", "absent"]
+"""What became of a link; it is absent where the run never did what its rules look at."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One part of training."""
+
+    name: str
+    codes: tuple[str, ...]
+    """Codes of its rules, or what they begin with; the longest one that fits decides."""
+    matters: bool = True
+    """Whether a run without it being observed is less than a whole PASS."""
+
+
+LINKS = (
+    Link("counts and order", ("RLS2", "RLS307")),
+    Link("samples", ("RLS306", "RLS5")),
+    Link("ratio and old log-probs", ("RLS3",)),
+    Link("reference log-probs", ("RLS308",), matters=False),
+    Link("prompt groups and advantages", ("RLS501", "RLS505")),
+    Link("loss", ("RLS8",)),
+    Link("updates of the weights", ("RLS4",)),
+    Link("learning rate", ("RLS6",)),
+    Link("weights of the sampler", ("RLS402", "RLS403", "RLS405")),
+    Link("rows of the data set", ("RLS506",), matters=False),
+    Link("evaluation", ("RLS504",), matters=False),
+    Link("resume", ("RLS7",), matters=False),
+    Link("agreement of the processes", ("RLS9",), matters=False),
+    Link("configuration", ("RLS1",), matters=False),
+)
+"""In the order in which they are shown. A rule that none names belongs to that of its hundred."""
+
+
+class LinkOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one link in one run."""
+
+    name: str
+    state: LinkState
+    matters: bool = True
+    codes: tuple[str, ...] = ()
+    """Codes of the rules that found something wrong."""
+    note: str = ""
+    """What a link that is right rests on, where that is less than it seems."""
+    reason: str = ""
+    """Why it was not observed."""
+
+
+def link_of(code: str) -> Link:
+    """The link that a rule belongs to."""
+    fitting = ((len(start), link) for link in LINKS for start in link.codes if code.startswith(start))
+    return max(fitting, key=lambda found: found[0])[1]
+
+
+def links_of(report: Report) -> list[LinkOutcome]:
+    """What became of each link in a run."""
+    rules: dict[str, list[RuleOutcome]] = {}
+    for rule in report.rules:
+        rules.setdefault(link_of(rule.code).name, []).append(rule)
+    wrong = {finding.code for finding in report.findings if finding.severity == "error"}
+    return [_outcome(link, rules[link.name], wrong) for link in LINKS if link.name in rules]
+
+
+def _outcome(link: Link, rules: Sequence[RuleOutcome], wrong: set[str]) -> LinkOutcome:
+    found = [rule.code for rule in rules if rule.verdict == "FAIL"]
+    errors = [code for code in found if code in wrong]
+    checked = [rule for rule in rules if rule.verdict == "PASS"]
+    unknown = [rule for rule in rules if rule.verdict == "NOT_EVALUATED"]
+    if found:
+        state: LinkState = "wrong" if errors else "warned"
+        return LinkOutcome(name=link.name, state=state, matters=link.matters, codes=tuple(errors or found))
+    if checked:
+        notes = dict.fromkeys(rule.note for rule in checked if rule.note)
+        return LinkOutcome(name=link.name, state="right", matters=link.matters, note=", ".join(notes))
+    # A reason that names what could not be seen says more than one for which there was nothing to see.
+    first = min(unknown, key=lambda rule: rule.idle)
+    absent = first.idle and not link.matters
+    state = "absent" if absent else "not observed"
+    return LinkOutcome(name=link.name, state=state, matters=link.matters, reason=first.reason)

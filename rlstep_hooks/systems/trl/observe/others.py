@@ -1,0 +1,52 @@
+"""TRL's trainers that are not audited, and why: said before training begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NO_ROLLOUTS = frozenset(
+    {
+        "BCOTrainer", "CPOTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "PRMTrainer", "RewardTrainer", "SFTTrainer",
+        "TPOTrainer",
+    }
+)  # fmt: skip
+"""Trainers that learn from a data set alone."""
+
+_ENGINE = "its rollouts come from a worker process of its own"
+_PAIRS = "it generates pairs of completions in every training step and learns from preferences, without old log-probs or a ratio"
+_DISTILLATION = "it learns from a teacher's logits on generated text, without rewards, old log-probs or a ratio"
+_OWN_CYCLE = "it generates with methods of its own that this release of the audit does not observe"
+
+_REASONS = {
+    "A2POTrainer": "it generates and trains in one step with methods of its own (no buffer, no old log-probs)",
+    "AsyncDistillationTrainer": _ENGINE,
+    "AsyncGRPOTrainer": _ENGINE + ", and old log-probs from its engine",
+    "BaseSelfDistillationTrainer": _OWN_CYCLE,
+    "DistillationTrainer": _DISTILLATION,
+    "GKDTrainer": _DISTILLATION,
+    "GOLDTrainer": _DISTILLATION,
+    "IWOPDTrainer": _DISTILLATION,
+    "MiniLLMTrainer": _DISTILLATION,
+    "NashMDTrainer": _PAIRS,
+    "OnlineDPOTrainer": _PAIRS,
+    "SDFTTrainer": _OWN_CYCLE,
+    "SDPOTrainer": _OWN_CYCLE,
+    "SSDTrainer": _OWN_CYCLE,
+    "XPOTrainer": _PAIRS,
+}
+"""By trainer: what keeps it from being audited. Read in TRL 0.16.1, 0.18.2, 0.24.0, 1.0.0 and 1.16.0."""
+
+AUDITED = "GRPOTrainer, RLOOTrainer, their subclasses, and PPOTrainer"
+
+
+def why_not(trainer: Any) -> str:
+    """Why a trainer that is none of the audited kinds is not audited."""
+    name = type(trainer).__name__
+    for kind in type(trainer).__mro__:  # what a subclass is, its nearest known ancestor says
+        if kind.__module__.split(".")[0] not in ("trl", "transformers"):
+            continue
+        if kind.__name__ in _REASONS:
+            return f"{name} is not audited: {_REASONS[kind.__name__]} (audited are {AUDITED})"
+        if kind.__name__ in _NO_ROLLOUTS or kind.__module__.split(".")[0] == "transformers":
+            return f"{name} makes no rollouts, so there is nothing to audit"
+    return f"{name} is not known (audited are {AUDITED})"

@@ -1,0 +1,114 @@
+"""The settings in force while transformers generates, beside those of the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.record.events import FactsRead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.session.recorder import Recorder
+
+NEUTRAL: dict[str, float] = {
+    "do_sample": 0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": 0,
+    "suppress_tokens": 0,
+    "begin_suppress_tokens": 0,
+    "sequence_bias": 0,
+    "guidance_scale": 1.0,
+    "num_beams": 1,
+}
+"""Settings of transformers that change which token is sampled, each with the value that changes nothing; of lists, the size."""
+
+ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Those that GRPOConfig and RLOOConfig name themselves."""
+
+
+class SamplingWatch:
+    """Reads the settings at each call of `generate`: those in force belong to the Rollout, those configured are a fact (rule RLS410).
+
+    Args:
+        trainer: Its `args` say what was configured, where they have these settings.
+        recorder: Takes the facts.
+    """
+
+    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+        self._trainer = trainer
+        self._recorder = recorder
+        self._facts: dict[str, Any] = {}
+        self._used: list[dict[str, float]] = []
+        self._guard = Contained(recorder, ("sampler",))
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hook."""
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        model = getattr(model, "policy", model)  # PPOTrainer's holds policy and value model
+        if hasattr(model, "get_base_model"):  # PEFT generates with the model inside it
+            model = model.get_base_model()
+        # Where `generate` puts together its own arguments, the given configuration and that of the model (`GenerationMixin`,
+        # transformers 4.51.3, 4.57.6 and 5.23.0): the result is what is in force.
+        if hasattr(model, "_prepare_generation_config"):
+            patches.wrap(model, "_prepare_generation_config", self._around_prepare)
+
+    def take(self) -> tuple[dict[str, float], ...]:
+        """The settings in force since the last call; those of one `generate` once, however often it was called with them."""
+        used, self._used = tuple(self._used), []
+        return used
+
+    def _around_prepare(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._guard:
+            asked = args[0] if args else kwargs.get("generation_config")
+            configured, used = self._configured(asked, kwargs), _settings_of(result[0])
+            self._record(configured, used, _settings_of(model.generation_config))
+        return result
+
+    def _configured(self, asked: Any, given: dict[str, Any]) -> dict[str, float]:
+        """What the trainer's arguments say, and for all other settings what it asks of `generate`."""
+        settings = _settings_of(asked) | {name: _effective(name, given[name]) for name in NEUTRAL if name in given}
+        arguments = self._trainer.args
+        if all(hasattr(arguments, name) for name in ARGUMENTS):
+            of_args = {name: _effective(name, getattr(arguments, name)) for name in ARGUMENTS}
+            more = getattr(arguments, "generation_kwargs", None) or {}
+            settings |= of_args | {name: _effective(name, more[name]) for name in NEUTRAL if name in more}
+        return settings
+
+    def _record(self, configured: dict[str, float], used: dict[str, float], of_model: dict[str, float]) -> None:
+        differing = [name for name in NEUTRAL if used[name] != configured[name]]
+        shown = {name: used[name] for name in NEUTRAL if name in ARGUMENTS or name in differing}
+        if shown not in self._used:
+            self._used.append(shown)
+        facts = {
+            "configured_sampling": configured,
+            "sampling_of_model": [name for name in differing if used[name] == of_model[name]],
+        }
+        if facts != self._facts:
+            self._facts = facts
+            self._recorder.emit(FactsRead(at=self._recorder.now(), facts=facts))
+
+
+def _settings_of(config: Any) -> dict[str, float]:
+    """The settings of a GenerationConfig."""
+    return {name: _effective(name, getattr(config, name, None)) for name in NEUTRAL}
+
+
+def _effective(name: str, value: Any) -> float:
+    """A setting as a number: of a collection its size; of what is not set the value that changes nothing."""
+    if value is None:
+        value = NEUTRAL[name]
+    return len(value) if isinstance(value, list | dict | tuple) else value + 0

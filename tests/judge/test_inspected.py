@@ -1,0 +1,198 @@
+"""What a controller sees of samples, and what is judged of it: composed with the records of trainers, rollout by rollout."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from rlstep_hooks.judge.report import ends_training
+from rlstep_hooks.judge.rules.learning_rate import ScheduleHorizon
+from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.record.events import (
+    Generated,
+    Inspected,
+    Measured,
+    MicroBatch,
+    Phase,
+    PhaseEnded,
+    Received,
+    RunStarted,
+    SampleRows,
+)
+from rlstep_hooks.record.ledger import CONTROLLER
+from tests.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.record.events import AnyEvent
+    from tests.scripted_phases import Script
+
+PLAN = phase_plan(world_size=1, samples=8, minibatches=(4, 4), microbatch=2, rollouts=5, per_epoch=5)
+RUN = PhaseCase(schedule=PLAN)
+TOP_P = 0.9
+
+
+def play(script: Script) -> list[Finding]:
+    report = Live().play(script).run.report()
+    return [finding for finding in report.findings if finding.severity != "info"]
+
+
+def changed(change: Callable[[AnyEvent], AnyEvent], script: Script | None = None) -> Script:
+    return [(process, change(event)) for process, event in script or scripted_phases(RUN)]
+
+
+def with_facts(**facts: Any) -> Script:
+    def change(event: AnyEvent) -> AnyEvent:
+        return msgspec.structs.replace(event, facts=event.facts | facts) if isinstance(event, RunStarted) else event
+
+    return changed(change)
+
+
+def inspected(rollout: int, seen: Inspected) -> Script:
+    """A run whose controller looked at one rollout."""
+    script = scripted_phases(RUN)
+    index = next(i for i, (_, e) in enumerate(script) if isinstance(e, Generated) and e.index == rollout)
+    calls = [i for i, (p, e) in enumerate(script) if p == CONTROLLER and isinstance(e, Phase) and i > index]
+    first = next(i for i in calls if script[i][1].name == "refresh")  # type: ignore[union-attr]
+    return [*script[: first + 1], (CONTROLLER, seen), *script[first + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("seen", "code"),
+    [
+        (Inspected(groups_intact=False), "RLS501"),
+        (Inspected(rewards_intact=False), "RLS515"),
+        (Inspected(repeats=1, signal=True), "RLS514"),
+        (Inspected(reference_intact=False), "RLS411"),
+    ],
+)
+def test_what_the_controller_saw_is_judged_at_its_rollout(seen: Inspected, code: str) -> None:
+    (finding,) = play(inspected(3, seen))
+    assert (finding.code, finding.severity, finding.where.rollout) == (code, "error", 3)
+
+
+def test_healthy_samples_are_no_finding() -> None:
+    whole = Inspected(groups_intact=True, rewards_intact=True, reference_intact=True, signal=True)
+    assert play(inspected(3, whole)) == []
+
+
+def with_values(rollout: int, script: Script, **values: Any) -> Script:
+    def change(event: AnyEvent) -> AnyEvent:
+        if not isinstance(event, Measured):
+            return event
+        own = [msgspec.structs.replace(v, **values) if v.index == rollout else v for v in event.rollouts]
+        return msgspec.structs.replace(event, rollouts=tuple(own))
+
+    return changed(change, script)
+
+
+@pytest.mark.parametrize(("signal", "codes"), [(True, ["RLS505"]), (False, []), (None, [])])
+def test_advantages_of_0_are_an_error_where_rewards_differ(signal: bool | None, codes: list[str]) -> None:
+    found = play(with_values(2, inspected(2, Inspected(signal=signal)), max_abs_advantage=0.0))
+    assert [finding.code for finding in found if finding.severity == "error"] == codes
+
+
+# Labels that are the weights themselves
+
+
+def relabelled(rollout: int, label: int, script: Script) -> Script:
+    def change(event: AnyEvent) -> AnyEvent:
+        own = isinstance(event, Generated) and event.index == rollout
+        return msgspec.structs.replace(event, labels=((label, 8),)) if own else event  # type: ignore[call-arg]
+
+    return changed(change, script)
+
+
+def test_an_engine_with_weights_of_no_sync_is_found_where_labels_are_the_weights() -> None:
+    (finding,) = play(relabelled(2, 99, with_facts(labels_are_weights=True)))
+    assert (finding.code, finding.severity, finding.where.rollout) == ("RLS402", "error", 2)
+    assert "weights are those of no sync" in finding.observed
+    assert play(relabelled(2, 99, with_facts())) == [], "a name says nothing of weights"
+
+
+# Samples that are dealt to the trainers anew
+
+
+def test_samples_that_came_from_another_trainer_count_as_its_own() -> None:
+    """Eight samples were refreshed here, of which two go elsewhere: six are handed over, and these are trained."""
+    script: Script = []
+    for process, event in scripted_phases(PhaseCase(schedule=PLAN)):
+        if isinstance(event, MicroBatch) and event.trained is not None:
+            rows = tuple(row for part in event.trained for row in part.rows)
+            event = msgspec.structs.replace(
+                event, trained=(SampleRows(event.trained[0].rollout, tuple(row for row in rows if row < 6)),)
+            )
+        script.append((process, event))
+        if process != CONTROLLER and isinstance(event, PhaseEnded) and event.name == "refresh":
+            script.append((process, Received(samples=6)))
+    assert "RLS502" not in [finding.code for finding in play(script)]
+    without = [(process, event) for process, event in script if not isinstance(event, Received)]
+    assert "RLS502" in [finding.code for finding in play(without)]
+
+
+# Distance of engine and trainer
+
+
+def gaps(*measured: float, **facts: Any) -> list[Finding]:
+    script = with_facts(compute_dtype="bfloat16", engine_dtype="bfloat16", **facts)
+    for rollout, gap in enumerate(measured):
+        script = with_values(rollout, script, sampler_gap_mean=gap, sampler_gap_max=gap)
+    return [finding for finding in play(script) if finding.code == "RLS403"]
+
+
+def test_a_distance_that_jumps_is_found_below_the_published_bound() -> None:
+    (finding,) = gaps(0.001, 0.0012, 0.0011, 0.03, 0.001)
+    assert (finding.severity, finding.where.rollout, finding.occurrences) == ("warning", 3, 1)
+
+
+def test_a_distance_that_grows_or_is_mere_rounding_is_none() -> None:
+    assert gaps(0.001, 0.004, 0.01, 0.02, 0.04) == []
+    assert gaps(1e-5, 1e-5, 1e-5, 4e-3, 1e-3) == []
+    assert gaps(0.001, 0.02, 0.02, 0.02, 0.02) == [], "one rollout says too little of what is usual"
+
+
+def test_a_distance_that_top_p_explains_is_named_after_it() -> None:
+    gap = -math.log(TOP_P) * 0.98
+    sampling = {"temperature": 1.0, "top_p": TOP_P, "top_k": 0.0}
+    (named,) = gaps(gap, gap, gap, gap, gap, configured_sampling=sampling)
+    assert "-ln 0.9" in named.observed
+    (bare,) = gaps(gap, gap, gap, gap, gap)
+    assert "-ln" not in bare.observed
+
+
+def test_settings_of_the_sampler_are_compared_with_the_configuration() -> None:
+    configured = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0}
+
+    def sample(event: AnyEvent) -> AnyEvent:
+        if not isinstance(event, Generated):
+            return event
+        used = (configured, configured | {"temperature": 0.3}) if event.index == 2 else (configured,)
+        return msgspec.structs.replace(event, sampling=used)
+
+    (finding,) = play(changed(sample, with_facts(configured_sampling=configured)))
+    assert (finding.code, finding.where.rollout) == ("RLS410", 2)
+    assert (finding.expected, finding.observed) == ("temperature 1", "temperature 0.3")
+
+
+# What ends training
+
+
+def test_only_an_error_about_what_happened_ends_training() -> None:
+    error = Finding(code="RLS204", severity="error", title="", expected="", observed="", where=Where(), why="", fix="")
+    planned = msgspec.structs.replace(error, code=ScheduleHorizon.code, planned=True)
+    warning = msgspec.structs.replace(error, severity="warning")
+    assert ends_training([planned, warning]) is None
+    assert ends_training([planned, warning, error]) is error
+
+
+def test_what_the_plan_alone_shows_says_so() -> None:
+    schedule = msgspec.structs.replace(PLAN, lr_horizon=3, lr_ticks=10, lr_clock="update")
+    run = Live().play(scripted_phases(PhaseCase(schedule=schedule)))
+    (horizon,) = [finding for finding in run.findings if finding.code == "RLS601"]
+    assert horizon.severity == "error"
+    assert horizon.planned
+    assert ends_training(run.findings) is None

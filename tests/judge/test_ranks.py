@@ -1,0 +1,255 @@
+"""Several processes: their records are compared event by event, and one that is missing is named."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run, merge_ranks
+from rlstep_hooks.record.events import (
+    AnyEvent,
+    Judged,
+    Measured,
+    MicroBatch,
+    Refresh,
+    Rollout,
+    RunEnded,
+    RunStarted,
+    Unobserved,
+    Update,
+)
+from rlstep_hooks.record.ledger import FolderLedger, Record, rank_process
+from rlstep_hooks.session.recorder import Recorder
+from tests.scripted import make_plan, scripted_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.judge.report import Report
+
+PLAN = make_plan(iterations=2, max_steps=8, world_size=2)
+Spoil = Callable[[AnyEvent], AnyEvent | None]
+MANY = 200
+
+
+def write(folder: Path, rank: int, spoil: Spoil = lambda event: event, *, local: int = 2) -> tuple[Report, RunStarted]:
+    """One process's record, as its recorder would write it; `spoil` changes events, or drops them with None."""
+    ledger = FolderLedger(folder, "run", rank_process(rank))
+    recorder = Recorder(ledger)
+    for event in scripted_run(PLAN):
+        if isinstance(event, RunStarted):
+            event = msgspec.structs.replace(event, rank=rank, world_size=2, local_world_size=local)
+        changed = spoil(event)
+        if changed is not None:
+            recorder.emit(changed)
+    if recorder.judge.ended is not None:
+        report = recorder.judge.report()
+        recorder.emit(Judged(verdict=report.verdict, findings=tuple(report.findings)))
+    ledger.close()
+    assert recorder.judge.run is not None
+    return recorder.judge.report(), recorder.judge.run
+
+
+def outcomes(report: Report) -> dict[str, str]:
+    return {rule.code: rule.verdict for rule in report.rules if rule.code in ("RLS901", "RLS902")}
+
+
+def test_equal_ranks_pass(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    write(tmp_path, 1)
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert outcomes(merged) == {"RLS901": "PASS", "RLS902": "PASS"}
+    assert (merged.verdict, merged.processes) == ("PASS", 2)
+
+
+def skip_refresh(event: AnyEvent) -> AnyEvent | None:
+    return None if isinstance(event, Refresh) and event.rollout == 2 else event
+
+
+def skip_rollout(event: AnyEvent) -> AnyEvent | None:
+    return None if isinstance(event, Rollout) and event.index == 2 else event
+
+
+def smaller(event: AnyEvent) -> AnyEvent | None:
+    return msgspec.structs.replace(event, samples=3) if isinstance(event, MicroBatch) and event.index == 10 else event
+
+
+def staler(event: AnyEvent) -> AnyEvent | None:
+    return (
+        msgspec.structs.replace(event, old_version=3) if isinstance(event, MicroBatch) and event.index == 10 else event
+    )
+
+
+def no_step(event: AnyEvent) -> AnyEvent | None:
+    return msgspec.structs.replace(event, applied=False) if isinstance(event, Update) and event.index == 4 else event
+
+
+@pytest.mark.parametrize("spoil", [skip_refresh, smaller, staler, no_step])
+def test_a_rank_that_differs_is_named_at_its_rollout(tmp_path: Path, spoil: Spoil) -> None:
+    report, first = write(tmp_path, 0)
+    write(tmp_path, 1, spoil)
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert outcomes(merged) == {"RLS901": "PASS", "RLS902": "FAIL"}
+    [finding] = [f for f in merged.findings if f.code == "RLS902"]
+    assert (finding.where.rollout, finding.where.rank) == (2, 1)
+    assert merged.verdict == "FAIL"
+
+
+def test_many_records_are_never_all_open_and_only_those_that_differ_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, first = write(tmp_path, 0)
+    first = msgspec.structs.replace(first, world_size=MANY, local_world_size=MANY)
+    whole = (tmp_path / "run.rank0.jsonl").read_bytes()
+    for rank in range(1, MANY):
+        (tmp_path / f"run.rank{rank}.jsonl").write_bytes(whole)
+    (tmp_path / f"run.rank{MANY - 1}.jsonl").unlink()
+    write(tmp_path, MANY - 1, smaller)
+    read: list[int | None] = []
+    whole_record = Record.events
+    monkeypatch.setattr(Record, "events", lambda record: read.append(record.rank) or whole_record(record))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1]))
+    try:
+        merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert outcomes(merged) == {"RLS901": "PASS", "RLS902": "FAIL"}
+    assert [finding.where.rank for finding in merged.findings if finding.code == "RLS902"] == [MANY - 1]
+    assert set(read) == {0, MANY - 1}
+
+
+def test_a_rank_without_a_rollout_differs_after_the_last_common_one(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    write(tmp_path, 1, skip_rollout)
+    [finding] = [f for f in merge_ranks(report, tmp_path, first, wait=0.0).findings if f.code == "RLS902"]
+    assert finding.where.rollout == 2
+    assert "rollout" in finding.expected
+    assert "old log-probs" in finding.observed
+
+
+def test_a_missing_rank_is_a_finding(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert outcomes(merged) == {"RLS901": "FAIL", "RLS902": "NOT_EVALUATED"}
+    [finding] = [f for f in merged.findings if f.code == "RLS901"]
+    assert finding.where.rank == 1
+    assert merged.verdict == "FAIL"
+    assert merged.processes == 1
+
+
+def test_a_missing_rank_of_another_machine_is_not_evaluated(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0, local=1)
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert outcomes(merged) == {"RLS901": "NOT_EVALUATED", "RLS902": "NOT_EVALUATED"}
+    assert "shared" in merged.not_evaluated["RLS901"]
+    assert merged.verdict == "PASS"
+
+
+def test_records_in_memory_cannot_be_compared(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    merged = merge_ranks(report, None, first)
+    assert outcomes(merged) == {"RLS901": "NOT_EVALUATED", "RLS902": "NOT_EVALUATED"}
+    assert "memory" in merged.not_evaluated["RLS902"]
+
+
+def killed_after(updates: int) -> Spoil:
+    seen = 0
+
+    def spoil(event: AnyEvent) -> AnyEvent | None:
+        nonlocal seen
+        seen += isinstance(event, Update)
+        return event if seen < updates else None
+
+    return spoil
+
+
+def test_a_rank_that_was_killed_is_named_and_its_record_compared_as_far_as_it_goes(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    write(tmp_path, 1, killed_after(5))
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert outcomes(merged) == {"RLS901": "FAIL", "RLS902": "PASS"}
+    [finding] = [f for f in merged.findings if f.code == "RLS901"]
+    assert "no end" in finding.observed
+
+
+def test_a_record_cut_within_the_end_of_its_run_is_one_without_an_end(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    write(tmp_path, 1)
+    path = tmp_path / "run.rank1.jsonl"
+    *rest, ended, _ = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(rest) + ended[:-9])
+    assert outcomes(merge_ranks(report, tmp_path, first, wait=0.0)) == {"RLS901": "FAIL", "RLS902": "PASS"}
+
+
+def overwritten(event: AnyEvent) -> AnyEvent | None:
+    """Old log-probs of one micro-batch: an error that changes no step."""
+    if isinstance(event, Measured):
+        values = [msgspec.structs.replace(v, old_intact=v.index != 10) for v in event.microbatches]
+        return msgspec.structs.replace(event, microbatches=tuple(values))
+    return event
+
+
+def test_what_only_another_rank_found_is_reported_with_its_rank(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    write(tmp_path, 1, overwritten)
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert outcomes(merged) == {"RLS901": "PASS", "RLS902": "PASS"}
+    [finding] = [f for f in merged.findings if f.severity == "error"]
+    assert (finding.code, finding.where.rank, finding.where.microbatch) == ("RLS305", 1, 10)
+    assert merged.verdict == "FAIL"
+
+
+def test_what_both_ranks_found_is_reported_once(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0, overwritten)
+    write(tmp_path, 1, overwritten)
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert [f.code for f in merged.findings if f.severity == "error"] == ["RLS305"]
+
+
+def blind(event: AnyEvent) -> AnyEvent | None:
+    """The order of events cannot be judged any more; the steps are the same."""
+    return Unobserved(what="order", why="a hook failed") if isinstance(event, Measured) else event
+
+
+def test_a_rank_that_could_not_be_judged_is_no_pass(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    other, _ = write(tmp_path, 1, blind)
+    assert (report.verdict, other.verdict) == ("PASS", "NOT_EVALUATED")
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert outcomes(merged) == {"RLS901": "PASS", "RLS902": "PASS"}
+    assert merged.verdict == "NOT_EVALUATED"
+
+
+def test_records_of_other_runs_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    write(tmp_path, 1)
+    stranger = FolderLedger(tmp_path, "another", "rank1")
+    stranger.write(RunEnded(status="completed", updates=3))
+    stranger.close()
+    assert merge_ranks(report, tmp_path, first, wait=0.0).processes == 2
+
+
+def test_a_single_process_has_nothing_to_compare(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0)
+    alone = msgspec.structs.replace(first, world_size=1)
+    assert merge_ranks(report, tmp_path, alone) is report
+
+
+def test_every_training_call_has_a_name_of_its_own() -> None:
+    names = [agree_on_run(0, 1) for _ in range(3)]
+    assert len({name for name, _ in names}) == 3
+    assert all(agreed for _, agreed in names)
+
+
+def test_a_single_process_stops_at_once() -> None:
+    stop = StopAgreement("run", 1)
+    assert not stop.due(5)
+    stop.ask(5)
+    stop.ask(9)
+    assert stop.due(5)

@@ -1,0 +1,100 @@
+"""The documented formula of every loss that it covers: the trainer's loss equals it, and one that is off by a factor is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trl
+
+from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
+from rlstep_hooks.testing.trl_faults import replace_method
+from tests.systems.trl.conftest import RELEASE
+from tests.systems.trl.helpers import codes, problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REUSED = {"rows": 12, "gradient_accumulation_steps": 2, "num_iterations": 2, "num_train_epochs": 1, "beta": 0.0}
+
+LOSSES: dict[str, dict[str, Any]] = {
+    "rloo": {"algorithm": "RLOO"},
+    "rloo with KL": {"algorithm": "RLOO", "beta": 0.04},
+    "two-sided clip": {"delta": 1.5, "epsilon": 0.01},
+    "sequence-level grpo": {"importance_sampling_level": "sequence", "loss_type": "grpo"},
+    "sequence-level dr_grpo with KL": {"importance_sampling_level": "sequence", "loss_type": "dr_grpo", "beta": 0.04},
+    "sequence-level bnpo, two-sided": {"importance_sampling_level": "sequence", "loss_type": "bnpo", "delta": 1.2},
+    "entropy bonus": {"entropy_coef": 0.1, "loss_type": "grpo"},
+    "auxiliary loss": {"router_aux_loss_coef": 0.05, "loss_type": "bnpo"},
+}
+
+
+def experts() -> Any:
+    """A tiny mixture of experts."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(0)
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            moe_intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            num_experts=4,
+            num_experts_per_tok=2,
+            output_router_logits=True,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=None,
+        )
+    )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_formula_covers_it(build: Callable[..., Any], loss: str) -> None:
+    settings = LOSSES[loss]
+    config = getattr(trl, f"{settings.get('algorithm', 'GRPO')}Config")
+    known = {field.name for field in dataclasses.fields(config)} | {"algorithm"}
+    if not settings.keys() <= known or "steps_per_generation" not in known:
+        pytest.skip(f"TRL {RELEASE} has no {loss}")
+    if "router_aux_loss_coef" in settings:
+        settings = settings | {"model": experts()}
+    trainer, audit = build(**REUSED | settings)
+    trainer.train()
+    assert not problems(audit.report)
+    outcome = next(rule for rule in audit.report.rules if rule.code == "RLS801")
+    assert (outcome.verdict, outcome.checks > 0) == ("PASS", True), outcome.reason
+
+    trainer, audit = build(**REUSED | settings)
+
+    def halve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) / 2
+
+    replace_method(trainer, "compute_loss", halve)
+    trainer.train()
+    assert codes(audit.report) == {"RLS801"}, problems(audit.report)
+    assert audit.report.findings[0].observed.startswith("0.5 ")
+
+
+def test_what_the_formula_does_not_cover_says_so(build: Callable[..., Any]) -> None:
+    known = inspect.signature(trl.GRPOConfig).parameters
+    uncovered = {
+        "loss_type": ("cispo", "a loss type without this clip"),
+        "top_entropy_quantile": (0.5, "an entropy mask"),
+        "use_adaptive_entropy": (True, "an adaptive entropy bonus"),
+    }
+    for name, (value, reason) in uncovered.items():
+        if name not in known or (name == "loss_type" and "use_bias_correction_kl" not in known):
+            continue
+        trainer, audit = build(**REUSED | {name: value})
+        trainer.train()
+        assert not problems(audit.report)
+        assert reason in audit.report.not_evaluated["RLS801"]
