@@ -15,6 +15,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.events import Judged, RunEnded
+from rlstep_hooks.record.ledger import records
 from rlstep_hooks.systems.verl.observe import attach, controller
 from rlstep_hooks.systems.verl.observe.controller import VerlController, place_hooks
 from rlstep_hooks.systems.verl.releases import Release
@@ -137,6 +139,40 @@ def test_a_folder_that_cannot_be_written_is_not_evaluated(
 def test_a_configuration_that_verl_refuses_later_is_not_evaluated(trained: Any) -> None:
     made, _ = trained(**{"actor_rollout_ref.actor.ppo_mini_batch_size": 3})
     assert "data size must be divisible" in made.report.not_evaluated["order"]
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
+def test_a_trainer_with_a_fit_of_its_own_has_its_end_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException | None
+) -> None:
+    monkeypatch.setattr(controller, "run_name", lambda: "run")
+    monkeypatch.setenv("RLSTEP_DIR", str(tmp_path / "log"))
+
+    class Own(StandIn):
+        def fit(self) -> object:
+            if error is not None:
+                raise error
+            return WHAT_FIT_RETURNS
+
+    patches = Patches()
+    place_hooks(patches, StandIn)
+    try:
+        trainer = Own(**CASES["actor_rollout_ref.actor.strategy=megatron"])
+        before = dict(vars(trainer))
+        trainer._load_checkpoint()
+        if error is None:
+            assert trainer.fit() is WHAT_FIT_RETURNS
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                trainer.fit()
+    finally:
+        patches.restore()
+    assert vars(trainer).keys() == before.keys()
+    [(record,)] = records(tmp_path / "log").values()
+    *_, ended, judged = record.events()
+    assert isinstance(ended, RunEnded)
+    assert isinstance(judged, Judged)
+    assert (ended.status, ended.error) == (("completed", "") if error is None else ("raised", "KeyboardInterrupt: "))
 
 
 def test_an_audit_that_cannot_begin_says_so(

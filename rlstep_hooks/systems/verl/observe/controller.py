@@ -73,6 +73,7 @@ def place_hooks(patches: Patches, trainer_class: Any) -> None:
     patches.wrap(trainer_class, "_load_checkpoint", _after_load)
     # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
     patches.wrap(trainer_class, "fit", _around_fit)
+    _hooked.append(trainer_class)
 
 
 def place_tracking_hook(patches: Patches, tracking: Any) -> None:
@@ -87,11 +88,16 @@ _controllers: dict[int, VerlController] = {}
 """By the id of their trainer, for as long as it trains; a process has one trainer."""
 
 
+_hooked: list[Any] = []
+"""Classes whose `fit` has a hook."""
+
+
 def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     try:
         if id(trainer) not in _controllers:
-            _controllers[id(trainer)] = VerlController(trainer)
+            controller = _controllers[id(trainer)] = VerlController(trainer)
+            controller.sees_fit_of(next(kind for kind in type(trainer).__mro__ if "fit" in vars(kind)))
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
         not_evaluated(f"the audit could not begin: {describe(error)}")
     return result
@@ -167,6 +173,12 @@ class VerlController:
         with session.beginning():
             if not self._record.cannot_follow(reason) and self.schedule is not None:
                 self._attach()
+
+    def sees_fit_of(self, kind: Any) -> None:
+        """Hook `fit` on the trainer itself where a class of its own has another one (trainers of verl.experimental): of V1, whose
+        checkpoint is loaded before `fit` is called."""
+        if kind not in _hooked:
+            self._patches.wrap(self._trainer, "fit", _around_fit)
 
     def _begin(self) -> Recorder:
         trainer, schedule = self._trainer, self.schedule
