@@ -1,4 +1,4 @@
-"""Settings of hypothesis for all unit tests: no deadline (machines are shared), the same examples in every run."""
+"""Hypothesis settings for all unit tests: no deadline (machines are shared) and the same examples in every run."""
 
 import signal
 

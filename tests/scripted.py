@@ -1,4 +1,4 @@
-"""Random legal plans, and runs made of events: what an observer emits for a run that goes as its plan says."""
+"""Random legal plans, and the events that an observer emits for a run that follows its plan."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from rlstep_hooks.record.events import (
     Update,
     UpdateValues,
 )
-from rlstep_hooks.systems.trl.plan import Settings, make_schedule
-from rlstep_hooks.systems.trl.releases import Release
+from rlstep_hooks.systems.trl.plan import TrlSettings, make_schedule
+from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 RELEASES = (
-    Release("0.16.1", "4.51.3"),
-    Release("0.17.0", "4.57.6"),
-    Release("0.18.2", "4.57.6"),
-    Release("0.24.0", "4.57.6"),
-    Release("1.16.0", "5.23.0"),
+    TrlRelease("0.16.1", "4.51.3"),
+    TrlRelease("0.17.0", "4.57.6"),
+    TrlRelease("0.18.2", "4.57.6"),
+    TrlRelease("0.24.0", "4.57.6"),
+    TrlRelease("1.16.0", "5.23.0"),
 )
 """One release for each behaviour that the plan tells apart."""
 
@@ -54,8 +54,8 @@ RELEASES = (
 class Case(msgspec.Struct, frozen=True):
     """A plan and what it was made from."""
 
-    settings: Settings
-    release: Release
+    settings: TrlSettings
+    release: TrlRelease
     world_size: int
     rows: int | None
     schedule: Schedule
@@ -74,7 +74,7 @@ def make_settings(
     beta: float = 0.0,
     shuffle: bool = True,
     engine_correction: bool = False,
-) -> Settings:
+) -> TrlSettings:
     """Settings with the sizes of the reference runs: 4 samples to a micro-batch, 4 to a prompt."""
     return msgspec.convert(
         {
@@ -90,12 +90,12 @@ def make_settings(
             "shuffle": shuffle,
             "engine_correction": engine_correction,
         },
-        Settings,
+        TrlSettings,
     )
 
 
 def make_plan(
-    *, release: Release = RELEASES[-1], world_size: int = 1, rows: int | None = 36, **settings: object
+    *, release: TrlRelease = RELEASES[-1], world_size: int = 1, rows: int | None = 36, **settings: object
 ) -> Schedule:
     """The plan of `make_settings(**settings)`."""
     return make_schedule(make_settings(**settings), release, world_size=world_size, rows=rows)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ GROUPS = {
     "5": "data",
     "6": "learning rate",
     "7": "resume",
-    "8": "loss scale",
+    "8": "loss, gradient and optimizer",
     "9": "observation itself",
 }
 

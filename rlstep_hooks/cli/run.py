@@ -222,7 +222,7 @@ def _exit_status(reports: list[Report]) -> int:
 
 
 def _whose(report: Report, number: int, count: int) -> RenderableType:
-    """Which of several trainings of one command a report is of, and its plan."""
+    """The heading of a report among several of one command: which training it is of, and its plan."""
     from rich.console import Group
     from rich.text import Text
 

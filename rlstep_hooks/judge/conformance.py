@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
 
 Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version", "early"]
-"""What differs: which event it is ("kind"), one of its numbers, or only that what was expected came after it ("early")."""
+"""What differs: the event itself ("kind"), one of its numbers, or only that it came before the expected one ("early")."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ Differences: TypeAlias = "Sequence[Difference]"
 AS_PLANNED: Differences = ()
 
 
-class Timeline(Protocol):
+class ExpectedEvents(Protocol):
     """Generates the expected events of a plan from a position on."""
 
     def __call__(self, schedule: Schedule, start: Any, /) -> Generator[ExpectedEvent, Outcome, None]:
@@ -71,7 +71,7 @@ class Conformance:
         timeline: Generates the expected events from a position of the type of `start`.
     """
 
-    def __init__(self, schedule: Schedule, start: Position, timeline: Timeline = expected_events) -> None:
+    def __init__(self, schedule: Schedule, start: Position, timeline: ExpectedEvents = expected_events) -> None:
         self.schedule = schedule
         self._timeline = timeline
         self._cursor = cursor_at(schedule, start)
@@ -120,7 +120,7 @@ class Conformance:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts made; of a run that was resumed, with those before."""
+        """Rollouts made; in a resumed run, including those before the resume."""
         return self._cursor.rollouts
 
     def where(self, event: OrderedEvent | None = None) -> Where:
@@ -200,17 +200,17 @@ class Conformance:
         return [*self._settle(event), *self._match(event)]
 
     def _settle(self, event: OrderedEvent) -> list[Difference]:
-        """Report what was held back until now, once it is known what followed it.
+        """Report a difference that was held back until the next event was known.
 
-        A pass that ended because the run was over: the end of training is what differs. A sync that came where updates were due: it
-        came early if they follow, and they are missing if not.
+        If a pass ended because the run was over, the difference is the end of training. If a sync came where updates were expected, it
+        came early if they follow; otherwise they are missing.
         """
         held, self._held = self._held, None
         if held is None:
             return []
         ended_by_wish = isinstance(event, RunEnded) and (event.status == "raised" or event.stopped)
         if isinstance(held.observed, WeightSync):
-            if isinstance(event, WeightSync):  # it decides nothing
+            if isinstance(event, WeightSync):  # another sync does not tell which
                 self._held = held
                 return []
             early = isinstance(event, MicroBatch | Update | Refresh) or ended_by_wish

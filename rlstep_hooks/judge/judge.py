@@ -367,14 +367,16 @@ class Judge:
             ending=ending,
             error=self._ended.error if self._ended is not None else "",
             updates_before=self._run.start_updates if self._run else 0,
-            start=_start(self._run) if self._run else {},
+            start=msgspec.json.decode(msgspec.json.encode(_start(self._run)))
+            if self._run
+            else {},  # as a record has it
         )
 
     def _broken_off(self, ending: Ending) -> str:
-        """Why a run that did not come to its end cannot pass; empty for one that can.
+        """Why a run that did not reach its end cannot pass; empty if it can.
 
-        What a user interrupts is judged as far as it came, if it came to an update at all. An exception is nobody's plan: what
-        should have followed was not observed.
+        A run that the user interrupted is judged up to the interrupt if it made an update. After an exception, the rest of the run was
+        not observed.
         """
         if ending == "raised":
             assert self._ended is not None
@@ -430,7 +432,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
 
 
 def _start(event: RunStarted) -> dict[str, Any]:
-    """Where in its plan a run began, in its plain form."""
+    """The position in the plan at which a run began, in plain form."""
     stated: dict[str, Any] = event.facts.get(
         "position", {"updates": event.start_updates, "version": event.start_updates}
     )
@@ -438,7 +440,7 @@ def _start(event: RunStarted) -> dict[str, Any]:
 
 
 def _ending(ended: RunEnded | None) -> Ending:
-    """How training ended, as far as its record says."""
+    """How training ended, according to its record."""
     if ended is None:
         return ""
     if ended.status == "completed":
@@ -456,7 +458,7 @@ def _age(rollout: Rollout) -> int | None:
 def merge_findings(
     report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: list[str]
 ) -> Report:
-    """A report with what the comparison of processes, of these names, added."""
+    """A report with the results of comparing the named processes."""
     merged = sorted([*report.findings, *findings], key=lambda finding: _SEVERITIES.index(finding.severity))
     verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
     unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}

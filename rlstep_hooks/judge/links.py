@@ -1,7 +1,6 @@
-"""The links of a run: what training is made of, and which rules look at each part of it.
+"""The links of a run: the parts of training, and the rules that check each part.
 
-A verdict alone does not say what was shown. A report therefore says of each link whether it was observed and right, wrong, or not
-observed, with the reason.
+A verdict alone does not say what was checked. A report therefore says whether each link was right, wrong, or not observed, and why.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report, RuleOutcome
 
 LinkState = Literal["right", "warned", "wrong", "not observed", "absent"]
-"""What became of a link; it is absent where the run never did what its rules look at."""
+"""The outcome of a link. It is absent if the run never did what its rules check."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -24,9 +23,9 @@ class Link(msgspec.Struct, frozen=True):
 
     name: str
     codes: tuple[str, ...]
-    """Codes of its rules, or what they begin with; the longest one that fits decides."""
+    """Codes of its rules, or beginnings of codes; a rule belongs to the longest one that fits."""
     matters: bool = True
-    """Whether a run without it being observed is less than a whole PASS."""
+    """Whether a run in which it was not observed is less than a full PASS."""
 
 
 LINKS = (
@@ -45,11 +44,11 @@ LINKS = (
     Link("agreement of the processes", ("RLS9",), matters=False),
     Link("configuration", ("RLS1",), matters=False),
 )
-"""In the order in which they are shown. A rule that none names belongs to that of its hundred."""
+"""All links, in the order in which they are shown."""
 
 
 class LinkOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one link in one run."""
+    """The outcome of one link in one run."""
 
     name: str
     state: LinkState
@@ -57,7 +56,7 @@ class LinkOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     codes: tuple[str, ...] = ()
     """Codes of the rules that found something wrong."""
     note: str = ""
-    """What a link that is right rests on, where that is less than it seems."""
+    """What limits the checks of a right link."""
     reason: str = ""
     """Why it was not observed."""
 
@@ -69,7 +68,7 @@ def link_of(code: str) -> Link:
 
 
 def links_of(report: Report) -> list[LinkOutcome]:
-    """What became of each link in a run."""
+    """The outcome of each link in a run."""
     rules: dict[str, list[RuleOutcome]] = {}
     for rule in report.rules:
         rules.setdefault(link_of(rule.code).name, []).append(rule)
@@ -88,7 +87,7 @@ def _outcome(link: Link, rules: Sequence[RuleOutcome], wrong: set[str]) -> LinkO
     if checked:
         notes = dict.fromkeys(rule.note for rule in checked if rule.note)
         return LinkOutcome(name=link.name, state="right", matters=link.matters, note=", ".join(notes))
-    # A reason that names what could not be seen says more than one for which there was nothing to see.
+    # A reason that something could not be observed says more than a reason that there was nothing to observe.
     first = min(unknown, key=lambda rule: rule.idle)
     absent = first.idle and not link.matters
     state = "absent" if absent else "not observed"

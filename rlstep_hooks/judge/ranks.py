@@ -138,14 +138,14 @@ def _name(record: Record) -> str:
     return record.process if record.rank is None else f"rank {record.rank}"
 
 
-class Tail(msgspec.Struct, frozen=True):
+class RecordEnd(msgspec.Struct, frozen=True):
     """The end of a record; None for what it lacks."""
 
     ended: RunEnded | None
     judged: Judged | None
 
 
-def _tail(record: Record) -> Tail:
+def _tail(record: Record) -> RecordEnd:
     """Read a record's last lines from the end of its file."""
     with record.path.open("rb") as file:
         file.seek(0, os.SEEK_END)
@@ -160,10 +160,10 @@ def _tail(record: Record) -> Tail:
             continue
         ended = event if isinstance(event, RunEnded) else ended
         judged = event if isinstance(event, Judged) else judged
-    return Tail(ended, judged)
+    return RecordEnd(ended, judged)
 
 
-def _findings_of_others(report: Report, rank: int, tails: dict[int, Tail]) -> list[Finding]:
+def _findings_of_others(report: Report, rank: int, tails: dict[int, RecordEnd]) -> list[Finding]:
     """Findings that only other processes made, each from the first process that made it."""
     known = {finding.code for finding in report.findings}
     findings = []
@@ -178,7 +178,7 @@ def _findings_of_others(report: Report, rank: int, tails: dict[int, Tail]) -> li
     return findings
 
 
-def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding]) -> RuleOutcome:
+def _missing(tails: dict[int, RecordEnd], started: RunStarted, findings: list[Finding]) -> RuleOutcome:
     code, title = ProcessMissing.code, ProcessMissing.title
     absent = [rank for rank in range(started.world_size) if rank not in tails]
     unfinished = [rank for rank, tail in tails.items() if tail.ended is None]
@@ -189,7 +189,7 @@ def _missing(tails: dict[int, Tail], started: RunStarted, findings: list[Finding
             title=title,
             verdict="NOT_EVALUATED",
             checks=len(tails),
-            reason=f"no records of ranks {listed(absent)} in this folder: do all machines share it?",
+            reason=f"no records of ranks {listed(absent)} in this folder: is it shared by all machines?",
         )
     if not absent and not unfinished:
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(tails))
@@ -219,7 +219,7 @@ def listed(ranks: list[int]) -> str:
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Finding]) -> RuleOutcome:
+def _disagreement(found: list[Record], tails: dict[int, RecordEnd], findings: list[Finding]) -> RuleOutcome:
     code, title = RanksDisagree.code, RanksDisagree.title
     if len(found) < 2:
         return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason="only one record is here", idle=True)
@@ -249,7 +249,7 @@ def _disagreement(found: list[Record], tails: dict[int, Tail], findings: list[Fi
     return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(found))
 
 
-def _did_the_same(tails: dict[int, Tail], *those: Record) -> bool:
+def _did_the_same(tails: dict[int, RecordEnd], *those: Record) -> bool:
     """Whether complete records have the same checksum; only records that differ are then read in full."""
     ends = [tails[record.rank].ended for record in those if record.rank in tails]
     digests = {end.digest if end is not None else None for end in ends}

@@ -105,7 +105,7 @@ def _report(folder: Path, found: list[Record]) -> Report:
         report = merge_ranks(report, folder, judge.run, wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")
-        # The process was killed, or it still trains: what was planned and is not here was not observed.
+        # The process was killed or still trains, so the rest of its plan was not observed.
         verdict: Verdict = "FAIL" if report.verdict == "FAIL" else "NOT_EVALUATED"
         report = msgspec.structs.replace(report, ending="cut", verdict=verdict)
     if problems:

@@ -11,8 +11,8 @@ from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.record.events import to_json
 
 Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
-"""How training ended: not yet; as it should; early, because something asked for it; by the user; with an exception; or without a
-word in its record, because the process was killed or still runs."""
+"""How training ended: not yet; as planned; early, on request; by the user's interrupt; with an exception; or with an incomplete record,
+because the process was killed or still runs."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def ends_training(findings: Iterable[Finding]) -> Finding | None:
     """The first finding for which "stop" and "raise" end training: an error about what happened.
 
-    What plan and settings alone show ends no run: whoever planned it was told so before it began, and the training is healthy.
+    Findings that the plan and the settings alone show end no run: the user was told before it began, and training is healthy.
     """
     return next((found for found in findings if found.severity == "error" and not found.planned), None)
 
@@ -37,7 +37,7 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     missed: int = 0
     """Number of comparisons that the rule could not make in this run, beside those it made."""
     note: str = ""
-    """What its checks rest on, where that is less than its title says."""
+    """What limits its checks to less than its title says."""
     reason: str = ""
     """Why the rule was not evaluated."""
     idle: bool = False
@@ -45,7 +45,7 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def coverage(self) -> str:
-        """How much it could look at, where that is not all: "24 of 32"."""
+        """The comparisons made, if some could not be: "24 of 32"; otherwise empty."""
         return f"{self.checks} of {self.checks + self.missed}" if self.missed else ""
 
 
@@ -76,7 +76,7 @@ class LagValues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NAMED_PROCESSES = 8
-"""Processes that a report names at most."""
+"""Largest number of processes named in a report."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,24 +94,24 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     not_evaluated: dict[str, str] = {}
     """Everything that was not judged (a rule code, a quantity or a topic), with the reason."""
     complete: bool = False
-    """Whether training came to its end; False for a killed or still running one."""
+    """Whether training reached its end; False for a killed or still running one."""
     ending: Ending = ""
     """How training ended."""
     error: str = ""
-    """Type and text of the exception that ended training; empty where none did."""
+    """Type and text of the exception that ended training; empty if none did."""
     updates_before: int = 0
-    """Updates made before this run, which a resumed one goes on from; the plan is that of both."""
+    """Updates made before this run, if it was resumed; the plan covers both."""
     start: dict[str, Any] = {}
-    """Where in its plan the run began; empty at the beginning."""
+    """The position in the plan at which the run began; empty for the start of training."""
     processes: int = 1
-    """Processes that recorded."""
+    """Number of processes with a record."""
     process_names: tuple[str, ...] = ()
-    """What they are, where there are several: the first `NAMED_PROCESSES` of them."""
+    """Names of the first `NAMED_PROCESSES` of them; empty if there is only one."""
 
     def to_json(self, *, indent: int = 2) -> str:
-        """The report as JSON, with what became of each link of the run. Whole numbers are numbers, other fractions text such as
-        "1/2", the unknown null."""
-        from rlstep_hooks.judge.links import links_of  # links are told of a report
+        """The report as JSON, with the outcome of each link. Whole numbers are numbers, other fractions are texts such as "1/2",
+        unknown values are null."""
+        from rlstep_hooks.judge.links import links_of  # not at the top: links read reports
 
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return to_json(fields | {"links": links_of(self)}, indent=indent).decode()
@@ -121,7 +121,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return any(f.severity == "error" or (strict and f.severity == "warning") for f in self.findings)
 
     def exit_status(self, *, strict: bool) -> int:
-        """The exit status that says what became of the run: 0 passed, 1 failed, 2 not evaluated (a run that broke off is)."""
+        """The exit status: 0 passed, 1 failed, 2 not evaluated (such as a run that broke off)."""
         if self.fails(strict=strict):
             return 1
         return 2 if self.verdict == "NOT_EVALUATED" else 0

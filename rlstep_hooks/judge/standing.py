@@ -90,7 +90,7 @@ class Tally:
 
 
 def _rollouts_before(started: RunStarted) -> int:
-    """Rollouts of the plan that were over when the run began."""
+    """Rollouts of the plan that were finished when the run began."""
     schedule = started.schedule
     if schedule is None:
         return 0

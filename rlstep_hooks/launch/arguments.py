@@ -104,7 +104,7 @@ def override_value(text: str, place: Place | None = None) -> Any:
     Raises:
         SettingError: A quote or bracket is open, or the value is a sweep.
     """
-    reader = _Values(text, place)
+    reader = _OverrideParser(text, place)
     value = reader.value(end="")
     if reader.rest():
         raise SettingError(
@@ -113,7 +113,7 @@ def override_value(text: str, place: Place | None = None) -> Any:
     return value
 
 
-class _Values:
+class _OverrideParser:
     """A recursive-descent parser of override values."""
 
     def __init__(self, text: str, place: Place | None) -> None:

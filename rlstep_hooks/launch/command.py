@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, Unknown
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, UnknownText
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class Processes(msgspec.Struct, frozen=True):
     place: Place
     launcher: str
     """For example "accelerate launch"."""
-    unknown: Unknown | None = None
+    unknown: UnknownText | None = None
     """The variable that the number depends on, if it is not known."""
 
 
@@ -55,7 +55,7 @@ class Command(msgspec.Struct, frozen=True):
     environment: dict[str, Token] = {}
     processes: Processes | None = None
     place: Place = NOWHERE
-    missing: tuple[Unknown, ...] = ()
+    missing: tuple[UnknownText, ...] = ()
     """Arrays among the arguments that nothing here sets, so that their contents are unknown."""
 
 

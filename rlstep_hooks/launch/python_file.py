@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstep_hooks.launch.settings import Setting
-from rlstep_hooks.launch.text import LaunchError, Place, Unknown
+from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
 
 _OPERATIONS: dict[type[ast.operator], Any] = {
@@ -137,7 +137,7 @@ def _setting(name: str, node: ast.expr, constants: dict[str, ast.expr], source: 
         shown = ast.unparse(error.node)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return Setting(
-            name, shown, place, written, (Unknown("", f"it is written as {shown}, which is not a literal", place),)
+            name, shown, place, written, (UnknownText("", f"it is written as {shown}, which is not a literal", place),)
         )
 
 

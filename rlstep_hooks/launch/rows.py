@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 
-class Rows(msgspec.Struct, frozen=True):
+class RowCount(msgspec.Struct, frozen=True):
     """The rows of a training set, or why they are unknown."""
 
     count: int | None
@@ -17,7 +17,7 @@ class Rows(msgspec.Struct, frozen=True):
     """Where the number comes from, or why it is None."""
 
 
-def count_rows(paths: list[str], folder: Path) -> Rows:
+def count_rows(paths: list[str], folder: Path) -> RowCount:
     """Total rows of data files.
 
     Args:
@@ -25,7 +25,7 @@ def count_rows(paths: list[str], folder: Path) -> Rows:
         folder: The folder that relative paths start from.
     """
     if not paths:
-        return Rows(None, "the launch names no data file; give --rows")
+        return RowCount(None, "the launch names no data file; give --rows")
     total = 0
     for path in paths:
         full = folder / Path(path).expanduser()
@@ -33,51 +33,51 @@ def count_rows(paths: list[str], folder: Path) -> Rows:
         for file in files:
             rows = _rows_of(Path(file))
             if rows.count is None:
-                return Rows(None, f"{path}: {rows.source}; give --rows")
+                return RowCount(None, f"{path}: {rows.source}; give --rows")
             total += rows.count
         if not files:
-            return Rows(None, f"{path} is not here; give --rows")
-    return Rows(total, f"counted in {', '.join(paths)}")
+            return RowCount(None, f"{path} is not here; give --rows")
+    return RowCount(total, f"counted in {', '.join(paths)}")
 
 
-def _rows_of(path: Path) -> Rows:
+def _rows_of(path: Path) -> RowCount:
     try:
         if path.is_dir():
             return _rows_of_folder(path)
         if not path.is_file():
-            return Rows(None, "there is no such file here")
+            return RowCount(None, "there is no such file here")
         if path.suffix in (".jsonl", ".ndjson"):
             with path.open("rb") as file:
-                return Rows(sum(1 for line in file if line.strip()), "lines")
+                return RowCount(sum(1 for line in file if line.strip()), "lines")
         if path.suffix == ".json":
             return _rows_of_json(path)
         if path.suffix == ".parquet":
             from pyarrow import parquet
 
-            return Rows(int(parquet.read_metadata(path).num_rows), "parquet")
+            return RowCount(int(parquet.read_metadata(path).num_rows), "parquet")
         if path.suffix == ".arrow":
             import pyarrow
 
             with pyarrow.memory_map(str(path)) as mapped:
-                return Rows(sum(batch.num_rows for batch in pyarrow.ipc.open_stream(mapped)), "arrow")
-        return Rows(None, f"rows of {path.suffix or 'such'} files are not counted")
+                return RowCount(sum(batch.num_rows for batch in pyarrow.ipc.open_stream(mapped)), "arrow")
+        return RowCount(None, f"rows of {path.suffix or 'such'} files are not counted")
     except ImportError:
-        return Rows(None, f"counting {path.suffix} needs pyarrow")
+        return RowCount(None, f"counting {path.suffix} needs pyarrow")
     except Exception as error:  # noqa: BLE001 - a broken data file must not stop a plan
-        return Rows(None, f"cannot be counted ({type(error).__name__})")
+        return RowCount(None, f"cannot be counted ({type(error).__name__})")
 
 
-def _rows_of_json(path: Path) -> Rows:
+def _rows_of_json(path: Path) -> RowCount:
     """Rows of a JSON list, or of a file with one row per line."""
     data = path.read_bytes()
     try:
         value = json.loads(data)
     except json.JSONDecodeError:
-        return Rows(sum(1 for line in data.splitlines() if line.strip()), "lines")
-    return Rows(len(value), "list") if isinstance(value, list) else Rows(None, "the JSON is not a list of rows")
+        return RowCount(sum(1 for line in data.splitlines() if line.strip()), "lines")
+    return RowCount(len(value), "list") if isinstance(value, list) else RowCount(None, "the JSON is not a list of rows")
 
 
-def _rows_of_folder(path: Path) -> Rows:
+def _rows_of_folder(path: Path) -> RowCount:
     """Rows of a data set saved by `datasets`: its arrow files, or those of its `train` split."""
     folder = path / "train" if (path / "train").is_dir() else path
     for pattern in ("*.arrow", "*.parquet", "*.jsonl"):
@@ -85,5 +85,5 @@ def _rows_of_folder(path: Path) -> Rows:
         if files:
             counts = [_rows_of(file) for file in files]
             unknown = next((rows for rows in counts if rows.count is None), None)
-            return unknown or Rows(sum(rows.count or 0 for rows in counts), "files")
-    return Rows(None, "the folder holds no data file")
+            return unknown or RowCount(sum(rows.count or 0 for rows in counts), "files")
+    return RowCount(None, "the folder holds no data file")

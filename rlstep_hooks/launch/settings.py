@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.text import NOWHERE, Place, SettingError, Unknown, UnknownValueError
+from rlstep_hooks.launch.text import NOWHERE, Place, SettingError, UnknownText, UnknownValueError
 from rlstep_hooks.launch.values import primitive
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Setting(msgspec.Struct, frozen=True):
     place: Place = NOWHERE
     written: str = ""
     """The name as the user wrote it, for example "--rollout-batch-size"."""
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownText, ...] = ()
     deleted: bool = False
     """Whether the user removed the setting (`~key`)."""
 

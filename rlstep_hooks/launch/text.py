@@ -24,7 +24,7 @@ class Place(msgspec.Struct, frozen=True):
 NOWHERE = Place("the command")
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class UnknownText(msgspec.Struct, frozen=True):
     """A part of a text that is known only during the run, such as the value of a variable."""
 
     name: str
@@ -39,7 +39,7 @@ class Token(msgspec.Struct, frozen=True):
     text: str
     """The text; an unknown part stays as it was written."""
     place: Place = NOWHERE
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownText, ...] = ()
 
 
 class LaunchError(Exception):
@@ -55,7 +55,7 @@ class LaunchError(Exception):
 class UnknownValueError(LaunchError):
     """A setting that the plan needs is known only during the run."""
 
-    def __init__(self, setting: str, unknown: Unknown) -> None:
+    def __init__(self, setting: str, unknown: UnknownText) -> None:
         remedy = f"give it with --set {unknown.name}=VALUE" if unknown.name else "write the setting in the command"
         super().__init__(f"{setting} cannot be known: {unknown.why}", unknown.place, remedy=remedy)
         self.unknown = unknown

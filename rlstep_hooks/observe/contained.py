@@ -7,7 +7,7 @@ from typing import Protocol
 from rlstep_hooks.record.describe import describe
 
 
-class Record(Protocol):
+class GapRecorder(Protocol):
     """Records that something cannot be observed."""
 
     def cannot(self, what: str, why: str) -> None:
@@ -17,7 +17,7 @@ class Record(Protocol):
 class Contained:
     """A context in which an exception costs an observation and nothing else. One object can be entered many times."""
 
-    def __init__(self, recorder: Record, topics: tuple[str, ...]) -> None:
+    def __init__(self, recorder: GapRecorder, topics: tuple[str, ...]) -> None:
         self._recorder = recorder
         self._topics = topics
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 
-class Row(msgspec.Struct, frozen=True):
+class RefreshedSample(msgspec.Struct, frozen=True):
     """What is known of one sample of a refresh."""
 
     number: int
@@ -34,8 +34,8 @@ class RefreshedSamples:
         self.number = number
         self.version = version
         self.size = 0
-        self._rows: dict[Hashable, list[Row]] = {}
-        self._of_owner: dict[Hashable, list[Row]] = {}
+        self._rows: dict[Hashable, list[RefreshedSample]] = {}
+        self._of_owner: dict[Hashable, list[RefreshedSample]] = {}
         self._trained: Counter[int] = Counter()
 
     def add(self, key: Hashable, log_probs: int | None, owner: Hashable | None = None) -> None:
@@ -46,14 +46,14 @@ class RefreshedSamples:
             log_probs: Checksum of its old log-probs.
             owner: The framework's name for the sample, if it has names; it does not depend on the tokens.
         """
-        row = Row(self.size, log_probs)
+        row = RefreshedSample(self.size, log_probs)
         self._rows.setdefault(key, []).append(row)
         if owner is not None:
             self._of_owner.setdefault(owner, []).append(row)
         self.size += 1
 
     def dealt(self, samples: Iterable[tuple[Hashable, int | None]]) -> RefreshedSamples:
-        """The samples that this trainer trains on, where they are dealt to the trainers anew after their refresh.
+        """The samples that this trainer trains on, if they are redistributed to trainers after their refresh.
 
         Args:
             samples: Of each what identifies it, and the checksum of its old log-probs as it was handed over. Where it was refreshed
@@ -65,16 +65,16 @@ class RefreshedSamples:
             dealt.add(key, log_probs if row is None else row.log_probs)
         return dealt
 
-    def find(self, key: Hashable, log_probs: int | None) -> Row | None:
+    def find(self, key: Hashable, log_probs: int | None) -> RefreshedSample | None:
         """The sample's row. Samples with equal keys (equal completions of a prompt) are told apart by old log-probs; if those are
         equal too, rows are taken in turn."""
         return self._among(self._rows.get(key), log_probs)
 
-    def find_owner(self, owner: Hashable, log_probs: int | None) -> Row | None:
+    def find_owner(self, owner: Hashable, log_probs: int | None) -> RefreshedSample | None:
         """The row of a named sample whose tokens have changed."""
         return self._among(self._of_owner.get(owner), log_probs)
 
-    def _among(self, rows: list[Row] | None, log_probs: int | None) -> Row | None:
+    def _among(self, rows: list[RefreshedSample] | None, log_probs: int | None) -> RefreshedSample | None:
         if rows is None:
             return None
         same = [row for row in rows if log_probs in (None, row.log_probs)]
@@ -140,7 +140,9 @@ def recognise(
     )
 
 
-def _found(pairs: Iterable[tuple[RefreshedSamples, Row | None]]) -> Iterator[tuple[RefreshedSamples, Row]]:
+def _found(
+    pairs: Iterable[tuple[RefreshedSamples, RefreshedSample | None]],
+) -> Iterator[tuple[RefreshedSamples, RefreshedSample]]:
     return ((refresh, row) for refresh, row in pairs if row is not None)
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def with_more(
+def with_metrics(
     args: tuple[Any, ...], kwargs: dict[str, Any], added: Mapping[str, float], *, name: str, position: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a log call with more metrics in a copy of its dictionary; existing metrics are kept.

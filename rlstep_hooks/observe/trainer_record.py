@@ -125,7 +125,7 @@ class TrainerRecord:
         self.refreshes = [samples, *self.refreshes][: self._remembered]
 
     def received(self, samples: RefreshedSamples) -> None:
-        """The samples of the latest refresh were dealt anew: these are trained here."""
+        """The samples of the latest refresh were redistributed; this trainer trains on these."""
         self.writer.emit(Received(at=self.writer.now(), samples=samples.size))
         self.refreshes[0] = samples
 
@@ -170,19 +170,19 @@ class TrainerRecord:
         self._log_ratios.add(self._open.index, vector)
 
     def see_constants(self, **given: Any) -> None:
-        """What the loss is about to take as given: `old_logprobs`, `advantages`, `targets`."""
+        """The tensors that the loss is about to treat as constant: `old_logprobs`, `advantages`, `targets`."""
         if self._open is not None:
             names = tuple(name for name in get_args(Constant) if given.get(name) is not None)
             flowing = tuple(name for name in names if given[name].requires_grad)
             self._open = msgspec.structs.replace(self._open, constants=names, with_gradient=flowing)
 
     def see_loss_scale(self, index: int, scale: Any) -> None:
-        """By which factor the loss of a micro-batch reached the gradients, over the documented one: a number on the device."""
+        """The factor of a micro-batch's loss in the backward, divided by the documented factor; a number on the device."""
         self._loss_scales.add(index, scale.detach().float().reshape(1))
 
     @property
     def open_index(self) -> int | None:
-        """The micro-batch whose forward goes on."""
+        """Index of the micro-batch whose forward is running."""
         return None if self._open is None else self._open.index
 
     def close_microbatch(self) -> None:
@@ -199,7 +199,7 @@ class TrainerRecord:
     # Updates
 
     def begin_window(self, role: Role) -> None:
-        """Gradients are cleared for the next micro-batch of a role, where it is the first of an update."""
+        """Gradients have been cleared for a micro-batch that is the first of an update of this role."""
         if not self._window[role] and role in self._probes:
             self._probes[role].begin_window()
 
@@ -211,11 +211,11 @@ class TrainerRecord:
         self._ungraded[role] = [tensor for tensor in parameters if tensor.numel()]
 
     def weights(self, role: Role) -> torch.Tensor:
-        """The probed weights of a role, now."""
+        """The current probed weights of a role."""
         return self._probes[role].weights()
 
     def see_reference(self, refresh: int, parameters: Iterable[Any]) -> None:
-        """The reference model was used; by the number of the rollout's refresh."""
+        """The reference model was used for the rollout with this refresh number."""
         if self._reference is None:
             probe = WeightProbe(parameters, frozen=True)
             self._reference = probe, probe.weights()
@@ -271,7 +271,7 @@ class TrainerRecord:
             if worked is not None:
                 updates, values = worked
                 self._changes.add(UpdateSource(updates, probe.size, role), values)
-        # Before the log ratios: the number of a micro-batch comes with its log ratio.
+        # Before the log ratios, because these numbers are written with them.
         self._loss_scales.send()
         self._log_ratios.send()
         self._changes.send()

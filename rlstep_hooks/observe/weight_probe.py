@@ -76,14 +76,14 @@ class WeightProbe:
         self._addresses: list[int] = []
         self.size = sum(count for _, count, _ in self._probed)
         self._left_over: Tensor | int = _NOT_SEEN
-        """Probed weights whose gradient was not 0 when the window under way began."""
+        """Probed weights whose gradient was not 0 when the current window began."""
         self._before: Tensor | None = None
         self._after: Tensor | None = None
         """The weights right after the latest compared update."""
         self._held: list[_Reading] = []
 
     def weights(self) -> Tensor:
-        """A copy of the probed weights, in one vector; empty where nothing is probed."""
+        """A copy of the probed weights in one vector; empty if nothing is probed."""
         return torch.cat(self._weights()) if self._probed else torch.empty(0)
 
     def _weights(self) -> list[Tensor]:
@@ -108,7 +108,7 @@ class WeightProbe:
         return parts
 
     def begin_window(self) -> None:
-        """Look for gradients that are there before the first backward of an update."""
+        """Count gradients that exist before the first backward of an update."""
         self._left_over = 0
         if any(parameter.grad is not None for parameter, _, _ in self._probed):
             self._left_over = torch.cat(self._gradients()).count_nonzero()

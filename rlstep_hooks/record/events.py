@@ -63,27 +63,27 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     samples: int
     policy_version: int
     sampler_version: int | None = None
-    """Version of the weights that the sampler held; negative if they are the policy's of no version (`UNSENT`: an engine's that no
-    sync of the run had); None if it cannot be observed."""
+    """Version of the weights that the sampler held; None if it cannot be observed. Negative if they have no version (`UNSENT`: no sync
+    of the run had them)."""
     purpose: Purpose = "training"
     reference: bool | None = False
     """Whether reference log-probs were computed for it; None if the run ended before that was known."""
     groups_intact: bool | None = None
     """Whether each prompt's samples are complete and stand together; None if groups span processes."""
     repeated: int | None = None
-    """Rows in it that came more often than the passes of the loader allow; None where rows are not known."""
+    """Rows in it that came more often than the passes of the loader allow; None if rows are unknown."""
     foreign: int | None = None
-    """Rows of the validation set in it; None where rows are not known."""
+    """Rows of the validation set in it; None if rows are unknown."""
     rewards_intact: bool | None = None
-    """Whether each sample has the reward that it was given when it was generated; None where that cannot be seen."""
+    """Whether each sample still has the reward it got when it was generated; None if not observed."""
     repeats: int | None = None
-    """Index of an earlier rollout with the very same samples, which sampling cannot have given twice."""
+    """Index of an earlier rollout with exactly the same samples, which sampling cannot repeat; None if there is none."""
     signal: bool | None = None
-    """Whether rewards differ where advantages compare them; None where that cannot be seen."""
+    """Whether rewards differ within the groups that advantages compare; None if not observed."""
     reference_intact: bool | None = None
-    """Whether the reference's weights are those that it began with; None where they cannot be seen."""
+    """Whether the reference model still has its first weights; None if not observed."""
     sampling: tuple[dict[str, float], ...] = ()
-    """Settings with which the engine sampled it, each combination once; empty where they cannot be seen."""
+    """Sampling settings of the engine, each combination once; empty if not observed."""
     due: int | None = None
     """Samples expected, if the data decide it; None if the plan does."""
     own_samples: int | None = None
@@ -93,7 +93,7 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
 
 
 UNSENT = -2
-"""Version of weights that an engine holds and that no sync of the run had."""
+"""Version of weights in an engine that no sync of the run had."""
 
 
 class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
@@ -156,33 +156,33 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     due: int | None = None
     """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
     repeated: int | None = None
-    """Rows submitted for it more often than the passes of the loader allow; None where rows are not known."""
+    """Rows submitted for it more often than the passes of the loader allow; None if rows are unknown."""
     foreign: int | None = None
-    """Rows of the validation set among those submitted for it; None where rows are not known."""
+    """Rows of the validation set submitted for it; None if rows are unknown."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
     sampling: tuple[dict[str, float], ...] = ()
-    """Settings with which the engines sampled, each combination once; empty where they cannot be seen."""
+    """Sampling settings of the engines, each combination once; empty if not observed."""
     purpose: Purpose = "training"
 
 
 class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
-    """How the advantages of one rollout follow its rewards, as the controller of a run holds both."""
+    """Whether the advantages of one rollout agree with its rewards, as the controller has them."""
 
     rollout: int
     """Index of the rollout."""
     groups: int
-    """Groups of two samples of a prompt or more."""
+    """Groups of at least two samples."""
     mixed: int = 0
-    """Groups whose samples have several prompts."""
+    """Groups whose samples have different prompts."""
     unordered: int = 0
-    """Groups in which a better reward has no better advantage, though the estimator compares samples with each other."""
+    """Groups in which a higher reward has no higher advantage, although the estimator compares samples within groups."""
     off_centre: int = 0
-    """Groups whose advantages do not sum to 0, though the estimator's do."""
+    """Groups whose advantages do not sum to 0, although the estimator's should."""
 
 
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
-    """What a controller saw of the latest rollout's samples once their advantages were computed; each as in `Rollout`."""
+    """What a controller observed of the latest rollout once its advantages were computed; fields as in `Rollout`."""
 
     groups_intact: bool | None = None
     rewards_intact: bool | None = None
@@ -206,7 +206,7 @@ class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
 
 
 class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
-    """Samples of the latest rollout were handed to this trainer to train on, whichever trainer computed their old log-probs."""
+    """Samples of the latest rollout were given to this trainer, whichever trainer computed their old log-probs."""
 
     samples: int
 
@@ -337,9 +337,9 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     moved_before: int = 0
     """Probed weights that changed between the end of the previous update and the start of this one."""
     left_over: int | None = None
-    """Probed weights whose gradient was not 0 before the first backward of this update; None where that moment is not seen."""
+    """Probed weights whose gradient was not 0 before the first backward of this update; None if that moment was not observed."""
     ungraded: int | None = None
-    """Trainable tensors that have had no gradient in any update so far; None where only some are looked at."""
+    """Trainable tensors without a gradient in any update so far; None if only some tensors are checked."""
 
 
 class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -354,7 +354,7 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     reference_changed: int | None = None
-    """Probed weights of the reference model that differ from those of its first use."""
+    """Probed weights of the reference model that changed since its first use."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
 
@@ -452,7 +452,7 @@ _NAMES = {
 }
 
 INTERRUPTED = "KeyboardInterrupt"
-"""The exception that a user's interrupt raises."""
+"""Name of the exception that a user's interrupt raises."""
 
 NOT_FINITE = "gradient not finite"
 """Why the framework skipped an update."""

@@ -257,7 +257,7 @@ _MOST_NAMES = 12
 _GAP = re.compile(r"(?<=\d) (?=\d{3})")
 
 
-class Page:
+class TextPage:
     """Lines of one width, styled where the terminal can."""
 
     def __init__(self, width: int, *, coloured: bool) -> None:
@@ -314,7 +314,7 @@ def plan_text(plan: Plan, steps: int | None, *, explain: bool, width: int, colou
         width: Columns of the terminal.
         coloured: Whether it shows colours.
     """
-    page = Page(width, coloured=coloured)
+    page = TextPage(width, coloured=coloured)
     if plan.schedule is not None:
         page.lines += [page.styled(headline(plan.schedule, whence=f"from {plan.source}"), "bold"), ""]
         page.table(plan_rows(plan.schedule))

@@ -4,8 +4,7 @@ A complete one, in `rlstep_hooks/systems/example.py`:
 
     """Example: prompts of a rollout in whole mini-batches; the last, smaller batch of the loader is dropped."""
 
-    from rlstep_hooks.systems.declaration import REQUIRED, Check, Formula, Note, System, count, flag, number
-    from rlstep_hooks.systems.index import Entry
+    from rlstep_hooks.systems.declaration import REQUIRED, Check, Entry, Formula, Note, System, count, flag, number
 
     _TRAINER = "Example 1.2 trainer.py"
 
@@ -99,15 +98,16 @@ None, is derived (`planning.phases`). In a declaration there is one more: `loade
 declared as `critic.<field>`.
 
 **What is kept in a file of Python, and not here:** a live configuration's reading, hooks, deviations with code (`plan.py`,
-`observe/`, `deviations.py` in the folder of an observed system, whose `__init__.py` holds SYSTEM). A system whose plan cannot be said
-in expressions names a function instead: `System(..., plan="rlstep_hooks.systems.verl.launch:read")`.
+`observe/`, `deviations.py` in the folder of an observed system, whose `system.py` holds SYSTEM: nothing is loaded where a framework
+imports the hooks alone). A system whose plan cannot be said in expressions names a function instead:
+`System(..., plan="rlstep_hooks.systems.verl.launch:read")`. It gets the launch's `Quantities`, in which each setting is read as it is
+declared, and returns a `Reading`.
 '''
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -120,7 +120,7 @@ from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import shaped
-from rlstep_hooks.systems.index import Entry
+from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.reader import Request, release_of
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def number(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (
 
 
 def flag(default: Any = NOTHING, *, also: tuple[str, ...] = (), off: str = "", since: Any = ()) -> Typed:
-    """True or false; false where neither the launch nor the default says it."""
+    """True or false; without a default false where the launch does not say it, and None with the default None."""
     return Typed(kind="flag", default=default, also=also, off=off, since=since)
 
 
@@ -234,6 +234,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Release or commit whose formulas were read; the default of `--version`."""
     releases: tuple[str, str] | None = None
     """First release that is known, and the first that is not any more; None where one commit was read."""
+    other_releases: str = ""
+    """What is to be said of those."""
     recognised: tuple[Entry, ...] = ()
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
@@ -261,14 +263,24 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     writes: Any = None
     """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
     plan: str = ""
-    """Function that reads a launch where expressions cannot say it, "module:function"."""
+    """Function that reads a launch where expressions cannot say it, "module:function": `Quantities` -> `Reading`."""
+    live: str = ""
+    """Function that plans a live configuration or trainer, "module:function"; see `rlstep_hooks.systems.live_plan`."""
+    framework: str = ""
+    """Its name in a Schedule, where that is not the title."""
+    package: str = ""
+    """Distribution whose installed release counts, for example "trl"."""
     deviations: str = ""
     """Where the known deviations are, "module:NAME"."""
+    observed_releases: tuple[str, str] | None = None
+    """First release of which a run is observed, and the first that is not any more; None where they are those that are planned."""
     observes: tuple[str, ...] = ()
     """What of a run is recorded, in the words of the glossary."""
     does_not_observe: tuple[str, ...] = ()
     attaches_by: str = ""
     """How an audit gets into a run, in one sentence; empty for systems that are only planned."""
+    on_import: dict[str, str] = {}
+    """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function"."""
 
     def defaults(self, version: str) -> Mapping[str, Any]:
         """What the framework does without a setting.
@@ -279,7 +291,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         if self.releases is not None:
             first, end = self.releases
             if not release_of(first) <= release_of(version) < release_of(end):
-                raise LaunchError(f"{self.title} {version} is not known: {first} to before {end} are")
+                more = f" ({self.other_releases})" if self.other_releases else ""
+                raise LaunchError(f"{self.title} {version} is not known: {first} to before {end} are{more}")
         known = {name: typed.default_in(version) for name, typed in self.settings.items()}
         return {name: default for name, default in known.items() if default is not NOTHING}
 
@@ -291,12 +304,12 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
             UnknownValueError: A setting that the plan needs cannot be known.
             PlanError: The framework itself would end the run with an error.
         """
-        if self.plan:
-            reading: Reading = _named(self.plan)(request)
-            return reading
         if self.defaults_of is not None:
             request.settings.add_defaults(self.defaults_of(request))
         launch = Quantities(self, request)
+        if self.plan:
+            reading: Reading = named(self.plan)(launch)
+            return reading
         try:
             return _read(self, launch)
         except PlanError:
@@ -318,16 +331,21 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             As `read` does.
         """
+        return self.read(self.request_of(config, rows=rows, world_size=world_size, version=version))
+
+    def request_of(
+        self, config: Mapping[str, Any], *, rows: int | None = None, world_size: int | None = None, version: str = ""
+    ) -> Request:
+        """A live configuration as a launch; arguments as those of `read_config`."""
         version = version or self.version
         given = {name: Setting(name, value) for name, value in _flat(config)}
-        request = Request(
+        return Request(
             settings=Settings(given, self.defaults(version)),
             version=version,
             command=Command(Program("config", self.name), ()),
             rows_given=rows,
             world_size_given=world_size,
         )
-        return self.read(request)
 
     def write(self, schedule: Schedule) -> Conversion:
         """A launch of this framework with the same schedule.
@@ -337,7 +355,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.writes is None:
             raise LaunchError(f"there is no conversion to {self.title}")
-        writer = _named(self.writes) if isinstance(self.writes, str) else self.writes
+        writer = named(self.writes) if isinstance(self.writes, str) else self.writes
         conversion: Conversion = writer(schedule)
         return conversion
 
@@ -349,12 +367,6 @@ def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
-
-
-def _named(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
 
 
 class Quantities:
@@ -485,16 +497,19 @@ class Quantities:
 
     def _setting(self, name: str) -> Any:
         typed, settings, names = self.system.settings[name], self.request.settings, self._names(name)
-        needed = typed.default_in(self.request.version) not in (None, NOTHING)
+        default = typed.default_in(self.request.version)
+        needed = default not in (None, NOTHING) and not str(default).startswith("${")
         if typed.kind == "count":
             read = settings.count if needed else settings.optional_count
             return read(*names, least=typed.least)
         if typed.kind == "number":
             return (settings.number if needed else settings.optional_number)(*names)
+        if typed.kind == "flag" and default is None and settings.text(*names) is None:
+            return None
         if typed.kind == "flag":
             return False if typed.off and settings.is_given(typed.off) else settings.flag(*names)
         written = settings.text(*names)
-        return written if written is not None or not needed else typed.default_in(self.request.version)
+        return written if written is not None or not needed else default
 
     def written(self) -> dict[str, Any]:
         """The settings behind the plan, as they were written, with the defaults that hold."""
@@ -520,7 +535,7 @@ def _read(system: System, launch: Quantities) -> Reading:
     formulas = tuple(_explained(system, launch))
     schedule = shaped(
         launch.said,
-        framework=launch.said("framework") or system.title,
+        framework=system.framework or launch.said("framework") or system.title,
         version=launch.request.version,
         rows=launch.value("rows"),
         world_size=launch.value("world_size"),

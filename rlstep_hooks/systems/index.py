@@ -10,6 +10,7 @@ Packages of others add systems by an entry point of the group `rlstep_hooks.syst
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,38 +20,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.systems.entry import Entry, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from importlib.metadata import EntryPoint
+    from types import ModuleType
 
+    from rlstep_hooks.judge.deviations import Deviation
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import System
     from rlstep_hooks.systems.reader import Reader
 
 GROUP = "rlstep_hooks.systems"
 """The entry points of other packages."""
 _FILE = Path(__file__).with_name("index.json")
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one system is recognised; a system may have several."""
-
-    name: str
-    """Name of the system and of its module in `rlstep_hooks.systems`."""
-    programs: tuple[str, ...] = ()
-    """Patterns of `Program.matches`: "module:verl.trainer.main_ppo", "script:train_ppo_ray.py", "executable:trl grpo"."""
-    keys: tuple[str, ...] = ()
-    """Settings of which one is enough to know the system: for configuration files and for scripts with common names."""
-    calls: tuple[str, ...] = ()
-    """Classes or functions of which a Python file calls one."""
-    with_key: str = ""
-    """A setting that must be there as well, where the program alone is not enough."""
-    on_import: dict[str, str] = {}
-    """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function". Of one
-    entry of the system."""
-    before: str = ""
-    """The system that would be recognised otherwise: this one is a fork or a relative, and tried first."""
 
 
 @lru_cache(maxsize=1)
@@ -75,18 +60,22 @@ def reader_of(name: str) -> Reader | System:
     Raises:
         LaunchError: There is none of that name, or the package that has it cannot be loaded.
     """
-    home = f"rlstep_hooks.systems.{name}"
     if any(entry.name == name for entry in entries()):
-        module = import_module(home)
+        module = home_of(name)
         if hasattr(module, "SYSTEM"):
             system: System = module.SYSTEM
             return system
-        observed_too = hasattr(module, "__path__")
-        reader: Reader = (import_module(f"{home}.launch") if observed_too else module).READER
+        reader: Reader = module.READER
         return reader
     if name not in _others():
         raise LaunchError(f"there is no framework {name!r}; there are {', '.join(names())}")
     return _loaded(_others()[name])
+
+
+def home_of(name: str) -> ModuleType:
+    """The module with the declaration of a system of this package: its own file, or `system.py` in its folder."""
+    module = import_module(f"{__package__}.{name}")
+    return import_module(f"{module.__name__}.system") if hasattr(module, "__path__") else module
 
 
 def exists(name: str) -> bool:
@@ -96,7 +85,31 @@ def exists(name: str) -> bool:
 
 def names() -> list[str]:
     """All systems, those of other packages last."""
-    return list(dict.fromkeys((*(entry.name for entry in entries()), *_others())))
+    own = (entry.name for entry in entries() if entry.programs or entry.keys or entry.calls)
+    return list(dict.fromkeys((*own, *_others())))
+
+
+def observed() -> list[System]:
+    """The systems whose runs are observed, those of other packages last."""
+    own = [home_of(entry.name).SYSTEM for entry in entries() if entry.observed]
+    return own + [system for system in _others_loaded() if system.attaches_by]
+
+
+def live() -> Iterator[Callable[..., Schedule | None]]:
+    """What plans live configurations and trainers: one function of each system that can."""
+    for entry in entries():
+        if entry.live:
+            yield named(entry.live)
+    yield from (named(system.live) for system in _others_loaded() if system.live)
+
+
+def deviations_of(framework: str, version: str) -> tuple[Deviation, ...]:
+    """The known deviations of one release of a framework, by its name in a Schedule. Loads data, never the framework."""
+    places = [entry.deviations[framework] for entry in entries() if framework in entry.deviations]
+    others = (system for system in _others_loaded() if framework == (system.framework or system.title))
+    places += [system.deviations for system in others if system.deviations]
+    found: tuple[Deviation, ...] = sum((named(place) for place in places), ())
+    return tuple(deviation for deviation in found if deviation.concerns(version))
 
 
 @lru_cache(maxsize=1)
@@ -141,15 +154,15 @@ def _recognised(candidates: Iterable[Entry], command: Command, given: set[str]) 
     return None
 
 
-def _recognised_by_others(command: Command, given: set[str]) -> str | None:
+def _others_loaded() -> Iterator[System]:
     for point in _others().values():
-        try:
-            found = _recognised(_loaded(point).recognised, command, given)
-        except LaunchError:
-            continue  # somebody else's package is broken; `--framework` says how
-        if found is not None:
-            return point.name
-    return None
+        with suppress(LaunchError):  # somebody else's package is broken; `--framework` says how
+            yield _loaded(point)
+
+
+def _recognised_by_others(command: Command, given: set[str]) -> str | None:
+    found = (_recognised(system.recognised, command, given) and system.name for system in _others_loaded())
+    return next((name for name in found if name), None)
 
 
 # Making the index.
@@ -161,18 +174,32 @@ def collected() -> tuple[Entry, ...]:
 
     import rlstep_hooks.systems as home
 
-    modules = (import_module(f"{home.__name__}.{found.name}") for found in iter_modules(home.__path__))
-    declared = {module.SYSTEM.name: module.SYSTEM.recognised for module in modules if hasattr(module, "SYSTEM")}
+    files = {
+        found.name: f"{home.__name__}.{found.name}{'.system' * found.ispkg}" for found in iter_modules(home.__path__)
+    }
+    modules = (import_module(path) for path in files.values() if find_spec(path) is not None)
+    declared = {module.SYSTEM.name: _entries_of(module.SYSTEM) for module in modules if hasattr(module, "SYSTEM")}
     made: list[Entry] = []
     for name in dict.fromkeys(entry.name for entry in entries()):
-        if name in declared or find_spec(f"{home.__name__}.{name}") is not None:
-            made += declared.pop(name, None) or (entry for entry in entries() if entry.name == name)
+        if name in files:
+            made += declared.pop(name, ()) or (entry for entry in entries() if entry.name == name)
     for recognised in declared.values():
-        before = next(
-            (i for i, entry in enumerate(made) if recognised and entry.name == recognised[0].before), len(made)
-        )
+        before = next((i for i, entry in enumerate(made) if entry.name == recognised[0].before), len(made))
         made[before:before] = recognised
     return tuple(made)
+
+
+def _entries_of(system: System) -> tuple[Entry, ...]:
+    first, *more = system.recognised or (Entry(system.name),)
+    deviations = {system.framework or system.title: system.deviations} if system.deviations else {}
+    filled = msgspec.structs.replace(
+        first,
+        observed=bool(system.attaches_by),
+        live=system.live,
+        on_import=system.on_import,
+        deviations=deviations,
+    )
+    return filled, *more
 
 
 def text_of(found: Iterable[Entry]) -> str:

@@ -7,6 +7,7 @@ one system. It never imports that system.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from rlstep_hooks.launch.command import Command
-from rlstep_hooks.launch.rows import Rows, count_rows
+from rlstep_hooks.launch.rows import RowCount, count_rows
 from rlstep_hooks.launch.settings import Settings
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
 
@@ -39,15 +40,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     world_size_given: int | None = None
     """`--world-size`."""
 
-    def rows(self, *names: str) -> Rows:
+    def rows(self, *names: str) -> RowCount:
         """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
         given = self.settings.is_given(*names)
         if self.rows_given is not None:
-            return Rows(self.rows_given, "--rows")
+            return RowCount(self.rows_given, "--rows")
         if not names:
-            return Rows(None, "the launch does not say; give --rows")
+            return RowCount(None, "the launch does not say; give --rows")
         if not given:
-            return Rows(None, f"{names[0]} is not given; give --rows")
+            return RowCount(None, f"{names[0]} is not given; give --rows")
         setting = self.settings.given(*names)
         assert setting is not None
         return count_rows(self.settings.files(*names), self.folder)
@@ -117,13 +118,15 @@ class Reader(ABC):
 
 
 def release_of(version: str, place: Place | None = None) -> tuple[int, ...]:
-    """A release as numbers that compare, for example "0.17.0" as (0, 17, 0).
+    """A release as numbers that compare, for example "0.17.0" as (0, 17, 0), and "0.10.1.post2" as (0, 10, 1).
 
     Raises:
         LaunchError: It is no release.
     """
-    parts = version.lstrip("v").split("+")[0].split(".")
-    try:
-        return tuple(int(part) for part in parts)
-    except ValueError:
-        raise LaunchError(f"{version!r} is no release such as 0.17.0", place) from None
+    numbers = _RELEASE.fullmatch(version)
+    if numbers is None:
+        raise LaunchError(f"{version!r} is no release such as 0.17.0", place)
+    return tuple(int(part) for part in numbers[1].split("."))
+
+
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|post|dev)\d*)*(?:\+.*)?")

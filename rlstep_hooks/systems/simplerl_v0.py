@@ -6,72 +6,54 @@ openrlhf/trainer/ppo_trainer.py `fit`, openrlhf/trainer/ray/ppo_actor.py and ppo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlstep_hooks.planning.reading import Formula, Reading
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.openrlhf import launch as openrlhf
-from rlstep_hooks.systems.openrlhf.plan import make_schedule
-from rlstep_hooks.systems.openrlhf.releases import Release
-from rlstep_hooks.systems.reader import Reader, Request
+from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
+from rlstep_hooks.systems.openrlhf.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
 
-OPENRLHF = Release("0.5.0")
+OPENRLHF = OpenRLHFRelease("0.5.0")
 """What train/version.txt says."""
 
 _CHECKS = "SimpleRL v0 2702a87 train/openrlhf/cli/train_ppo_ray_box.py _validate_args"
 
 
-class SimpleRLFirst(Reader):
-    """SimpleRL before it moved to verl."""
+def read(launch: Quantities) -> Reading:
+    """The Schedule of the OpenRLHF that it was made of."""
+    from rlstep_hooks.systems.openrlhf.launch import read_flags, reading_of
 
-    name = "simplerl_v0"
-    title = "SimpleRL v0"
-    version = "2702a87"
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """Those of OpenRLHF 0.5.0."""
-        return openrlhf.READER.defaults(OPENRLHF.openrlhf)
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule of the OpenRLHF that it was made of."""
-        settings = openrlhf.read_flags(request, OPENRLHF)
-        _check(settings)
-        rows = request.rows("data.prompt_dataset", "prompt_data")
-        schedule = make_schedule(settings, OPENRLHF, rows.count)
-        if rows.count is None:
-            for name in ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch"):
-                schedule.not_evaluated.setdefault(name, rows.source)
-        schedule = self._named(schedule, request.version)
-        assert schedule.critic is not None
-        schedule = msgspec.structs.replace(schedule, critic=self._named(schedule.critic, request.version))
-        formulas = tuple(
-            Formula(formula.quantity, formula.text, schedule.sources.get(formula.quantity, formula.source))
-            for formula in openrlhf.formulas_of(schedule, settings, OPENRLHF)
-        )
-        return Reading(
-            schedule=schedule,
-            formulas=formulas,
-            notes=tuple(openrlhf.notes_of(schedule, settings, OPENRLHF)),
-            facts=openrlhf.facts_of(request.settings, schedule, settings),
-        )
-
-    def _named(self, schedule: Schedule, version: str) -> Schedule:
-        of = {
-            name: source.replace("OpenRLHF 0.5.0", "SimpleRL v0 2702a87 train/openrlhf")
-            for name, source in schedule.sources.items()
-        }
-        return msgspec.structs.replace(schedule, framework=self.title, version=version, sources=of)
+    settings = read_flags(launch, OPENRLHF)
+    _check(settings)
+    reading = reading_of(launch, settings, OPENRLHF)
+    schedule = _named(reading.schedule, launch)
+    assert schedule.critic is not None
+    schedule = msgspec.structs.replace(schedule, critic=_named(schedule.critic, launch))
+    formulas = tuple(
+        Formula(formula.quantity, formula.text, schedule.sources.get(formula.quantity, formula.source))
+        for formula in reading.formulas
+    )
+    return Reading(schedule=schedule, formulas=formulas, notes=reading.notes, facts=reading.facts)
 
 
-def _check(settings: Settings) -> None:
+def _named(schedule: Schedule, launch: Quantities) -> Schedule:
+    of = {
+        name: source.replace("OpenRLHF 0.5.0", "SimpleRL v0 2702a87 train/openrlhf")
+        for name, source in schedule.sources.items()
+    }
+    framework, version = launch.system.title, launch.request.version
+    return msgspec.structs.replace(schedule, framework=framework, version=version, sources=of)
+
+
+def _check(settings: OpenRLHFSettings) -> None:
     """Processes in powers of two, and the critic's as a part of the policy's.
 
     Raises:
@@ -96,4 +78,21 @@ def _check(settings: Settings) -> None:
         )
 
 
-READER = SimpleRLFirst()
+SYSTEM = System(
+    name="simplerl_v0",
+    title="SimpleRL v0",
+    version="2702a87",
+    recognised=(
+        Entry(
+            "simplerl_v0",
+            programs=("script:train_ppo_ray_box.py", "module:openrlhf.cli.train_ppo_ray_box"),
+            before="openrlhf",
+        ),
+    ),
+    rows_from=("data.prompt_dataset", "prompt_data"),
+    settings={
+        name: msgspec.structs.replace(typed, default=typed.default_in(OPENRLHF.openrlhf), since=())
+        for name, typed in SETTINGS.items()
+    },
+    plan="rlstep_hooks.systems.simplerl_v0:read",
+)

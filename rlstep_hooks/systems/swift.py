@@ -22,9 +22,8 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import lag_pattern
 from rlstep_hooks.systems.reader import Reader, Request, release_of
 from rlstep_hooks.systems.training_arguments import learning_rate_facts
-from rlstep_hooks.systems.trl.plan import NEEDS_ROWS, make_schedule
-from rlstep_hooks.systems.trl.plan import Settings as TrlSettings
-from rlstep_hooks.systems.trl.releases import Release
+from rlstep_hooks.systems.trl.plan import NEEDS_ROWS, TrlSettings, make_schedule
+from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +105,7 @@ def _read_trainer(reader: Swift, request: Request) -> Reading:
     )
     size, per_generation, notes = _generation(settings, batch * world_size, window, fourth=fourth, source=source)
     _check_group(group, size, world_size, batch, fourth=fourth, source=source)
-    release = Release(*_TRL[0 if fourth else 1])
+    release = TrlRelease(*_TRL[0 if fourth else 1])
     resolved = TrlSettings(
         algorithm="GRPO",
         batch=batch,

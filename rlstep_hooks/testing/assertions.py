@@ -32,7 +32,7 @@ QUANTITIES = tuple(
 """Fields of Schedule that can be asserted."""
 
 
-class Deviation(msgspec.Struct, frozen=True):
+class Mismatch(msgspec.Struct, frozen=True):
     """One quantity whose planned value is not the expected one."""
 
     quantity: str
@@ -91,7 +91,7 @@ def assert_schedule(
     return made.schedule
 
 
-def deviations(made: Plan, quantities: Mapping[str, Any]) -> list[Deviation]:
+def deviations(made: Plan, quantities: Mapping[str, Any]) -> list[Mismatch]:
     """The quantities whose planned values are not the expected ones.
 
     Raises:
@@ -101,7 +101,7 @@ def deviations(made: Plan, quantities: Mapping[str, Any]) -> list[Deviation]:
     return _deviations(made, made.schedule, quantities, "")
 
 
-def _deviations(made: Plan, schedule: Schedule, quantities: Mapping[str, Any], prefix: str) -> list[Deviation]:
+def _deviations(made: Plan, schedule: Schedule, quantities: Mapping[str, Any], prefix: str) -> list[Mismatch]:
     found = []
     for name, value in quantities.items():
         if name == "critic":
@@ -111,17 +111,17 @@ def _deviations(made: Plan, schedule: Schedule, quantities: Mapping[str, Any], p
         expected = _comparable(name, value)
         if planned != expected:
             reasons = _because(made, schedule, name, prefix)
-            found.append(Deviation(prefix + name, _text(expected), _text(planned), reasons))
+            found.append(Mismatch(prefix + name, _text(expected), _text(planned), reasons))
     return found
 
 
-def _critic_deviations(made: Plan, critic: Schedule | None, expected: Any) -> list[Deviation]:
+def _critic_deviations(made: Plan, critic: Schedule | None, expected: Any) -> list[Mismatch]:
     if expected is not None and critic is not None:
         return _deviations(made, critic, expected, "critic.")
     if expected is None and critic is None:
         return []
     one, none = "a critic", "no critic"
-    return [Deviation("critic", none if expected is None else one, none if critic is None else one)]
+    return [Mismatch("critic", none if expected is None else one, none if critic is None else one)]
 
 
 def _because(made: Plan, schedule: Schedule, quantity: str, prefix: str) -> tuple[str, ...]:
@@ -221,11 +221,11 @@ def _plan_of_live(config: Any, options: Options) -> Plan:
     )
 
 
-def _table(made: Plan, found: Sequence[Deviation]) -> str:
+def _table(made: Plan, found: Sequence[Mismatch]) -> str:
     """Expected and planned values, with their reasons below them; the settings at the end if no formula names any."""
     assert made.schedule is not None
     head = f"{made.schedule.framework} {made.schedule.version}, from {made.source}, is not planned as expected"
-    rows = [Deviation("", "expected", "planned"), *found]
+    rows = [Mismatch("", "expected", "planned"), *found]
     first, second, third = (
         max(len(text) for text in texts)
         for texts in zip(*((row.quantity, row.expected, row.planned) for row in rows), strict=True)

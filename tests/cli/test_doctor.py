@@ -1,37 +1,71 @@
-"""`rlstep doctor`: what is here, and what can be done with it."""
+"""`rlstep doctor`: what is installed and what can be done with it."""
 
 from __future__ import annotations
 
 import pytest
 
 from rlstep_hooks.cli import doctor
-from rlstep_hooks.systems.openrlhf import releases as openrlhf
-from rlstep_hooks.systems.sb3 import releases as sb3
-from rlstep_hooks.systems.trl import releases as trl
-from rlstep_hooks.systems.verl import releases as verl
+from rlstep_hooks.systems import index
 
 
-@pytest.fixture(autouse=True)
-def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for releases in (trl, verl, openrlhf, sb3):
-        monkeypatch.setattr(releases, "installed_release", lambda: None)
-    monkeypatch.setattr(doctor, "_release", lambda package: "")
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Package and release of all that is installed."""
+    packages: dict[str, str] = {}
+    monkeypatch.setattr(doctor, "release_here", lambda package: packages.get(package, ""))
+    return packages
 
 
-def test_without_a_framework_nothing_can_be_audited(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_framework_nothing_can_be_audited(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert doctor.show() == 2
     printed = capsys.readouterr().out
     assert all(f"{name}: not installed" in printed for name in ("TRL", "verl", "OpenRLHF", "Stable-Baselines3"))
 
 
 def test_a_release_that_was_not_read_is_not_supported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sb3, "installed_release", lambda: sb3.Release("2.10.0"))
+    installed["stable-baselines3"] = "2.10.0"
     assert doctor.show() == 2
-    assert "Stable-Baselines3 2.10.0: not supported: supported are 2.7 to 2.9" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Stable-Baselines3 (stable-baselines3 2.10.0): not supported: supported are 2.7 to before 2.10" in printed
 
 
-def test_torch_alone_is_enough_for_a_loop_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_release", lambda package: "2.13.0" if package == "torch" else "")
+def test_releases_of_which_only_launches_are_planned_are_told_apart(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed["verl"] = "0.8.0"
+    assert doctor.show() == 2
+    assert "supported are 0.9 to before 0.10 (plans: 0.6.1 to before 0.10)" in capsys.readouterr().out
+
+
+def test_torch_alone_is_enough_for_a_loop_of_ones_own(installed: dict[str, str]) -> None:
+    installed["torch"] = "2.13.0"
     assert doctor.show() == 0
+
+
+def test_what_is_said_of_a_system_that_is_here_is_its_declaration(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    installed["trl"] = "1.16.0"
+    assert doctor.show() == 0
+    printed = capsys.readouterr().out
+    (system,) = (system for system in index.observed() if system.name == "trl")
+    assert "TRL (trl 1.16.0): supported" in printed
+    assert all(words in printed for words in (*system.observes, *system.does_not_observe))
+
+
+def test_each_observed_system_says_what_is_observed_and_how_to_attach() -> None:
+    observed = index.observed()
+    assert {system.name for system in observed} == {
+        "trl", "trl_ppo", "trl_ppo_step", "verl", "openrlhf", "sb3", "own_loop",
+    }  # fmt: skip
+    for system in observed:
+        assert system.package, system.name
+        assert system.observed_releases or system.releases, system.name
+        assert system.observes, system.name
+        assert system.does_not_observe, system.name
+        assert system.attaches_by.endswith("."), system.name

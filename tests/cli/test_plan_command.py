@@ -135,7 +135,7 @@ def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         (f"plan -- {TRL} --num_iterations", "'true' is not a whole number"),
         ("plan -- accelerate launch -m trl.scripts.grpo", "give --world-size N"),
         (f"plan --framework nothing -- {TRL}", "there is no framework 'nothing'; there are"),
-        (f"plan --version 0.9.1 -- {TRL}", "TRL 0.9.1 is not supported"),
+        (f"plan --version 0.9.1 -- {TRL}", "TRL 0.9.1 is not known"),
         (f"plan --version new -- {TRL}", "'new' is no release"),
         (f"plan --rows 0 -- {TRL}", "--rows 0: it must be at least 1"),
         (f"plan --world-size -1 -- {TRL}", "--world-size -1: it must be at least 1"),

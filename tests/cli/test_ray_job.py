@@ -1,4 +1,4 @@
-"""What `rlstep run` says about a `ray job submit`: the runtime environment that an audited job needs."""
+"""The advice of `rlstep run` on a `ray job submit`: the runtime environment that an audited job needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlstep report`: the forms it prints and the files it writes; and what any verb does when nobody reads on."""
+"""`rlstep report`: the forms that it prints and the files that it writes; and any verb whose output is closed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.systems.trl.releases import Release, installed_release
+from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 from rlstep_hooks.testing.trl_faults import (
     alter_microbatches,
     log_prob_method,
@@ -83,11 +83,11 @@ class Fault:
     absent: tuple[str, ...] = ()
     """Minor releases between them in which it cannot."""
 
-    def expressible(self, release: Release) -> bool:
+    def expressible(self, release: TrlRelease) -> bool:
         """Whether the mistake can be made in a release."""
         return release.since(self.since) and not release.since(self.before) and not release.trl.startswith(self.absent)
 
-    def place(self, release: Release) -> Where:
+    def place(self, release: TrlRelease) -> Where:
         """Where it must be found in a release."""
         if self.where_unshuffled is not None and not release.has_steps_per_generation:
             return self.where_unshuffled

@@ -23,18 +23,18 @@ from rlstep_hooks.judge.timeline import (
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, RunEnded, WeightSync
 from rlstep_hooks.systems.openrlhf.plan import plan_config
-from rlstep_hooks.systems.openrlhf.releases import Release
+from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 from rlstep_hooks.systems.openrlhf.settings import is_config
 from tests.golden.openrlhf_runs import COMMON, RUNS, Run, nested
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
-MEASURED = Release("0.11.2")
+MEASURED = OpenRLHFRelease("0.11.2")
 
 
 def planned(more: dict[str, Any] | None = None, *, rows: int | None = 32, release: str = "0.11.2") -> Schedule:
-    return plan_config(COMMON | (more or {}), rows=rows, release=Release(release))
+    return plan_config(COMMON | (more or {}), rows=rows, release=OpenRLHFRelease(release))
 
 
 def updates_by_rollout(schedule: Schedule, role: str = "policy", *, sizes: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -296,7 +296,7 @@ def test_flat_and_nested_arguments_say_the_same() -> None:
         freezing_actor_steps=-1, init_kl_coef=0.001,
     )  # fmt: skip
     new = plan_config(nested(COMMON), rows=32, release=MEASURED)
-    old = plan_config(flat, rows=32, release=Release("0.10.1.post2"))
+    old = plan_config(flat, rows=32, release=OpenRLHFRelease("0.10.1.post2"))
     assert msgspec.structs.replace(old, version=new.version, sources=new.sources) == new
     assert is_config(flat)
     assert is_config(nested(COMMON))

@@ -22,18 +22,18 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import RunStarted
-from rlstep_hooks.systems.simplerl.plan import config_of_flags
 from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
+from rlstep_hooks.systems.simplerl.script import config_of_flags
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
 from rlstep_hooks.systems.verl.plan import plan_config, unsupported
-from rlstep_hooks.systems.verl.releases import Release
+from rlstep_hooks.systems.verl.releases import VerlRelease
 from tests.systems.plans.verl_configs import ROWS, V091, verl_config
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 
-def planned(release: Release = V091, rows: int | None = ROWS, **settings: Any) -> Schedule:
+def planned(release: VerlRelease = V091, rows: int | None = ROWS, **settings: Any) -> Schedule:
     return plan_config(verl_config(**settings), rows=rows, release=release)
 
 
@@ -224,7 +224,7 @@ def test_an_engine_critic_never_gets_its_microbatch_size() -> None:
     engine = planned(algorithm__adv_estimator="gae", **told).critic
     assert engine is not None
     assert (engine.samples_per_microbatch, engine.microbatches_per_rollout) == (4, 4)
-    legacy = planned(Release("0.7.1"), algorithm__adv_estimator="gae")
+    legacy = planned(VerlRelease("0.7.1"), algorithm__adv_estimator="gae")
     assert legacy.critic is not None
     assert (legacy.critic.samples_per_microbatch, legacy.critic.microbatches_per_update) == (2, 4)
 
@@ -268,7 +268,7 @@ def test_an_uneven_minibatch_in_each_release(
     release: str, settings: dict[str, Any], outcome: tuple[int, ...] | str
 ) -> None:
     def plan() -> Schedule:
-        return planned(Release(release), actor_rollout_ref__actor__ppo_mini_batch_size=3, **settings)
+        return planned(VerlRelease(release), actor_rollout_ref__actor__ppo_mini_batch_size=3, **settings)
 
     if isinstance(outcome, tuple):
         assert plan().minibatches == outcome
@@ -310,7 +310,7 @@ def test_an_agent_loop_of_ones_own_decides_how_many_samples_there_are() -> None:
 
 def test_legacy_workers_round_their_share_of_a_minibatch_down() -> None:
     schedule = planned(
-        Release("0.7.1"),
+        VerlRelease("0.7.1"),
         trainer__n_gpus_per_node=4,
         actor_rollout_ref__actor__ppo_mini_batch_size=3,
         actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=1,
@@ -332,9 +332,9 @@ def test_legacy_workers_detach_where_a_rollout_makes_one_update(
     settings: dict[str, Any], source: str, lags: tuple[int, ...]
 ) -> None:
     for release in ("0.6.1", "0.7.1"):
-        schedule = planned(Release(release), actor_rollout_ref__actor__ppo_mini_batch_size=8, **settings)
+        schedule = planned(VerlRelease(release), actor_rollout_ref__actor__ppo_mini_batch_size=8, **settings)
         assert (schedule.old_logprob_source, schedule.lags) == (source, lags)
-    engine = planned(Release("0.8.0"), actor_rollout_ref__actor__ppo_mini_batch_size=8)
+    engine = planned(VerlRelease("0.8.0"), actor_rollout_ref__actor__ppo_mini_batch_size=8)
     assert engine.old_logprob_source == "recompute"
 
 
@@ -350,7 +350,7 @@ def test_legacy_workers_detach_where_a_rollout_makes_one_update(
     ],
 )
 def test_syncs_of_weights_are_planned_where_they_are_known(release: str, settings: dict[str, Any], syncs: str) -> None:
-    schedule = planned(Release(release), **settings)
+    schedule = planned(VerlRelease(release), **settings)
     assert schedule.syncs == syncs
     assert ("syncs" in schedule.not_evaluated) == (syncs == "unseen")
     assert bool(counted(schedule)["ExpectedSync"]) == (syncs != "unseen")
@@ -411,7 +411,7 @@ def test_what_verl_refuses_is_refused_in_its_words(settings: dict[str, Any], mes
 @pytest.mark.parametrize("release", ["0.6.0", "0.5.0", "0.10.0"])
 def test_other_releases_are_not_planned(release: str) -> None:
     with pytest.raises(LookupError, match=r"0\.6\.1 to 0\.9 are"):
-        planned(Release(release))
+        planned(VerlRelease(release))
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_any_configuration_is_planned_by_one_function(monkeypatch: pytest.Monkey
         train_dataset = range(ROWS)
 
     assert rlstep_hooks.plan(Trainer()) == planned()
-    with pytest.raises(TypeError, match="no reader knows"):
+    with pytest.raises(TypeError, match="no system knows"):
         rlstep_hooks.plan({"trainer": {}})
 
 

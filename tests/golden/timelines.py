@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rlstep_hooks.systems.trl.plan import Settings, make_schedule
-from rlstep_hooks.systems.trl.releases import Release
+from rlstep_hooks.systems.trl.plan import TrlSettings, make_schedule
+from rlstep_hooks.systems.trl.releases import TrlRelease
 from tests.golden.letters import expand
 
 if TYPE_CHECKING:
@@ -70,16 +70,16 @@ COMMON_SETTINGS: dict[str, Any] = _FILE.common_settings
 """Fields of GRPOConfig that all timelines share."""
 
 
-def release_of(trl: str) -> Release:
+def release_of(trl: str) -> TrlRelease:
     """A release of TRL with the release of transformers that it was measured with."""
-    return Release(trl, _FILE.transformers[trl])
+    return TrlRelease(trl, _FILE.transformers[trl])
 
 
-def trl_settings(fields: dict[str, Any], *, algorithm: Literal["GRPO", "RLOO"] = "GRPO") -> Settings:
+def trl_settings(fields: dict[str, Any], *, algorithm: Literal["GRPO", "RLOO"] = "GRPO") -> TrlSettings:
     """Settings from fields of GRPOConfig or RLOOConfig under their own names, on top of `COMMON_SETTINGS`."""
     given = COMMON_SETTINGS | fields
     accumulation = given["gradient_accumulation_steps"]
-    return Settings(
+    return TrlSettings(
         algorithm=algorithm,
         batch=given["per_device_train_batch_size"],
         accumulation=accumulation,

@@ -1,4 +1,4 @@
-"""The matcher: silent on a run that goes as planned, and exact about the first event that does not."""
+"""The matcher: silent on a run that follows its plan, exact about the first event that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that one process controls and others train: healthy, live and from files, killed, resumed, in constant memory."""
+"""Runs that one process controls and others train: healthy, live, from files, killed, resumed; in constant memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A critic's optimizer step that was left out is found, and told apart from the policy's."""
+"""A skipped optimizer step of the critic is found and told apart from the policy's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates on a rollout that may end early, and a critic that is trained in any order with the policy."""
+"""Updates on a rollout that may end early, and a critic trained in any order with the policy."""
 
 from __future__ import annotations
 

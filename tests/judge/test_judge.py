@@ -1,4 +1,4 @@
-"""The judge: PASS for what goes as planned, a finding where it does not, NOT EVALUATED for what was not seen."""
+"""The judge: PASS for a run that follows its plan, a finding for a difference, NOT EVALUATED for what was not observed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge against a slow oracle: random plans, healthy and damaged runs, and every count, check and finding of both the same."""
+"""The judge against a slow oracle: for random plans and healthy and damaged runs, all counts, checks and findings are equal."""
 
 from __future__ import annotations
 

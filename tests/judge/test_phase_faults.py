@@ -1,4 +1,4 @@
-"""Faults of controlled runs: each is found, by the rule that names it, at its rollout and on its trainer."""
+"""Faults of controlled runs: each is found by the right rule, at its rollout and on its trainer."""
 
 from __future__ import annotations
 

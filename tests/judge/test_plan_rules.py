@@ -1,4 +1,4 @@
-"""Rules on a plan: each finds its mistake, and stays silent beside it."""
+"""Rules on a plan: each finds its mistake and is silent on plans without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes: their records are compared event by event, and one that is missing is named."""
+"""Several processes: their records are compared event by event, and a missing process is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue of rules: codes, pages, and that each difference is one rule's."""
+"""The catalogue of rules: codes and pages, and that every difference belongs to exactly one rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded runs compared: with each other and with the plan of a launch."""
+"""Recorded runs, compared with each other and with the plan of a launch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rlstep_hooks.record.events import (
     Update,
     encode,
 )
-from rlstep_hooks.systems.trl.releases import Release
+from rlstep_hooks.systems.trl.releases import TrlRelease
 from tests.scripted import cases, make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, Script, phase_plan, scripted_phases, write_records
 
@@ -443,7 +443,7 @@ def test_a_launch_is_completed_by_what_the_run_knows(
 ) -> None:
     """The release decides formulas, and rows where an epoch ends: 36 rows end within a window of 3 micro-batches."""
     monkeypatch.setenv("COLUMNS", "120")
-    plan = make_plan(release=Release("0.24.0", "4.57.6"), accumulation=8, steps_per_generation=2, epochs=2)
+    plan = make_plan(release=TrlRelease("0.24.0", "4.57.6"), accumulation=8, steps_per_generation=2, epochs=2)
     folder = record(tmp_path / "log", scripted_run(plan)).place
     launch = (
         "trl grpo --per_device_train_batch_size 4 --gradient_accumulation_steps 8 --steps_per_generation 2"

@@ -1,4 +1,4 @@
-"""The expected timeline against the closed forms of the Schedule, and against TRL's training loop written out."""
+"""The expected timeline, compared with the closed forms of the Schedule and with TRL's training loop written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline of runs in phases against the closed forms of the plan, and against measured runs of OpenRLHF."""
+"""The timeline of runs in phases, compared with the closed forms of the plan and with measured runs of OpenRLHF."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.settings import MISSING, Settings
-from rlstep_hooks.launch.text import LaunchError, Place, SettingError, Token, Unknown, UnknownValueError
+from rlstep_hooks.launch.text import LaunchError, Place, SettingError, Token, UnknownText, UnknownValueError
 
 
 def tokens(*texts: str) -> list[Token]:
@@ -88,7 +88,7 @@ def test_settings_that_cannot_be() -> None:
 
 
 def test_an_unknown_value_is_asked_for_only_when_it_is_read() -> None:
-    token = Token("$N", unknown=(Unknown("N", "$N is not set in the script", Place("run.sh", 3, 7)),))
+    token = Token("$N", unknown=(UnknownText("N", "$N is not set in the script", Place("run.sh", 3, 7)),))
     found, _ = read_arguments([Token("--m"), Token("1"), Token("--n"), token])
     settings_ = Settings(found, {})
     assert settings_.count("m") == 1

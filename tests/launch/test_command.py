@@ -1,4 +1,4 @@
-"""Wrappers are taken off, and the processes that launchers start are counted."""
+"""Wrappers are removed, and the processes that launchers start are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell scripts: what bash would run, and what only the machine could tell."""
+"""Shell scripts: what bash would run, and what depends on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that a trainer sees again."""
+"""Samples of a refresh are recognised in the micro-batches that train on them."""
 
 from __future__ import annotations
 

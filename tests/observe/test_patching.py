@@ -1,4 +1,4 @@
-"""Patches: afterwards every attribute is the object it was, or the fact that it is not is told."""
+"""Patches: after restoring, every attribute is the original object, or the caller is told that it is not."""
 
 from __future__ import annotations
 

@@ -62,6 +62,6 @@ def test_public_names_are_listed_and_others_are_refused() -> None:
         rlstep_hooks.nonsense  # noqa: B018
 
 
-def test_an_object_that_no_reader_knows_is_refused() -> None:
-    with pytest.raises(TypeError, match="no reader knows int"):
+def test_an_object_that_no_system_knows_is_refused() -> None:
+    with pytest.raises(TypeError, match="no system knows int"):
         rlstep_hooks.plan(42)

@@ -1,4 +1,4 @@
-"""Names that stand in launch scripts and environments: those of today and those that earlier READMEs gave."""
+"""Names in users' launch scripts and environments: today's names and those of earlier READMEs work."""
 
 from __future__ import annotations
 

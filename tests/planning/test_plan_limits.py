@@ -1,4 +1,4 @@
-"""Settings that are out by orders of magnitude end in a message, in a moment, and not in an endless calculation.
+"""Settings that are wrong by orders of magnitude give a message at once, not an endless calculation.
 
 Each launch was found by `nox -s fuzz`.
 """

@@ -1,4 +1,4 @@
-"""Schedule.ppo: the quantities of the PPO paper's Algorithm 1, against published settings and the timeline itself."""
+"""Schedule.ppo: the quantities of the PPO paper's Algorithm 1, compared with published settings and with the timeline."""
 
 from __future__ import annotations
 

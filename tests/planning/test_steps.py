@@ -1,4 +1,4 @@
-"""A number of "steps" in every unit, and what becomes of rows."""
+"""A number of "steps" in every unit, and the rows that it consumes."""
 
 from __future__ import annotations
 

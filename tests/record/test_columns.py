@@ -1,4 +1,4 @@
-"""Rows written as columns: nothing is lost, and a name or a shared value is written once."""
+"""Rows written as columns: nothing is lost, and names and shared values are written once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledgers: what is written comes back, nothing is overwritten, and what cannot be read or written is named."""
+"""Ledgers: written events are read back, nothing is overwritten, and what cannot be read or written is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing lost, nothing broken: processes that are killed, full disks, folders that take nothing, damaged and foreign files."""
+"""Records survive killed processes, full disks, read-only folders, and damaged or foreign files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remote folders: reports of records there, copies of a run's records, and what is said where that cannot be."""
+"""Remote folders: reports of records in them, copies of a run's records, and the messages when these fail."""
 
 from __future__ import annotations
 

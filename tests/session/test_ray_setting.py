@@ -1,4 +1,4 @@
-"""Which ledger a trainer gets; what needs Ray is tested with it (tests/systems/verl/test_ray_sink.py)."""
+"""Which ledger a trainer gets. Tests that need Ray are in tests/systems/verl/test_ray_sink.py."""
 
 from __future__ import annotations
 

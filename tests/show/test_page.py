@@ -1,4 +1,4 @@
-"""The page of a report: what it shows is what was recorded, in bounded size, and nothing in it is markup but its own."""
+"""The page of a report: it shows what was recorded, in bounded size, and contains no markup but its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers for trackers: what a report would say, in short, at any moment of a run."""
+"""The numbers for trackers: a short report of the run at any moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.report import Counts, LagValues, Summary
-from rlstep_hooks.observe.logged import with_more
+from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.record.events import Rollout
 from rlstep_hooks.show.scalars import SWITCH, asked, scalars
 from tests.scripted import Case, cases, make_plan, scripted_run
@@ -108,11 +108,11 @@ def test_logs_get_more_and_keep_their_own(args: tuple[Any, ...], kwargs: dict[st
         return step, logs
 
     before = copy.deepcopy((args, kwargs))
-    changed, named = with_more(args, kwargs, ADDED, name="logs", position=1)
+    changed, named = with_metrics(args, kwargs, ADDED, name="logs", position=1)
     assert log(*changed, **named) == (5, {"loss": 2, "rlstep/verdict": 1})
     assert (args, kwargs) == before, "the dictionary given is not touched"
 
 
 @pytest.mark.parametrize("args", [(), (5,), (5, None), (5, "text")])
 def test_a_call_without_logs_stays(args: tuple[Any, ...]) -> None:
-    assert with_more(args, {}, ADDED, name="logs", position=1) == (args, {})
+    assert with_metrics(args, {}, ADDED, name="logs", position=1) == (args, {})

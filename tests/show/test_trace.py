@@ -1,4 +1,4 @@
-"""The Chrome trace of a record: what Perfetto asks of it, and that every event is in it."""
+"""The Chrome trace of a record: it is valid for Perfetto, and every event is in it."""
 
 from __future__ import annotations
 

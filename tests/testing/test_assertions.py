@@ -1,4 +1,4 @@
-"""`assert_schedule`: what it reads, what it compares, and what it says when a plan is another one."""
+"""`assert_schedule`: what it reads and compares, and its message when the plan differs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_launch_that_cannot_be_read_is_no_failed_assertion(tmp_path: Path) -> 
         assert_schedule("nonsense --a 1")
     with pytest.raises(LaunchError, match="there is no such file"):
         assert_schedule(tmp_path / "absent.yaml")
-    with pytest.raises(TypeError, match="no reader knows int"):
+    with pytest.raises(TypeError, match="no system knows int"):
         assert_schedule(42)
 
 

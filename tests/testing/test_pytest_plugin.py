@@ -1,4 +1,4 @@
-"""The pytest plugin in sessions of its own: what it costs, what it fails, and how it says so. TRL is not needed here."""
+"""The pytest plugin in its own sessions: its cost, what it fails, and its messages. TRL is not needed."""
 
 from __future__ import annotations
 

@@ -155,17 +155,17 @@ class TrainerStream:
         self._unrecorded: list[PhaseName] = []
         """Calls to processes that keep no record."""
         self._inspected = Inspected()
-        """What was seen of the samples of the rollout that is held back."""
+        """What was observed of the samples of the rollout that is held back."""
         self._after_held: list[AnyEvent] = []
         self._received: int | None = None
-        """Samples of the rollout that is held back which this trainer was handed; None where those that it refreshed are meant."""
+        """Samples of the held-back rollout that this trainer was given; None if they are those that it refreshed."""
         self._base = 0
         """Updates before this run; a trainer does not count them."""
         self._version = 0
         self._labels: OrderedDict[int, int] = OrderedDict()
         self._labels_are_weights = False
         self._labelled = True
-        """Whether the latest sync has a label here: trainers that send no tensors do not know what went out."""
+        """Whether this trainer knows the label of the latest sync; a trainer that sends no tensors does not."""
         self._rollout = -1
         self._sampled: OrderedDict[int, int | None] = OrderedDict()
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
@@ -250,7 +250,7 @@ class TrainerStream:
         return begun
 
     def _keep_received(self, events: list[AnyEvent]) -> list[AnyEvent]:
-        """Take out what says how many samples the trainer was handed, which belongs to the rollout."""
+        """Remove the event with the number of samples given to the trainer; it belongs to the rollout."""
         for event in events:
             if isinstance(event, Received):
                 self._received = (self._received or 0) + event.samples
@@ -279,7 +279,7 @@ class TrainerStream:
         return [rollout, *map(self._placed, after)]
 
     def _rollout_event(self, event: Generated, after: Iterable[AnyEvent] = ()) -> Rollout:
-        # A label that is a checksum of the weights themselves says that they are none of those that were sent.
+        # The label is a checksum of the weights, so these weights were never sent.
         unsent = UNSENT if self._labels_are_weights and self._labelled and not self.missed else None
         versions = [self._labels.get(label, unsent) for label, _ in event.labels]
         known = [version for version in versions if version is not None]

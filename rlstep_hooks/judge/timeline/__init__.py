@@ -78,7 +78,7 @@ def position_of(schedule: Schedule, stated: dict[str, Any]) -> Position:
 
 
 def rollouts_before(schedule: Schedule, start: Position) -> int:
-    """Rollouts of the plan that were made before a run began, which it goes on numbering."""
+    """Rollouts of the plan that were made before a run began; its numbering continues from them."""
     return start.rollouts if isinstance(start, PhasePosition) else start.rollouts(schedule)
 
 

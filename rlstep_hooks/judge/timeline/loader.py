@@ -46,7 +46,7 @@ class LoaderPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the samples of the current cycle must be generated again first (they were not saved)."""
 
     def rollouts(self, schedule: Schedule) -> int:
-        """Rollouts made by now; one that is to be generated again is not."""
+        """Rollouts made so far, without one that must be generated again."""
         if schedule.microbatches_per_epoch is None or not (self.epoch or self.epoch_microbatches):
             made = self.updates * schedule.window + self.window
         else:

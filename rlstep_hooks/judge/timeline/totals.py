@@ -1,4 +1,4 @@
-"""What a plan adds up to from where a run began: sums over its timeline."""
+"""Totals of a plan from the position at which a run began: sums over its timeline."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 LONGEST = 200_000
-"""Events of a timeline that is walked to its end; the totals of a longer one are not known here."""
+"""Largest number of events for which a timeline is walked to its end; totals of a longer one are not computed."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Events of a whole run, as one process counts them. None where the data decides."""
+    """Events of a whole run, as one process counts them. None if the data decide."""
 
     rollouts: int
     samples: int | None
     refreshes: int
     microbatches: int | None
-    """Of the policy."""
+    """Micro-batches of the policy."""
     updates: int
     critic_updates: int
     syncs: int
 
 
 def planned_totals(schedule: Schedule, start: dict[str, Any]) -> Totals | None:
-    """The events that a plan still has; None where it has no known end, or a very distant one.
+    """The events of a plan from a position on; None if its end is unknown or too far away.
 
     Args:
         schedule: The plan.
-        start: Where the run began, in its plain form; empty at the beginning.
+        start: The position at which the run began, in plain form; empty for the start of training.
     """
     if (schedule.rollouts if schedule.loop == "phases" else schedule.updates) is None:
         return None
     position = position_of(schedule, start)
     timelines: list[Iterable[ExpectedEvent]] = [expected_events(schedule, position)]
     if schedule.critic is not None and schedule.critic_order == "free":
-        of_critic = critic_events(schedule, position)  # type: ignore[arg-type]  # such a plan is one in phases
+        of_critic = critic_events(schedule, position)  # type: ignore[arg-type]  # only plans in phases have such a critic
         timelines.append(event for event in of_critic if isinstance(event, ExpectedUpdate))
     rollouts = refreshes = microbatches = updates = critic_updates = syncs = samples = 0
     uncertain = unsized = False

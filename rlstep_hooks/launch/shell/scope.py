@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.shell.syntax import source_of
-from rlstep_hooks.launch.text import Place, Token, Unknown
+from rlstep_hooks.launch.text import Place, Token, UnknownText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ class Text(msgspec.Struct, frozen=True, gc=False):
     """A string during evaluation, with its unknown parts."""
 
     text: str
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownText, ...] = ()
 
 
 Variable = Text | tuple[Text, ...]
@@ -43,16 +43,16 @@ class Scope:
         self.given = dict(given)
         self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
         self.positional = [Text(token.text, token.unknown) for token in arguments]
-        self.missing: list[Unknown] = []
+        self.missing: list[UnknownText] = []
         """Arrays without a value that were expanded since this list was last emptied."""
 
     def place(self, node: Node) -> Place:
         """Where a node begins in the script."""
         return Place(self.source, node.start_point[0] + 1, node.start_point[1] + 1)
 
-    def not_set(self, name: str, node: Node) -> Unknown:
+    def not_set(self, name: str, node: Node) -> UnknownText:
         """An unknown for a variable that nothing sets, at the node that uses it."""
-        return Unknown(name, f"${name} {NOT_SET}", self.place(node))
+        return UnknownText(name, f"${name} {NOT_SET}", self.place(node))
 
     def assign(self, name: str, value: Variable, place: Place) -> None:
         """Set a variable. If the value is unknown, the user's value for the variable is used."""
@@ -60,7 +60,7 @@ class Scope:
             if name in self.given:
                 value = Text(self.given[name])
             else:  # ask the user for this variable, not for one that its value depends on
-                value = Text(value.text, (Unknown(name, f"{name} is {value.unknown[0].why}", place),))
+                value = Text(value.text, (UnknownText(name, f"{name} is {value.unknown[0].why}", place),))
         self.variables[name] = value
 
     def append(self, name: str, value: Variable, place: Place) -> None:
@@ -113,5 +113,5 @@ class Scope:
         choices = " or ".join(dict.fromkeys([*shown, *(["unset"] if unset else [])]))
         return Text(
             f"${name}",
-            (Unknown(name, f"{name} is {choices}, depending on a condition in the script", Place(self.source)),),
+            (UnknownText(name, f"{name} is {choices}, depending on a condition in the script", Place(self.source)),),
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
-from rlstep_hooks.launch.text import Unknown
+from rlstep_hooks.launch.text import UnknownText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +59,7 @@ def fields_of(node: Node, scope: Scope) -> list[Text]:
 def joined(node: Node, scope: Scope) -> Text:
     """A word as one string, as in an assignment."""
     texts: list[str] = []
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownText, ...] = ()
     for piece in _pieces(node, scope, quoted=True):
         parts = piece.fields if piece.fields is not None else (piece.value,)
         texts.append(" ".join(part.text for part in parts))
@@ -108,7 +108,7 @@ def _unresolved(node: Node, scope: Scope) -> Text:
         if node.type == "command_substitution"
         else f"written as {shown}, which is not evaluated"
     )
-    return Text(text, (Unknown("", why, scope.place(node)),))
+    return Text(text, (UnknownText("", why, scope.place(node)),))
 
 
 def _string(node: Node, scope: Scope) -> list[_Piece]:
@@ -150,7 +150,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool) -> _Piece:
         return _operated(node, scope, value, operator, parts[2:], quoted=quoted)
     if value is None and parts[0].type == "subscript" and source_of(parts[0])[-3:] in ("[@]", "[*]"):
         name = source_of(parts[0])[:-3]
-        scope.missing.append(Unknown(name, f"{name} {NOT_SET}", scope.place(node)))
+        scope.missing.append(UnknownText(name, f"{name} {NOT_SET}", scope.place(node)))
         return _Piece(Text(""), fields=())
     if value is None:
         name = source_of(parts[0])

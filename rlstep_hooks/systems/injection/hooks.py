@@ -15,7 +15,7 @@ _INDEX = Path(__file__).parents[1] / "index.json"
 
 
 def on_import() -> dict[str, str]:
-    """Module of a framework -> what is called with it once it is imported, "module:function". `System.recognised` says so."""
+    """Module of a framework -> what is called with it once it is imported, "module:function". `System.on_import` says so."""
     entries = json.loads(_INDEX.read_bytes())
     return {module: hook for entry in entries for module, hook in entry.get("on_import", {}).items()}
 

@@ -1,8 +1,4 @@
-"""OpenRLHF from a launch: `openrlhf.cli.train_ppo_ray` with dotted flags (0.10.2 and later) or flat ones, and `train_ppo` of 0.5.
-
-The formulas are those of `rlstep_hooks.systems.openrlhf.plan`, which also reads live arguments. Updates count samples over all
-processes; DeepSpeed carries gradients that do not fill an update into the next rollout.
-"""
+"""OpenRLHF from a launch, and the way back; the formulas are in `rlstep_hooks.systems.openrlhf.plan`."""
 
 from __future__ import annotations
 
@@ -16,138 +12,101 @@ from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.openrlhf.plan import make_schedule
-from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, Release
-from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, FIELDS, default_of, flag
-from rlstep_hooks.systems.openrlhf.settings import Settings as OpenRLHFSettings
-from rlstep_hooks.systems.reader import Reader, Request, release_of
+from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
+from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, NAMES, SETTINGS, OpenRLHFSettings, flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
-    from rlstep_hooks.launch.settings import Settings
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.reader import Request
 
 LAST_FLAT = "0.10.1.post2"
 """The last release with flat flags."""
 LAST_WITHOUT_RAY = "0.5.9.post1"
 """The last release with `openrlhf.cli.train_ppo`."""
 
-_ANY = -(1 << 31)
-_LEAST = {"freezing_steps": _ANY, "queue_size": _ANY, "generate_prompts": 0, "engines": 0}
-_OPTIONAL = ("generate_prompts", "engines")
-_FLAGS = ("dynamic_batch", "dynamic_filtering", "asynchronous", "partial_rollout", "colocate_all")
-_SCHEDULER = ("actor.lr_scheduler", "lr_scheduler")
-_WARMUP = ("actor.lr_warmup_ratio", "lr_warmup_ratio")
-_SAVE = ("ckpt.save_steps", "save_steps")
-_EVAL = ("eval.steps", "eval_steps")
-_ROWS = ("data.prompt_dataset", "prompt_data")
 
-
-class OpenRLHF(Reader):
-    """OpenRLHF's PPO, REINFORCE++, RLOO and GRPO."""
-
-    name = "openrlhf"
-    title = "OpenRLHF"
-    version = "0.11.2"
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """The defaults of cli/train_ppo_ray.py, under dotted names.
-
-        Raises:
-            LaunchError: The release is not supported.
-        """
-        release = release_named(version)
-        return {field.dotted: default_of(name, release) for name, field in FIELDS.items()} | {
-            _SCHEDULER[0]: "cosine_with_min_lr",
-            _WARMUP[0]: 0.03,
-            _SAVE[0]: -1,
-            _EVAL[0]: -1,
-        }
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; formulas in `rlstep_hooks.systems.openrlhf.plan`."""
-        release, notes = _release(request)
-        if request.settings.is_given("pretrain_data"):
-            raise SettingError(
-                "pretrain_data mixes updates on pre-training text in; that is not planned",
-                request.settings.place("pretrain_data"),
-            )
-        settings = read_flags(request, release)
-        rows = request.rows(*_ROWS)
-        schedule = make_schedule(settings, release, rows.count)
-        if rows.count is None:
-            for name in ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch"):
-                schedule.not_evaluated.setdefault(name, rows.source)
-        return Reading(
-            schedule=schedule,
-            formulas=formulas_of(schedule, settings, release),
-            notes=(*notes, *notes_of(schedule, settings, release)),
-            facts=facts_of(request.settings, schedule, settings),
-        )
-
-    def write(self, schedule: Schedule) -> Conversion:
-        """The same schedule as a launch of OpenRLHF 0.11."""
-        return _written(schedule, self.title)
-
-
-def release_named(version: str) -> Release:
-    """The release of a version.
+def read(launch: Quantities) -> Reading:
+    """The Schedule.
 
     Raises:
-        LaunchError: It is not supported.
+        SettingError: A flag is of another release, or its value is no number or too small.
+        PlanError: OpenRLHF refuses these flags.
     """
-    release_of(version.replace(".post", "."))
-    release = Release(version)
-    if not release.supported:
-        raise LaunchError(f"OpenRLHF {version} is not supported: {SUPPORTED} are")
-    return release
+    request = launch.request
+    release, notes = release_of_flags(request)
+    if request.settings.is_given("pretrain_data"):
+        raise SettingError(
+            "pretrain_data mixes updates on pre-training text in; that is not planned",
+            request.settings.place("pretrain_data"),
+        )
+    settings = read_flags(launch, release)
+    return reading_of(launch, settings, release, notes)
 
 
-def read_flags(request: Request, release: Release) -> OpenRLHFSettings:
+def reading_of(
+    launch: Quantities, settings: OpenRLHFSettings, release: OpenRLHFRelease, notes: Iterable[Note] = ()
+) -> Reading:
+    """The Schedule of settings that were read from a launch.
+
+    Args:
+        launch: The launch.
+        settings: Its settings.
+        release: The release that it is for.
+        notes: What was noted while it was read.
+
+    Raises:
+        PlanError: OpenRLHF refuses these settings.
+    """
+    rows = launch.request.rows(*launch.system.rows_from)
+    schedule = make_schedule(settings, release, rows.count)
+    if rows.count is None:
+        for name in ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch"):
+            schedule.not_evaluated.setdefault(name, rows.source)
+    return Reading(
+        schedule=schedule,
+        formulas=_formulas(schedule, settings, release),
+        notes=(*notes, *_notes(schedule, settings, release)),
+        facts=_facts(launch, schedule, settings),
+    )
+
+
+def read_flags(launch: Quantities, release: OpenRLHFRelease) -> OpenRLHFSettings:
     """The settings of a launch, checked one by one.
 
     Raises:
         SettingError: One of them is no number, or too small.
         PlanError: The estimator is unknown.
     """
-    settings = request.settings
-    values: dict[str, Any] = {}
-    for name, field in FIELDS.items():
-        names = (field.dotted, field.flat)
-        if name in _FLAGS:
-            values[name] = settings.flag(*names)
-        elif name in _OPTIONAL:
-            values[name] = settings.optional_count(*names, least=_LEAST[name])
-        elif name == "estimator":
-            values[name] = _estimator(settings.text(*names) or "gae", release)
-        elif name == "kl_coef":
-            values[name] = float(settings.number(*names))
-        else:
-            values[name] = settings.count(*names, least=_LEAST.get(name, 1))
+    values = {name: launch[dotted] for name, dotted in NAMES.items()}
+    values["estimator"] = _estimator(values["estimator"], release)
+    values["kl_coef"] = float(values["kl_coef"])
     read = OpenRLHFSettings(**values)
+    request = launch.request
     if request.world_size_given is None and not _without_ray(request):
         return read
     processes = request.world_size() * read.copies
     return msgspec.structs.replace(read, actor_nodes=1, actor_gpus=processes, critic_nodes=1, critic_gpus=processes)
 
 
-def _release(request: Request) -> tuple[Release, list[Note]]:
+def release_of_flags(request: Request) -> tuple[OpenRLHFRelease, list[Note]]:
     """The release that fits the flags: OpenRLHF renamed them all in 0.10.2.
 
     Raises:
         SettingError: Flags of both kinds are given, or dotted ones for a release without them.
     """
-    release = release_named(request.version)
-    settings = request.settings
-    flat = next((f.flat for f in FIELDS.values() if settings.is_given(f.flat)), None)
-    dotted = next((f.dotted for f in FIELDS.values() if settings.is_given(f.dotted)), None)
+    release, settings = OpenRLHFRelease(request.version), request.settings
+    flat = next((name for dotted in NAMES.values() for name in SETTINGS[dotted].also if settings.is_given(name)), None)
+    dotted = next((name for name in NAMES.values() if settings.is_given(name)), None)
     if flat and dotted:
         raise SettingError(
             f"--{dotted} is a flag of 0.10.2 and later, --{flat} one of before: no release knows both",
             settings.place(flat),
         )
     if _without_ray(request) and release.since("0.6"):
-        return Release(LAST_WITHOUT_RAY), [
+        return OpenRLHFRelease(LAST_WITHOUT_RAY), [
             Note("assumes", f"openrlhf.cli.train_ppo ended with 0.5: read as {LAST_WITHOUT_RAY}; --version says which")
         ]
     if dotted and not release.has_dotted_names:
@@ -155,7 +114,7 @@ def _release(request: Request) -> tuple[Release, list[Note]]:
             f"--{dotted} came with OpenRLHF 0.10.2; this plan is for {release.openrlhf}", settings.place(dotted)
         )
     if flat and release.has_dotted_names:
-        return Release(LAST_FLAT), [
+        return OpenRLHFRelease(LAST_FLAT), [
             Note(
                 "assumes",
                 f"--{flat} was renamed in 0.10.2: read as {LAST_FLAT}, the last with such flags; --version says which",
@@ -164,22 +123,28 @@ def _release(request: Request) -> tuple[Release, list[Note]]:
     return release, []
 
 
+LAST_FLAT = "0.10.1.post2"
+"""The last release with flat flags."""
+LAST_WITHOUT_RAY = "0.5.9.post1"
+"""The last release with `openrlhf.cli.train_ppo`."""
+
+
 def _without_ray(request: Request) -> bool:
     return request.command.program.name.rpartition("/")[2] in ("openrlhf.cli.train_ppo", "train_ppo.py")
 
 
-def _estimator(name: str, release: Release) -> str:
+def _estimator(name: str, release: OpenRLHFRelease) -> str:
     if name not in ALGORITHMS:
         raise PlanError(
-            f"argument --{flag('estimator', release)}: invalid choice: {name!r} (choose from {', '.join(ALGORITHMS)})",
+            f"argument --{flag_of('estimator', release)}: invalid choice: {name!r} (choose from {', '.join(ALGORITHMS)})",
             when="at the start",
-            fix=f"GRPO is {flag('estimator', release)} = group_norm, REINFORCE++ is reinforce",
+            fix=f"GRPO is {flag_of('estimator', release)} = group_norm, REINFORCE++ is reinforce",
             source=f"OpenRLHF {release.openrlhf} cli/train_ppo_ray.py",
         )
     return name
 
 
-def formulas_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> tuple[Formula, ...]:
+def _formulas(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> tuple[Formula, ...]:
     """The formulas of a release, in the words of its settings."""
     sources = schedule.sources
     group, batch, epochs = "rollout.n_samples_per_prompt", "train.batch_size", "train.max_epochs"
@@ -234,9 +199,9 @@ def formulas_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release
     return tuple(formulas)
 
 
-def notes_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> list[Note]:
+def _notes(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> list[Note]:
     """What OpenRLHF does without a message."""
-    batch, prompts = flag("batch", release), flag("prompts", release)
+    batch, prompts = flag_of("batch", release), flag_of("prompts", release)
     notes = [Note("unit", f"{prompts} counts prompts, {batch} counts samples over all processes")]
     # Samples of all passes together, since accumulation goes on from pass to pass.
     trained = schedule.reuse_epochs * (schedule.samples_per_rollout - schedule.samples_dropped_per_rollout)
@@ -278,7 +243,7 @@ def notes_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -
         notes.append(
             Note(
                 "grows",
-                f"a rollout has all {settings.generated} prompts of {flag('generate_prompts', release)}, not {settings.prompts}",
+                f"a rollout has all {settings.generated} prompts of {flag_of('generate_prompts', release)}, not {settings.prompts}",
             )
         )
     if schedule.frozen_samples_kept:
@@ -290,12 +255,12 @@ def notes_of(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -
             )
         )
     if not settings.engines and not release.ranks_generate:
-        name = flag("engines", release)
+        name = flag_of("engines", release)
         notes.append(Note("assumes", f"{name} is not given: without an engine there is nothing to generate with"))
     return notes
 
 
-def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: Release) -> Note:
+def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: OpenRLHFRelease) -> Note:
     prompts = schedule.prompts_per_rollout
     if release.ranks_generate:
         return Note(
@@ -303,35 +268,34 @@ def _smaller_rollouts(schedule: Schedule, settings: OpenRLHFSettings, release: R
         )
     return Note(
         "shrinks",
-        f"{flag('generate_prompts', release)} = {settings.generated} is below {flag('prompts', release)} = {settings.prompts}: a "
+        f"{flag_of('generate_prompts', release)} = {settings.generated} is below {flag_of('prompts', release)} = {settings.prompts}: a "
         f"rollout has {prompts} prompts",
     )
 
 
-def facts_of(settings: Settings, schedule: Schedule, read: OpenRLHFSettings) -> dict[str, Any]:
-    """What the rules ask for beside the Schedule."""
+def _facts(launch: Quantities, schedule: Schedule, settings: OpenRLHFSettings) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "lr_constant": (settings.text(*_SCHEDULER) or "").startswith("constant"),
+        "lr_constant": (launch["actor.lr_scheduler"] or "").startswith("constant"),
         "minibatch_unit": "samples",
-        "nominal_updates_per_rollout": Fraction(schedule.reuse_epochs * schedule.samples_per_rollout, read.batch),
+        "nominal_updates_per_rollout": Fraction(schedule.reuse_epochs * schedule.samples_per_rollout, settings.batch),
     }
     if schedule.lr_horizon is not None:
-        facts["lr_warmup"] = math.ceil(schedule.lr_horizon * settings.number(*_WARMUP))
-    for fact, names in (("save_every", _SAVE), ("eval_every", _EVAL)):
-        every = settings.count(*names, least=-1)
-        if every > 0:
-            facts[fact] = every
+        facts["lr_warmup"] = math.ceil(schedule.lr_horizon * launch["actor.lr_warmup_ratio"])
+    for fact, name in (("save_every", "ckpt.save_steps"), ("eval_every", "eval.steps")):
+        if launch[name] > 0:
+            facts[fact] = launch[name]
     return facts
 
 
-def _written(schedule: Schedule, title: str) -> Conversion:
-    """A schedule as a launch of 0.11.
+def write(schedule: Schedule) -> Conversion:
+    """The same schedule as a launch of OpenRLHF 0.11.
 
     Raises:
         LaunchError: A quantity cannot be kept.
     """
     from rlstep_hooks.planning.writing import Target
 
+    title = "OpenRLHF"
     target = Target(schedule, title)
     target.equal_updates()
     size = target.samples_per_update
@@ -425,6 +389,3 @@ def _also_lost(schedule: Schedule, estimator: str) -> list[str]:
     if critic is not None and critic.reuse_epochs != schedule.reuse_epochs:
         lost.append(f"critic.reuse_epochs: {critic.reuse_epochs}, here {schedule.reuse_epochs}")
     return lost
-
-
-READER = OpenRLHF()

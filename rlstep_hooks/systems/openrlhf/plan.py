@@ -16,17 +16,17 @@ import msgspec
 
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems.openrlhf.refusals import check_settings, check_shares
-from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, Release, installed_release
+from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, OpenRLHFRelease, installed_release
 from rlstep_hooks.systems.openrlhf.rollouts import Rollouts, count_rows, data_epochs, max_age, prompts_of_rollout
-from rlstep_hooks.systems.openrlhf.settings import read_settings, written_settings
+from rlstep_hooks.systems.openrlhf.settings import is_config, read_settings, written_settings
 from rlstep_hooks.systems.openrlhf.updates import role_of, update_fields
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
     from rlstep_hooks.systems.openrlhf.updates import Role
 
 
-def plan_config(args: Any, *, rows: int | None, release: Release | None = None) -> Schedule:
+def plan_config(args: Any, *, rows: int | None, release: OpenRLHFRelease | None = None) -> Schedule:
     """The Schedule of a trainer's arguments.
 
     Args:
@@ -47,7 +47,7 @@ def plan_config(args: Any, *, rows: int | None, release: Release | None = None) 
     return make_schedule(read_settings(args, release), release, rows)
 
 
-def make_schedule(settings: Settings, release: Release, rows: int | None) -> Schedule:
+def make_schedule(settings: OpenRLHFSettings, release: OpenRLHFRelease, rows: int | None) -> Schedule:
     """The Schedule of one set of arguments under one release.
 
     Args:
@@ -122,7 +122,7 @@ def make_schedule(settings: Settings, release: Release, rows: int | None) -> Sch
     return msgspec.structs.replace(schedule, critic=_critic(schedule, critic, settings, rollouts))
 
 
-def _syncs(settings: Settings, release: Release, frozen: int, not_evaluated: dict[str, str]) -> Any:
+def _syncs(settings: OpenRLHFSettings, release: OpenRLHFRelease, frozen: int, not_evaluated: dict[str, str]) -> Any:
     """After each rollout, and none before the first: the engine loads the same weights (trainer/ppo_trainer.py:246-248)."""
     reason = ""
     if not settings.engines and release.ranks_generate:
@@ -135,7 +135,7 @@ def _syncs(settings: Settings, release: Release, frozen: int, not_evaluated: dic
     return "after_updates"
 
 
-def _critic(schedule: Schedule, role: Role, settings: Settings, rollouts: Rollouts) -> Schedule:
+def _critic(schedule: Schedule, role: Role, settings: OpenRLHFSettings, rollouts: Rollouts) -> Schedule:
     """The critic's schedule: the same rollouts, from the first on, with its own processes."""
     not_evaluated: dict[str, str] = {}
     fields = update_fields(role, settings, msgspec.structs.replace(rollouts, frozen=0), not_evaluated)
@@ -144,7 +144,7 @@ def _critic(schedule: Schedule, role: Role, settings: Settings, rollouts: Rollou
     return msgspec.structs.replace(schedule, **fields)
 
 
-def _sources(settings: Settings, release: Release) -> dict[str, str]:
+def _sources(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> dict[str, str]:
     openrlhf = f"OpenRLHF {release.openrlhf}"
     samples = (
         f"{openrlhf} trainer/ray/ppo_actor.py prepare_datasets"
@@ -170,3 +170,13 @@ def _sources(settings: Settings, release: Release) -> dict[str, str]:
         "max_age": f"{openrlhf} trainer/ppo_trainer_async.py rollout_slots" if settings.asynchronous else "no queue",
         "old_logprob_source": f"{openrlhf} trainer/ppo_utils/experience_maker.py make_experience",
     }
+
+
+def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
+    """The Schedule of the parsed arguments of OpenRLHF 0.5 to 0.11; None for anything else. They say the processes themselves.
+
+    Raises:
+        LookupError: OpenRLHF is not installed, or its release is not supported.
+        PlanError: OpenRLHF refuses these arguments, or fails on them.
+    """
+    return plan_config(thing, rows=rows) if is_config(thing) else None

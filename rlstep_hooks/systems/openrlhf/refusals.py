@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.openrlhf.settings import NEEDS_GROUP, flag
+from rlstep_hooks.systems.openrlhf.settings import NEEDS_GROUP, flag_of
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.openrlhf.releases import Release
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
     from rlstep_hooks.systems.openrlhf.updates import Role
 
 
-def check_settings(settings: Settings, release: Release) -> None:
+def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None:
     """The assertions on sizes at the end of cli/train_ppo_ray.py, in its order."""
     start = "at the start"
     source = f"OpenRLHF {release.openrlhf} cli/train_ppo_ray.py"
@@ -23,7 +23,7 @@ def check_settings(settings: Settings, release: Release) -> None:
         raise PlanError(
             f"AssertionError: {settings.estimator} requires n_samples_per_prompt > 1",
             when=start,
-            fix=f"{flag('group', release)} = 2 or more",
+            fix=f"{flag_of('group', release)} = 2 or more",
             source=source,
         )
     if settings.partial_rollout and not settings.asynchronous:
@@ -31,22 +31,22 @@ def check_settings(settings: Settings, release: Release) -> None:
         raise PlanError(
             f"AssertionError: {name if release.since('0.11') else '--partial_rollout requires --async_train.'}",
             when=start,
-            fix=f"{flag('asynchronous', release)} as well, or leave {flag('partial_rollout', release)} out",
+            fix=f"{flag_of('asynchronous', release)} as well, or leave {flag_of('partial_rollout', release)} out",
             source=source,
         )
     if release.buffers_generate_batch and settings.generated > settings.prompts and not settings.asynchronous:
         raise PlanError(
-            f"AssertionError: --{flag('generate_prompts', release)} > --{flag('prompts', release)} requires "
-            f"--{flag('asynchronous', release)} (over-sampling needs async queue to buffer extra batches).",
+            f"AssertionError: --{flag_of('generate_prompts', release)} > --{flag_of('prompts', release)} requires "
+            f"--{flag_of('asynchronous', release)} (over-sampling needs async queue to buffer extra batches).",
             when=start,
-            fix=f"{flag('generate_prompts', release)} = {settings.prompts}, or leave it out",
+            fix=f"{flag_of('generate_prompts', release)} = {settings.prompts}, or leave it out",
             source=source,
         )
     if settings.dynamic_filtering and settings.group == 1:
         raise PlanError(
             "AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic filtering",
             when=start,
-            fix=f"{flag('group', release)} = 2 or more",
+            fix=f"{flag_of('group', release)} = 2 or more",
             source=source,
         )
     processes = settings.actor_nodes * settings.actor_gpus // settings.ring_attention // settings.tensor_parallel
@@ -57,14 +57,16 @@ def check_settings(settings: Settings, release: Release) -> None:
             "AssertionError: The number of sample batches must be greater than or equal to the effective number of actor "
             f"processes. ({settings.group} * {settings.prompts} // {settings.rollout_microbatch} < {processes})",
             when=start,
-            fix=f"{flag('rollout_microbatch', release)} = {most} or smaller" if most else f"at most {pieces} processes",
+            fix=f"{flag_of('rollout_microbatch', release)} = {most} or smaller"
+            if most
+            else f"at most {pieces} processes",
             source=source,
         )
     if release.since("0.9.1") and settings.asynchronous and settings.queue_size <= 0:
         raise PlanError(
             f"ValueError: async_queue_size must be positive, got {settings.queue_size}",
             when="when the trainer is built",
-            fix=f"{flag('queue_size', release)} = 1",
+            fix=f"{flag_of('queue_size', release)} = 1",
             source=f"OpenRLHF {release.openrlhf} trainer/ppo_trainer_async.py PPOTrainerAsync",
         )
     gpus, engine_gpus = settings.actor_nodes * settings.actor_gpus, (settings.engines or 0) * settings.engine_gpus
@@ -73,12 +75,12 @@ def check_settings(settings: Settings, release: Release) -> None:
             "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
             f"vllm_tensor_parallel_size, got {gpus} and {engine_gpus}",
             when=start,
-            fix=f"{flag('engines', release)} x {flag('engine_gpus', release)} = {gpus}",
+            fix=f"{flag_of('engines', release)} x {flag_of('engine_gpus', release)} = {gpus}",
             source=f"{source} train",
         )
 
 
-def check_shares(settings: Settings, release: Release, role: Role, samples: int, when: str) -> None:
+def check_shares(settings: OpenRLHFSettings, release: OpenRLHFRelease, role: Role, samples: int, when: str) -> None:
     """Whether every process gets as many micro-batches of a rollout as the others.
 
     K = ceil(S / micro_rollout_batch_size) pieces are shared in chunks of ceil(K / W) (trainer/ray/launcher.py:348-371). A process
@@ -94,8 +96,8 @@ def check_shares(settings: Settings, release: Release, role: Role, samples: int,
     source = f"OpenRLHF {release.openrlhf} trainer/ray/launcher.py async_run_method_batch"
     whole = role.processes * math.lcm(size, role.microbatch)
     fix = (
-        f"rollouts of a multiple of {whole} samples ({flag('prompts', release)} x {flag('group', release)}; with "
-        f"{flag('max_samples', release)} also the last one)"
+        f"rollouts of a multiple of {whole} samples ({flag_of('prompts', release)} x {flag_of('group', release)}; with "
+        f"{flag_of('max_samples', release)} also the last one)"
     )
     if pieces < role.processes:
         raise PlanError(

@@ -15,7 +15,7 @@ SUPPORTED = "0.5 to 0.11"
 """The supported releases, in words."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class OpenRLHFRelease(msgspec.Struct, frozen=True):
     """The behaviour of one release of OpenRLHF."""
 
     openrlhf: str
@@ -39,11 +39,6 @@ class Release(msgspec.Struct, frozen=True):
         """Up to 0.6 each trainer draws `rollout_batch_size // processes` prompts of its own and clears its buffer after every
         rollout (trainer/ray/ppo_actor.py 0.6.4:196-217 and :749); later one controller does."""
         return not self.since("0.7")
-
-    @property
-    def microbatch_default(self) -> tuple[int, int]:
-        """Default samples of a micro-batch where log-probs are computed, and in training (cli/train_ppo_ray.py 0.9.10, 0.10.0)."""
-        return (1, 1) if self.since("0.10") else (8, 4)
 
     @property
     def has_generate_batch(self) -> bool:
@@ -112,12 +107,12 @@ class Release(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def installed_release() -> Release | None:
+def installed_release() -> OpenRLHFRelease | None:
     """The release that is installed here, or None without OpenRLHF. Looked up once: reading metadata takes milliseconds."""
     from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
     from importlib.metadata import version as installed
 
     try:
-        return Release(installed("openrlhf"))
+        return OpenRLHFRelease(installed("openrlhf"))
     except PackageNotFoundError:
         return None

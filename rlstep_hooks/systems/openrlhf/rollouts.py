@@ -13,11 +13,11 @@ from rlstep_hooks.planning.refusal import PlanError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.systems.openrlhf.releases import Release
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
+class EpisodeRows(msgspec.Struct, frozen=True, kw_only=True):
     """What the number of rows decides."""
 
     rows: int
@@ -70,7 +70,7 @@ class Rollouts(msgspec.Struct, frozen=True, kw_only=True):
         return count(held) + (self.number - first - small) * count(self.samples) + small * count(self.last)
 
 
-def prompts_of_rollout(settings: Settings, release: Release, processes: int) -> int:
+def prompts_of_rollout(settings: OpenRLHFSettings, release: OpenRLHFRelease, processes: int) -> int:
     """Prompts of one rollout.
 
     Raises:
@@ -94,15 +94,20 @@ def prompts_of_rollout(settings: Settings, release: Release, processes: int) -> 
 
 
 def count_rows(
-    settings: Settings, release: Release, rows: int, prompts: int, processes: int, not_evaluated: dict[str, str]
-) -> Rows:
+    settings: OpenRLHFSettings,
+    release: OpenRLHFRelease,
+    rows: int,
+    prompts: int,
+    processes: int,
+    not_evaluated: dict[str, str],
+) -> EpisodeRows:
     """Rollouts of an episode, and the length of the learning-rate schedule.
 
     max_steps = D * n // T * num_episodes * max_epochs, from left to right (trainer/ppo_trainer.py:72-78).
     Reasons for what stays open are added to `not_evaluated`, by field of the Schedule.
     """
     rows = min(settings.max_samples, rows)
-    counted = Rows(
+    counted = EpisodeRows(
         rows=rows,
         horizon=rows * settings.group // settings.batch * settings.episodes * settings.epochs,
         per_episode=rows // prompts,
@@ -135,14 +140,14 @@ def count_rows(
     return counted
 
 
-def data_epochs(settings: Settings, counted: Rows | None) -> Fraction | None:
+def data_epochs(settings: OpenRLHFSettings, counted: EpisodeRows | None) -> Fraction | None:
     """Times that the run trains its rows; None where the run decides, or the rows are not known."""
     if counted is None or counted.per_episode is None or not counted.rows:
         return None
     return Fraction((counted.rows - counted.dropped) * settings.episodes, counted.rows)
 
 
-def max_age(settings: Settings) -> int:
+def max_age(settings: OpenRLHFSettings) -> int:
     """Rollouts by which the weights behind a sample may be older than those that train it.
 
     A token of the queue is given back when the trainer takes a rollout, so generation is `async_queue_size` rollouts ahead

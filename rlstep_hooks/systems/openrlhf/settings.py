@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.systems.openrlhf.releases import Release
+    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 
 ALGORITHMS = {
     "gae": "PPO",
@@ -27,49 +29,75 @@ NEEDS_GROUP = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that compare the samples of one prompt, and are refused with a single one."""
 
 
-class Field(msgspec.Struct, frozen=True):
-    """One setting."""
+_ANY = -(1 << 31)
 
-    dotted: str
-    """Its name from 0.10.2 on, which plans use for all releases."""
-    flat: str
-    """Its name up to 0.10.1."""
-    default: Any = None
-    """The value where a release's arguments do not have it."""
-
-
-FIELDS: dict[str, Field] = {
-    "prompts": Field("rollout.batch_size", "rollout_batch_size", 1024),
-    "group": Field("rollout.n_samples_per_prompt", "n_samples_per_prompt", 1),
-    "rollout_microbatch": Field("rollout.micro_batch_size", "micro_rollout_batch_size"),
-    "generate_prompts": Field("rollout.vllm_generate_batch_size", "vllm_generate_batch_size"),
-    "batch": Field("train.batch_size", "train_batch_size", 128),
-    "microbatch": Field("train.micro_batch_size", "micro_train_batch_size"),
-    "epochs": Field("train.max_epochs", "max_epochs", 1),
-    "episodes": Field("train.num_episodes", "num_episodes", 1),
-    "max_samples": Field("data.max_samples", "max_samples", 100_000_000),
-    "freezing_steps": Field("critic.freezing_steps", "freezing_actor_steps", -1),
-    "dynamic_batch": Field("train.dynamic_batch_enable", "use_dynamic_batch", False),
-    "dynamic_filtering": Field("algo.dynamic_filtering_enable", "dynamic_filtering", False),
-    "asynchronous": Field("train.async_enable", "async_train", False),
-    "queue_size": Field("train.async_queue_size", "async_queue_size", 1),
-    "partial_rollout": Field("train.partial_rollout_enable", "partial_rollout", False),
-    "estimator": Field("algo.advantage.estimator", "advantage_estimator", "gae"),
-    "kl_coef": Field("algo.kl.init_coef", "init_kl_coef", 0.01),
-    "ring_attention": Field("ds.ring_attn_size", "ring_attn_size", 1),
-    "tensor_parallel": Field("ds.tensor_parallel_size", "ds_tensor_parallel_size", 1),
-    "actor_nodes": Field("actor.num_nodes", "actor_num_nodes", 1),
-    "actor_gpus": Field("actor.num_gpus_per_node", "actor_num_gpus_per_node", 8),
-    "critic_nodes": Field("critic.num_nodes", "critic_num_nodes", 1),
-    "critic_gpus": Field("critic.num_gpus_per_node", "critic_num_gpus_per_node", 8),
-    "engines": Field("vllm.num_engines", "vllm_num_engines"),
-    "engine_gpus": Field("vllm.tensor_parallel_size", "vllm_tensor_parallel_size", 1),
-    "colocate_all": Field("train.colocate_all", "colocate_all_models", False),
+SETTINGS: dict[str, Typed] = {
+    "rollout.batch_size": count(1024, also=("rollout_batch_size",)),
+    "rollout.n_samples_per_prompt": count(1, also=("n_samples_per_prompt",)),
+    # Samples of a micro-batch where log-probs are computed, and in training (cli/train_ppo_ray.py 0.9.10, 0.10.0).
+    "rollout.micro_batch_size": count(8, also=("micro_rollout_batch_size",), since=(("0.10", 1),)),
+    "train.micro_batch_size": count(4, also=("micro_train_batch_size",), since=(("0.10", 1),)),
+    "rollout.vllm_generate_batch_size": count(None, least=0, also=("vllm_generate_batch_size",)),
+    "train.batch_size": count(128, also=("train_batch_size",)),
+    "train.max_epochs": count(1, also=("max_epochs",)),
+    "train.num_episodes": count(1, also=("num_episodes",)),
+    "data.max_samples": count(100_000_000, also=("max_samples",)),
+    "critic.freezing_steps": count(-1, least=_ANY, also=("freezing_actor_steps",)),
+    "train.dynamic_batch_enable": flag(False, also=("use_dynamic_batch",)),
+    "algo.dynamic_filtering_enable": flag(False, also=("dynamic_filtering",)),
+    "train.async_enable": flag(False, also=("async_train",)),
+    "train.async_queue_size": count(1, least=_ANY, also=("async_queue_size",)),
+    "train.partial_rollout_enable": flag(False, also=("partial_rollout",)),
+    "algo.advantage.estimator": text("gae", also=("advantage_estimator",)),
+    "algo.kl.init_coef": number(0.01, also=("init_kl_coef",)),
+    "ds.ring_attn_size": count(1, also=("ring_attn_size",)),
+    "ds.tensor_parallel_size": count(1, also=("ds_tensor_parallel_size",)),
+    "actor.num_nodes": count(1, also=("actor_num_nodes",)),
+    "actor.num_gpus_per_node": count(8, also=("actor_num_gpus_per_node",)),
+    "critic.num_nodes": count(1, also=("critic_num_nodes",)),
+    "critic.num_gpus_per_node": count(8, also=("critic_num_gpus_per_node",)),
+    "vllm.num_engines": count(None, least=0, also=("vllm_num_engines",)),
+    "vllm.tensor_parallel_size": count(1, also=("vllm_tensor_parallel_size",)),
+    "train.colocate_all": flag(False, also=("colocate_all_models",)),
+    "actor.lr_scheduler": text("cosine_with_min_lr", also=("lr_scheduler",)),
+    "actor.lr_warmup_ratio": number(0.03, also=("lr_warmup_ratio",)),
+    "ckpt.save_steps": count(-1, least=-1, also=("save_steps",)),
+    "eval.steps": count(-1, least=-1, also=("eval_steps",)),
 }
-"""The settings by their name in `Settings`."""
+"""The settings by their names from 0.10.2 on, which plans use for all releases; the other name is that of before."""
+
+NAMES = {
+    "prompts": "rollout.batch_size",
+    "group": "rollout.n_samples_per_prompt",
+    "rollout_microbatch": "rollout.micro_batch_size",
+    "generate_prompts": "rollout.vllm_generate_batch_size",
+    "batch": "train.batch_size",
+    "microbatch": "train.micro_batch_size",
+    "epochs": "train.max_epochs",
+    "episodes": "train.num_episodes",
+    "max_samples": "data.max_samples",
+    "freezing_steps": "critic.freezing_steps",
+    "dynamic_batch": "train.dynamic_batch_enable",
+    "dynamic_filtering": "algo.dynamic_filtering_enable",
+    "asynchronous": "train.async_enable",
+    "queue_size": "train.async_queue_size",
+    "partial_rollout": "train.partial_rollout_enable",
+    "estimator": "algo.advantage.estimator",
+    "kl_coef": "algo.kl.init_coef",
+    "ring_attention": "ds.ring_attn_size",
+    "tensor_parallel": "ds.tensor_parallel_size",
+    "actor_nodes": "actor.num_nodes",
+    "actor_gpus": "actor.num_gpus_per_node",
+    "critic_nodes": "critic.num_nodes",
+    "critic_gpus": "critic.num_gpus_per_node",
+    "engines": "vllm.num_engines",
+    "engine_gpus": "vllm.tensor_parallel_size",
+    "colocate_all": "train.colocate_all",
+}
+"""The settings that the formulas need, by their name in `OpenRLHFSettings`."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class OpenRLHFSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the formulas need, with the release's defaults filled in."""
 
     prompts: int
@@ -122,31 +150,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.ring_attention * self.tensor_parallel
 
 
-def default_of(name: str, release: Release) -> Any:
-    """The default of a setting, by its name in `Settings`."""
-    if name in ("rollout_microbatch", "microbatch"):
-        return release.microbatch_default[name == "microbatch"]
-    return FIELDS[name].default
-
-
-def flag(name: str, release: Release) -> str:
-    """A setting as the release's command line calls it, by its name in `Settings`."""
-    return FIELDS[name].dotted if release.has_dotted_names else FIELDS[name].flat
+def flag_of(name: str, release: OpenRLHFRelease) -> str:
+    """A setting as the release's command line calls it, by its name in `OpenRLHFSettings`."""
+    dotted = NAMES[name]
+    return dotted if release.has_dotted_names else SETTINGS[dotted].also[0]
 
 
 def is_config(args: Any) -> bool:
     """Whether an object holds the arguments of an OpenRLHF trainer."""
-    return all(value_of(args, FIELDS[name]) is not None for name in ("prompts", "batch", "microbatch"))
+    return all(value_of(args, NAMES[name]) is not None for name in ("prompts", "batch", "microbatch"))
 
 
-def value_of(args: Any, field: Field) -> Any:
+def value_of(args: Any, name: str) -> Any:
     """A setting of `strategy.args` (nested or flat namespace) or of a mapping; None where it is missing.
 
     Args:
         args: Arguments under their dotted names, nested by their parts, or under their flat names.
-        field: The setting.
+        name: The setting's dotted name.
     """
-    for path in ((field.dotted,), field.dotted.split("."), (field.flat,)):
+    for path in ((name,), name.split("."), SETTINGS[name].also):
         value = _walk(args, path)
         if value is not None:
             return value
@@ -160,7 +182,7 @@ def _walk(args: Any, path: Iterable[str]) -> Any:
     return value
 
 
-def read_settings(args: Any, release: Release) -> Settings:
+def read_settings(args: Any, release: OpenRLHFRelease) -> OpenRLHFSettings:
     """The settings of live or plain arguments.
 
     Args:
@@ -173,16 +195,14 @@ def read_settings(args: Any, release: Release) -> Settings:
     if not is_config(args):
         raise TypeError("no arguments of an OpenRLHF trainer: there is no rollout, train or micro-batch size")
     values = {}
-    for name, field in FIELDS.items():
-        value = value_of(args, field)
-        values[name] = default_of(name, release) if value is None else value
+    for name, dotted in NAMES.items():
+        value = value_of(args, dotted)
+        values[name] = SETTINGS[dotted].default_in(release.openrlhf) if value is None else value
     # Up to 0.10.0 the default of max_samples is a float.
     values["max_samples"] = int(values["max_samples"])
-    return Settings(**values)
+    return OpenRLHFSettings(**values)
 
 
-def written_settings(settings: Settings) -> dict[str, Any]:
+def written_settings(settings: OpenRLHFSettings) -> dict[str, Any]:
     """The settings behind a plan, under their dotted names, as plain values."""
-    return {
-        field.dotted: getattr(settings, name) for name, field in FIELDS.items() if getattr(settings, name) is not None
-    }
+    return {dotted: getattr(settings, name) for name, dotted in NAMES.items() if getattr(settings, name) is not None}

@@ -11,12 +11,12 @@ import msgspec
 from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import lag_pattern
-from rlstep_hooks.systems.openrlhf.settings import flag
+from rlstep_hooks.systems.openrlhf.settings import flag_of
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.openrlhf.releases import Release
+    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
     from rlstep_hooks.systems.openrlhf.rollouts import Rollouts
-    from rlstep_hooks.systems.openrlhf.settings import Settings
+    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         return self.epochs * (samples // self.processes // self.microbatch)
 
 
-def role_of(settings: Settings, release: Release, name: str) -> Role:
+def role_of(settings: OpenRLHFSettings, release: OpenRLHFRelease, name: str) -> Role:
     """W and the accumulation of one role (utils/deepspeed/deepspeed.py:102-116, and `_batch_assertion` of DeepSpeed's config.py).
 
     Raises:
@@ -63,7 +63,7 @@ def role_of(settings: Settings, release: Release, name: str) -> Role:
             raise PlanError(
                 "ZeroDivisionError: integer division or modulo by zero",
                 when="after the first rollout",
-                fix=f"{flag('batch', release)} = {processes} or more",
+                fix=f"{flag_of('batch', release)} = {processes} or more",
                 source=f"OpenRLHF {release.openrlhf} trainer/ppo_utils/replay_buffer.py setup_dynamic_batch",
             )
         return Role(processes=processes, accumulation=0, microbatch=1, epochs=settings.epochs)
@@ -81,14 +81,16 @@ def role_of(settings: Settings, release: Release, name: str) -> Role:
         raise PlanError(
             f"AssertionError: {message}",
             when=f"when the {name} is built, after generation engines and models were started",
-            fix=f"{flag('batch', release)} = {' or '.join(str(size) for size in (below, above) if size)} (a multiple of "
-            f"{flag('microbatch', release)} x {processes} processes)",
+            fix=f"{flag_of('batch', release)} = {' or '.join(str(size) for size in (below, above) if size)} (a multiple of "
+            f"{flag_of('microbatch', release)} x {processes} processes)",
             source="DeepSpeed runtime/config.py _batch_assertion",
         )
     return Role(processes=processes, accumulation=accumulation, microbatch=settings.microbatch, epochs=settings.epochs)
 
 
-def update_fields(role: Role, settings: Settings, rollouts: Rollouts, not_evaluated: dict[str, str]) -> dict[str, Any]:
+def update_fields(
+    role: Role, settings: OpenRLHFSettings, rollouts: Rollouts, not_evaluated: dict[str, str]
+) -> dict[str, Any]:
     """The fields of a Schedule that concern the updates of one role.
 
     Args:
@@ -141,7 +143,7 @@ def _carried_updates(role: Role, rollouts: Rollouts) -> dict[str, Any]:
 
 
 def _dynamic_updates(
-    role: Role, settings: Settings, rollouts: Rollouts, not_evaluated: dict[str, str]
+    role: Role, settings: OpenRLHFSettings, rollouts: Rollouts, not_evaluated: dict[str, str]
 ) -> dict[str, Any]:
     """Updates where token counts cut micro-batches: B*n // T in a pass, or fewer where a rollout does not fill them.
 

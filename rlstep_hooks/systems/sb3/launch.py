@@ -1,8 +1,4 @@
-"""Stable-Baselines3 PPO and A2C: a smaller last mini-batch is kept, rollouts are whole, `n_updates` counts passes.
-
-The formulas are those of a live model (`rlstep_hooks.systems.sb3.plan`). Read besides: rl-baselines3-zoo at 22e3ff2,
-rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
-"""
+"""PPO and A2C from a Python file or from the zoo's command line; read where `rlstep_hooks.systems.sb3.system` says."""
 
 from __future__ import annotations
 
@@ -16,17 +12,13 @@ from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueErro
 from rlstep_hooks.launch.values import primitive
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.reader import Reader, Request
-from rlstep_hooks.systems.sb3.plan import FORMULAS, FRAMEWORK, Algorithm, Sizes, make_schedule
+from rlstep_hooks.systems.sb3.plan import FORMULAS, Algorithm, Sizes, make_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.declaration import Quantities
 
 _PPO = "SB3 2.7.0 stable_baselines3/ppo/ppo.py"
-
-DEFAULTS: dict[str, Any] = {"algo": "ppo", "env": "CartPole-v1", "n_timesteps": -1}
 
 OWN: dict[Algorithm, dict[str, Any]] = {
     "PPO": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "normalize_advantage": True},
@@ -53,48 +45,41 @@ ZOO_ATARI: dict[str, dict[str, Any]] = {
 _ATARI = re.compile(r"(ALE/.*|.*NoFrameskip-v\d)")
 
 
-class SB3(Reader):
-    """A Python file that builds PPO or A2C, or `rl_zoo3.train`."""
+def read(launch: Quantities) -> Reading:
+    """The Schedule.
 
-    name = "sb3"
-    title = FRAMEWORK
-    version = "2.7.0"
-    config_settings = ("conf_file", "conf")
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """Defaults of the zoo's command line; those of PPO and A2C are filled in by `read`."""
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; see the module for its sources."""
-        by_zoo = "rl_zoo3" in request.command.program.name
-        algorithm = _zoo_algorithm(request.settings) if by_zoo else _called(request.settings)
-        given = _zoo_settings(request.settings, algorithm) if by_zoo else _python_settings(request.settings, algorithm)
-        settings = Settings(given, OWN[algorithm])
-        environments, steps = settings.count("n_envs"), settings.count("n_steps")
-        timesteps = int(settings.number("total_timesteps"))
-        if timesteps < 1:
-            raise SettingError(
-                f"total_timesteps = {timesteps}: it must be at least 1", settings.place("total_timesteps")
-            )
-        sizes = Sizes(algorithm=algorithm, n_envs=environments, n_steps=steps, total_timesteps=timesteps)
-        if algorithm == "PPO":
-            size = settings.count("batch_size")
-            _check(settings, size, sizes.samples, steps, environments)
-            sizes = msgspec.structs.replace(
-                sizes,
-                batch_size=size,
-                n_epochs=settings.count("n_epochs"),
-                stops_early=settings.text("target_kl") is not None,
-            )
-        schedule = make_schedule(sizes, request.version)
-        rate = _rate(settings)
-        return Reading(
-            schedule=schedule,
-            formulas=FORMULAS[algorithm],
-            notes=tuple(_notes(schedule, timesteps, rate)),
-            facts={"lr_constant": rate == "constant"} if rate else {},
+    Raises:
+        LaunchError: The file builds neither PPO nor A2C.
+        SettingError: A size is missing, or no whole number.
+        PlanError: The class refuses its sizes.
+    """
+    request = launch.request
+    by_zoo = "rl_zoo3" in request.command.program.name
+    algorithm = _zoo_algorithm(launch) if by_zoo else _called(request.settings)
+    given = _zoo_settings(launch, algorithm) if by_zoo else _python_settings(request.settings, algorithm)
+    settings = Settings(given, OWN[algorithm])
+    environments, steps = settings.count("n_envs"), settings.count("n_steps")
+    timesteps = int(settings.number("total_timesteps"))
+    if timesteps < 1:
+        raise SettingError(f"total_timesteps = {timesteps}: it must be at least 1", settings.place("total_timesteps"))
+    sizes = Sizes(algorithm=algorithm, n_envs=environments, n_steps=steps, total_timesteps=timesteps)
+    if algorithm == "PPO":
+        size = settings.count("batch_size")
+        _check(settings, size, sizes.samples, steps, environments)
+        sizes = msgspec.structs.replace(
+            sizes,
+            batch_size=size,
+            n_epochs=settings.count("n_epochs"),
+            stops_early=settings.text("target_kl") is not None,
         )
+    schedule = make_schedule(sizes, request.version)
+    rate = _rate(settings)
+    return Reading(
+        schedule=schedule,
+        formulas=FORMULAS[algorithm],
+        notes=tuple(_notes(schedule, timesteps, rate)),
+        facts={"lr_constant": rate == "constant"} if rate else {},
+    )
 
 
 def _called(settings: Settings) -> Algorithm:
@@ -144,21 +129,23 @@ def _python_settings(settings: Settings, algorithm: Algorithm) -> dict[str, Sett
     return found
 
 
-def _zoo_algorithm(settings: Settings) -> Algorithm:
-    wanted = (settings.text("algo") or "").upper()
+def _zoo_algorithm(launch: Quantities) -> Algorithm:
+    wanted = (launch["algo"] or "").upper()
     algorithm = next((known for known in OWN if known == wanted), None)
     if algorithm is None:
-        raise LaunchError(f"algo = {settings.text('algo')}: PPO and A2C are read", settings.place("algo"))
+        place = launch.request.settings.place("algo")
+        raise LaunchError(f"algo = {launch['algo']}: PPO and A2C are read", place)
     return algorithm
 
 
-def _zoo_settings(settings: Settings, algorithm: Algorithm) -> dict[str, Setting]:
+def _zoo_settings(launch: Quantities, algorithm: Algorithm) -> dict[str, Setting]:
     """Hyperparameters of the zoo: those of the environment in its file, under `-params` of the command.
 
     Raises:
         SettingError: The file with the environment's hyperparameters is not here.
     """
-    environment = settings.text("env") or ""
+    settings = launch.request.settings
+    environment = launch["env"] or ""
     keys = ("n_envs", "n_timesteps", "target_kl", *OWN[algorithm])
     found: dict[str, Setting] = {}
     if settings.is_given("conf_file", "conf"):
@@ -178,7 +165,7 @@ def _zoo_settings(settings: Settings, algorithm: Algorithm) -> dict[str, Setting
         )
     found |= over
     found.setdefault("n_envs", Setting("n_envs", 1))
-    asked = settings.count("n_timesteps", "n", least=-1)
+    asked = launch["n_timesteps"]
     name = next((name for name in ("n_timesteps", "n") if settings.is_given(name)), "")
     steps = _raw(settings, name, "total_timesteps") if name and asked > 0 else found.pop("n_timesteps", None)
     if steps is not None:
@@ -269,6 +256,3 @@ def _notes(schedule: Schedule, timesteps: int, rate: str) -> list[Note]:
     if schedule.algorithm == "A2C":
         notes.append(Note("assumes", "A2C has no ratio and no clipping; each rollout is one update"))
     return notes
-
-
-READER = SB3()

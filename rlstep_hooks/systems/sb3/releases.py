@@ -15,7 +15,7 @@ SUPPORTED = "2.7 to 2.9"
 """The supported releases, in words."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class Sb3Release(msgspec.Struct, frozen=True):
     """One release of Stable-Baselines3."""
 
     sb3: str
@@ -26,9 +26,9 @@ class Release(msgspec.Struct, frozen=True):
         return FIRST <= Version(Version(self.sb3).base_version) < FIRST_UNSUPPORTED
 
 
-def installed_release() -> Release | None:
+def installed_release() -> Sb3Release | None:
     """What is installed here; None without Stable-Baselines3. Imports nothing of it."""
     try:
-        return Release(version("stable-baselines3"))
+        return Sb3Release(version("stable-baselines3"))
     except PackageNotFoundError:
         return None

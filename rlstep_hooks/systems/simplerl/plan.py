@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.simplerl.deviations import FACTS
+from rlstep_hooks.systems.simplerl.script import config_of_script
 from rlstep_hooks.systems.verl.early import (
+    EarlyRoleSettings,
     ForkPlan,
-    RoleSettings,
     WorkerSizes,
     algorithm_of,
     gpus_of,
     plan_fork,
     read_settings,
 )
-from rlstep_hooks.systems.verl.settings import setting
+from rlstep_hooks.systems.verl.forks import fork_reading
+from rlstep_hooks.systems.verl.settings import nested, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from rlstep_hooks.planning.reading import Reading
+    from rlstep_hooks.systems.declaration import Quantities
 
 SOURCES = {
     "rollouts": "SimpleRL verl/trainer/ppo/ray_trainer.py:966-976 fit",
@@ -29,74 +36,25 @@ SOURCES = {
 }
 """Where each number is computed."""
 
-_FLAGS: dict[str, tuple[str, Any]] = {
-    "train_batch_size": ("data.train_batch_size", 256),
-    "val_batch_size": ("data.val_batch_size", 500),
-    "max_prompt_length": ("data.max_prompt_length", 1024),
-    "max_response_length": ("data.max_response_length", 3072),
-    "learning_rate": ("actor_rollout_ref.actor.optim.lr", 5e-7),
-    "ppo_mini_batch_size": ("actor_rollout_ref.actor.ppo_mini_batch_size", 256),
-    "ppo_micro_batch_size": ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", 2),
-    "kl_loss_coef": ("actor_rollout_ref.actor.kl_loss_coef", 0.001),
-    "entropy_coeffient": ("actor_rollout_ref.actor.entropy_coeff", 0.001),
-    "clip_ratio": ("actor_rollout_ref.actor.clip_ratio", 0.2),
-    "kl_loss_type": ("actor_rollout_ref.actor.kl_loss_type", "low_var_kl"),
-    "temperature": ("actor_rollout_ref.rollout.temperature", 1.0),
-    "log_prob_micro_batch_size": ("actor_rollout_ref.rollout.log_prob_micro_batch_size", 160),
-    "rollout_n": ("actor_rollout_ref.rollout.n", 8),
-    "rollout_gpu_memory_util": ("actor_rollout_ref.rollout.gpu_memory_utilization", 0.6),
-    "rollout_tp": ("actor_rollout_ref.rollout.tensor_model_parallel_size", 2),
-    "micro_rollout_batch_size": ("actor_rollout_ref.rollout.micro_rollout_batch_size", 1024),
-    "kl_coef": ("algorithm.kl_ctrl.kl_coef", 0.001),
-    "total_epochs": ("trainer.total_epochs", 20),
-    "save_freq": ("trainer.save_freq", 20),
-    "test_freq": ("trainer.test_freq", 5),
-    "remove_clip": ("trainer.remove_clip", False),
-    "remove_previous_ckpt": ("trainer.remove_previous_ckpt", False),
-}
-_FIXED: dict[str, Any] = {
-    "algorithm.adv_estimator": "grpo",
-    "actor_rollout_ref.actor.use_kl_loss": True,
-    "critic.ppo_micro_batch_size_per_gpu": 4,
-    "trainer.critic_warmup": 0,
-    "trainer.n_gpus_per_node": 8,
-}
-_NAMES = ("dataset_name", "model_name", "suffix")
+_MINIBATCH = (
+    "floor(actor_rollout_ref.actor.ppo_mini_batch_size * actor_rollout_ref.rollout.n / world_size) * world_size"
+)
 
 
-def config_of_flags(flags: Mapping[str, Any], *, nodes: int) -> dict[str, Any]:
-    """The configuration that `train_grpo_math_tune_ray.sh` passes to `verl.trainer.main_ppo`.
-
-    Args:
-        flags: Flags of the script without their dashes, for example {"train_batch_size": 1024, "rollout_n": 8}; words of a
-            command line are numbers too.
-        nodes: Nodes of 8 GPUs each, which the script takes from ARNOLD_WORKER_NUM.
+def read(launch: Quantities) -> Reading:
+    """The Schedule of what its code does.
 
     Raises:
-        PlanError: The script does not know a flag.
+        PlanError: The script does not know a flag, or SimpleRL fails on this configuration.
     """
-    unknown = [flag for flag in flags if flag not in _FLAGS and flag not in _NAMES]
-    if unknown:
-        raise PlanError(
-            f"Unknown option: --{unknown[0]}",
-            when="at the start",
-            fix=f"the script knows {', '.join(f'--{flag}' for flag in (*_FLAGS, *_NAMES))}",
-            source="train_grpo_math_tune_ray.sh",
-        )
-    config: dict[str, Any] = {}
-    for name, value in (_FIXED | {"trainer.nnodes": nodes}).items():
-        _place(config, name, value)
-    for flag, (name, default) in _FLAGS.items():
-        value = flags.get(flag, default)
-        _place(config, name, int(value) if isinstance(default, int) and not isinstance(default, bool) else value)
-    return config
-
-
-def _place(config: dict[str, Any], name: str, value: Any) -> None:
-    *sections, last = name.split(".")
-    for section in sections:
-        config = config.setdefault(section, {})
-    config[last] = value
+    if not launch.request.command.program.name.endswith(".sh"):
+        rows = launch.request.rows(*launch.system.rows_from)
+        return fork_reading(launch, nested(launch), plan_config, rows=rows, minibatch=_MINIBATCH)
+    config, notes = config_of_script(launch)
+    reading = fork_reading(launch, config, plan_config, rows=launch.request.rows(), minibatch=_MINIBATCH)
+    intervals = {"save_every": launch["save_freq"], "eval_every": launch["test_freq"]}
+    facts = {**reading.facts, **{fact: every for fact, every in intervals.items() if every > 0}}
+    return msgspec.structs.replace(reading, notes=(*notes, *reading.notes), facts=facts)
 
 
 def plan_config(config: Mapping[str, Any], *, rows: int | None) -> ForkPlan:
@@ -136,7 +94,7 @@ def _check(config: Mapping[str, Any]) -> None:
         )
 
 
-def _sizes(role: RoleSettings) -> WorkerSizes:
+def _sizes(role: EarlyRoleSettings) -> WorkerSizes:
     """Samples of a mini-batch over all processes, divided by the processes and rounded down (the critic's: fsdp_workers.py:609)."""
     processes, section = role.processes, role.section
     cut = role.minibatch * role.group // processes

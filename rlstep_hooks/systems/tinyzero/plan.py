@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.tinyzero.deviations import FACTS
-from rlstep_hooks.systems.verl.early import ForkPlan, RoleSettings, WorkerSizes, plan_fork, read_settings
-from rlstep_hooks.systems.verl.settings import setting
+from rlstep_hooks.systems.verl.early import EarlyRoleSettings, ForkPlan, WorkerSizes, plan_fork, read_settings
+from rlstep_hooks.systems.verl.forks import fork_reading
+from rlstep_hooks.systems.verl.settings import nested, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from rlstep_hooks.planning.reading import Reading
+    from rlstep_hooks.systems.declaration import Quantities
 
 SOURCES = {
     "rollouts": "TinyZero verl/trainer/ppo/ray_trainer.py:680-690 fit",
@@ -20,6 +24,21 @@ SOURCES = {
     "rows_dropped_per_epoch": "TinyZero verl/trainer/ppo/ray_trainer.py:353-357 _create_dataloader",
 }
 """Where each number is computed."""
+
+
+_MINIBATCH = (
+    "floor(actor_rollout_ref.actor.ppo_mini_batch_size / world_size) * actor_rollout_ref.rollout.n * world_size"
+)
+
+
+def read(launch: Quantities) -> Reading:
+    """The Schedule of what its code does.
+
+    Raises:
+        PlanError: TinyZero fails on this configuration.
+    """
+    rows = launch.request.rows(*launch.system.rows_from)
+    return fork_reading(launch, nested(launch), plan_config, rows=rows, minibatch=_MINIBATCH)
 
 
 def plan_config(config: Mapping[str, Any], *, rows: int | None) -> ForkPlan:
@@ -40,7 +59,7 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None) -> ForkPlan:
     return plan_fork(config, settings, rows, framework="TinyZero", sources=SOURCES, facts=FACTS)
 
 
-def _sizes(role: RoleSettings) -> WorkerSizes:
+def _sizes(role: EarlyRoleSettings) -> WorkerSizes:
     """Divided by the processes first, rounded down, and then multiplied by the group."""
     cut = role.minibatch // role.processes * role.group
     each = setting(role.values, "ppo_micro_batch_size", 64) // role.processes * role.group

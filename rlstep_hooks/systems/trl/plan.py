@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from rlstep_hooks.planning.schedule import OldLogProbSource, ReferenceSource, Schedule, lag_pattern
-from rlstep_hooks.systems.trl.releases import Release, installed_release
+from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
 Algorithm = Literal["GRPO", "RLOO"]
 
@@ -44,7 +44,7 @@ PLAN_SETTINGS = (
 """Settings that appear in a plan."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class TrlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The live settings that the formulas need, with this release's defaults filled in."""
 
     algorithm: Algorithm
@@ -87,7 +87,7 @@ def _algorithm(config: Any) -> Algorithm | None:
     return None
 
 
-def read_settings(config: Any, release: Release) -> Settings:
+def read_settings(config: Any, release: TrlRelease) -> TrlSettings:
     """The settings of a live configuration.
 
     Raises:
@@ -97,7 +97,7 @@ def read_settings(config: Any, release: Release) -> Settings:
     if algorithm is None:
         raise TypeError(f"{type(config).__name__} is neither a GRPOConfig nor an RLOOConfig of TRL 0.16 or later")
     accumulation = config.gradient_accumulation_steps
-    return Settings(
+    return TrlSettings(
         algorithm=algorithm,
         batch=config.per_device_train_batch_size * max(getattr(config, "n_gpu", 1), 1),
         accumulation=accumulation,
@@ -117,7 +117,7 @@ def read_settings(config: Any, release: Release) -> Settings:
     )
 
 
-def old_logprob_source(settings: Settings, release: Release) -> OldLogProbSource:
+def old_logprob_source(settings: TrlSettings, release: TrlRelease) -> OldLogProbSource:
     """Whether a release computes old log-probs with the rollout, or takes the detached current ones in the loss.
 
     Read in `_generate_and_score_completions`: 0.16.1 and 0.17.0 `num_iterations > 1`; 0.18.2 and 0.19.1 also
@@ -138,7 +138,7 @@ def old_logprob_source(settings: Settings, release: Release) -> OldLogProbSource
     return "at_rollout" if computed else "detach"
 
 
-def reference_source(settings: Settings, release: Release) -> ReferenceSource:
+def reference_source(settings: TrlSettings, release: TrlRelease) -> ReferenceSource:
     """Where reference log-probs are computed: with the rollout, except in 0.18, where the loss does it.
 
     RLOO adds the KL term to the reward and computes it with the rollout in all releases.
@@ -148,7 +148,7 @@ def reference_source(settings: Settings, release: Release) -> ReferenceSource:
     return "in_loss" if release.since("0.18") and not release.since("0.19") else "at_rollout"
 
 
-class _Totals(msgspec.Struct, frozen=True, kw_only=True):
+class _TrlTotals(msgspec.Struct, frozen=True, kw_only=True):
     """What the number of rows decides."""
 
     chunks: int
@@ -160,7 +160,7 @@ class _Totals(msgspec.Struct, frozen=True, kw_only=True):
     microbatches: int
 
 
-def _prompts_per_chunk(settings: Settings, release: Release, world_size: int) -> int:
+def _prompts_per_chunk(settings: TrlSettings, release: TrlRelease, world_size: int) -> int:
     """U: prompts that the sampler takes at a time; a remainder of the rows is dropped.
 
     0.16 and 0.17: B*P*GA // G; 0.18 and later: generation_batch_size // G with generation_batch_size = B*P*spg
@@ -173,7 +173,7 @@ def _divide_up(value: int, by: int) -> int:
     return -(-value // by)
 
 
-def _totals(settings: Settings, release: Release, world_size: int, rows: int) -> _Totals:
+def _totals(settings: TrlSettings, release: TrlRelease, world_size: int, rows: int) -> _TrlTotals:
     prompts = _prompts_per_chunk(settings, release, world_size)
     chunks = rows // prompts
     microbatches = chunks * settings.steps_per_generation * settings.iterations
@@ -197,7 +197,7 @@ def _totals(settings: Settings, release: Release, world_size: int, rows: int) ->
     possible = _divide_up(microbatches, settings.accumulation)
     updates = min(horizon, passes * possible)
     full, rest = divmod(updates, possible) if possible else (0, 0)
-    return _Totals(
+    return _TrlTotals(
         chunks=chunks,
         microbatches_per_epoch=microbatches,
         rows_dropped=rows - chunks * prompts,
@@ -215,7 +215,12 @@ NEEDS_ROWS = (
 
 
 def make_schedule(
-    settings: Settings, release: Release, *, world_size: int, rows: int | None, written: dict[str, Any] | None = None
+    settings: TrlSettings,
+    release: TrlRelease,
+    *,
+    world_size: int,
+    rows: int | None,
+    written: dict[str, Any] | None = None,
 ) -> Schedule:
     """The Schedule of one configuration under one release.
 
@@ -304,7 +309,7 @@ def make_schedule(
     return schedule
 
 
-def _sources(release: Release) -> dict[str, str]:
+def _sources(release: TrlRelease) -> dict[str, str]:
     trainer = f"trl {release.trl} trl/trainer/grpo_trainer.py"
     return {
         "samples_per_rollout": f"{trainer} _prepare_inputs"
@@ -350,7 +355,7 @@ def rows_of(dataset: Any) -> int | None:
 
 
 def plan_config(
-    config: Any, *, rows: int | None, world_size: int | None = None, release: Release | None = None
+    config: Any, *, rows: int | None, world_size: int | None = None, release: TrlRelease | None = None
 ) -> Schedule:
     """The Schedule of a live GRPOConfig or RLOOConfig.
 
@@ -383,3 +388,22 @@ def plan_trainer(trainer: Any) -> Schedule:
         TypeError: The object is no such trainer.
     """
     return plan_config(trainer.args, rows=rows_of(trainer.train_dataset), world_size=trainer.accelerator.num_processes)
+
+
+def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
+    """The Schedule of a GRPOConfig, RLOOConfig, GRPOTrainer or RLOOTrainer of TRL 0.16 to 1.16; None for anything else.
+
+    Raises:
+        LookupError: TRL is not installed, or its release is not supported.
+    """
+    trainer = thing if hasattr(thing, "train_dataset") else None
+    config = thing if trainer is None else getattr(trainer, "args", None)
+    if not is_config(config):
+        return None
+    release = installed_release()
+    if release is not None and not release.supported:
+        raise LookupError(f"TRL {release.trl} is not supported (0.16 to 1.16 are)")
+    if trainer is not None:
+        rows = rows_of(trainer.train_dataset) if rows is None else rows
+        world_size = world_size or trainer.accelerator.num_processes
+    return plan_config(config, rows=rows, world_size=world_size)

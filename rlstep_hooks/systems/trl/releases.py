@@ -13,7 +13,7 @@ FIRST_UNSUPPORTED = Version("1.17")
 """First release after those that were read and trained for real."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class TrlRelease(msgspec.Struct, frozen=True):
     """The behaviour of one release of TRL under one release of transformers."""
 
     trl: str
@@ -63,12 +63,12 @@ class Release(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def installed_release() -> Release | None:
+def installed_release() -> TrlRelease | None:
     """The releases that are installed here, or None without TRL. Looked up once: reading metadata takes milliseconds."""
     from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
     from importlib.metadata import version as installed
 
     try:
-        return Release(installed("trl"), installed("transformers"))
+        return TrlRelease(installed("trl"), installed("transformers"))
     except PackageNotFoundError:
         return None

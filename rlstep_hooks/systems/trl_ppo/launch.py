@@ -1,9 +1,4 @@
-"""TRL's PPOTrainer and PPOv2Trainer, and its RLOOTrainer up to 0.21: one prompt batch a rollout, accelerate's accumulation within.
-
-Read in the wheels of 0.9.6, 0.10.1, 0.11.4, 0.12.2, 0.13.0, 0.14.0, 0.15.2, 0.16.1, 0.17.0, 0.18.2, 0.21.0, 0.24.0
-(trl/trainer/ppov2_trainer.py, ppo_trainer.py, rloo_trainer.py), 1.0.0 and 1.12.0 (trl/experimental/ppo/ppo_trainer.py): `__init__` for
-the sizes, `train` for the loops. PPOTrainer 0.24.0 was run with accelerate 1.15.0 to count its updates.
-"""
+"""TRL's PPOTrainer, and its RLOOTrainer up to 0.21, from a launch; read where `rlstep_hooks.systems.trl_ppo.system` says."""
 
 from __future__ import annotations
 
@@ -12,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.calls import names_of
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.accumulation import Accumulation, updates_of_run
 from rlstep_hooks.planning.counting import countable
@@ -20,156 +14,113 @@ from rlstep_hooks.planning.phases import Passes, schedule_in_phases
 from rlstep_hooks.planning.reading import Formula, Note, Reading, nearest
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import Flush, Sampling
-from rlstep_hooks.systems.reader import Reader, Request, release_of
+from rlstep_hooks.systems.reader import release_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from rlstep_hooks.systems.declaration import Quantities
 
-    from rlstep_hooks.launch.settings import Settings
-
-_CLASSES = ("PPOConfig", "PPOv2Config", "RLOOConfig")
 _BUILT = "when the trainer is built"
 
-DEFAULTS: dict[str, Any] = {
-    "per_device_train_batch_size": 8,
-    "per_device_eval_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "num_mini_batches": 1,
-    "num_ppo_epochs": 4,
-    "rloo_k": 2,
-    "total_episodes": None,
-    "num_train_epochs": 3.0,
-    "num_sample_generations": 10,
-    "whiten_rewards": False,
-    "eval_strategy": "no",
-    "lr_scheduler_type": "linear",
-    "warmup_steps": 0,
-    "warmup_ratio": 0.0,
-    "save_strategy": "steps",
-    "save_steps": 500,
-}
-_IN_PLAN = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "num_mini_batches",
-    "num_ppo_epochs",
-    "total_episodes",
-    "num_train_epochs",
-    "num_sample_generations",
-)
+
+def read(launch: Quantities) -> Reading:
+    """The Schedule; see `system` for its sources."""
+    return with_evaluation(launch, *_evaluation_rows(launch))
 
 
-class TRLPPO(Reader):
-    """PPO (0.9.6 to 1.12) and RLOO (0.9.6 to 0.21)."""
+def with_evaluation(launch: Quantities, evaluation_rows: int | None, why: str = "") -> Reading:
+    """The Schedule, where the rows of the evaluation set are known from elsewhere.
 
-    name = "trl_ppo"
-    title = "TRL PPO"
-    version = "0.24.0"
+    Args:
+        launch: The launch.
+        evaluation_rows: Rows from which completions are sampled; 0 where there is no such set.
+        why: Why they are not known, with None.
 
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """Defaults of TrainingArguments, OnPolicyConfig and PPOConfig; the same in all releases."""
-        if not (0, 9) <= release_of(version) < (1, 13):
-            raise LaunchError(f"PPOTrainer of TRL {version} is not known: 0.9 to 1.12 are (1.13 has none)")
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; see the module for its sources."""
-        return self.with_evaluation(request, *_evaluation_rows(request))
-
-    def with_evaluation(self, request: Request, evaluation_rows: int | None, why: str = "") -> Reading:
-        """The Schedule, where the rows of the evaluation set are known from elsewhere.
-
-        Args:
-            request: The launch.
-            evaluation_rows: Rows from which completions are sampled; 0 where there is no such set.
-            why: Why they are not known, with None.
-
-        Raises:
-            LaunchError: This release has another trainer.
-            PlanError: The trainer refuses these sizes, or fails on them.
-        """
-        settings, release = request.settings, release_of(request.version)
-        rloo = _is_rloo(request)
-        if rloo and release >= (0, 22):
-            raise LaunchError(
-                f"RLOO of TRL {request.version} has no rloo_k any more: --version 0.21.0 reads this launch, --framework trl later ones"
-            )
-        sizes = _Sizes.of(settings, release, request.world_size(), rloo=rloo)
-        group = _count(settings, "rloo_k") if rloo else 1
-        if sizes.per_process % group:
-            raise PlanError(
-                f"`local_batch_size` must be a multiple of rloo_k, inexact division: {sizes.per_process} / {group} = "
-                f"{sizes.per_process / group}",
-                when=_BUILT,
-                fix=f"rloo_k = {nearest(min(group, sizes.per_process + 1), lambda k: sizes.per_process % k == 0)}",
-                source=f"{_trainer(release, rloo=True)} __init__",
-            )
-        accumulation = sizes.accumulation(_count(settings, "num_ppo_epochs"))
-        samples = sizes.per_process * sizes.world_size
-        rows = request.rows()
-        passes = _passes(settings, release, rows.count, rows.source, samples, samples // group)
-        sampling, unknown = None, ""
-        if passes.rollouts and settings.count(*_names(settings, "num_sample_generations"), least=-(1 << 30)) > 0:
-            unknown = why
-            if evaluation_rows is not None:
-                sampling = _sampling(settings, release, passes.rollouts, evaluation_rows, sizes.world_size, rloo=rloo)
-        updates = flush = None
-        if not unknown and passes.rollouts is not None and passes.per_epoch:
-            flush = Flush(rollouts_per_epoch=passes.per_epoch, sampling=sampling)
-            try:
-                updates = updates_of_run(accumulation, flush, rollouts=passes.rollouts)
-            except OverflowError as error:
-                unknown = str(error)
-        elif passes.per_epoch is None:
-            unknown = passes.unknown["rollouts_per_epoch"]
-        flushes = accumulation.window > 1
-        if not flushes and passes.rollouts is not None:
-            updates, unknown = passes.rollouts * accumulation.per_rollout, ""
-        formulas = _formulas(release, rloo, passes, sampling, exact=not accumulation.carries and updates is not None)
-        micro, minibatches = accumulation.samples_per_microbatch, accumulation.minibatches
-        schedule = schedule_in_phases(
-            framework="TRL",
-            version=request.version,
-            algorithm="RLOO" if rloo else "PPO",
-            passes=passes,
-            prompts_per_rollout=samples // group,
-            samples_per_prompt=group,
-            minibatches=tuple(size * sizes.world_size for size in minibatches),
-            world_size=sizes.world_size,
-            reuse_epochs=accumulation.passes,
-            samples_per_microbatch=micro * sizes.world_size if micro is not None else None,
-            microbatches_per_update=accumulation.window,
-            updates_per_rollout=accumulation.updates_per_rollout,
-            updates=updates,
-            remainder="flush" if flushes and not accumulation.carries else "carry" if accumulation.carries else "error",
-            flush=flush if flushes else None,
-            old_logprob_source="at_rollout",
-            reference_source="at_rollout",
-            lags=accumulation.flushed_lags if _flushes(accumulation, passes, updates) else accumulation.lags,
-            ratio_one_updates=(1,),
-            lr_clock="rollout",
-            lr_horizon=passes.rollouts,
-            step_unit="rollout",
-            settings=_written(settings, rloo),
-            formulas=formulas,
-            not_evaluated={"updates": unknown} if unknown else None,
+    Raises:
+        LaunchError: This release has another trainer.
+        PlanError: The trainer refuses these sizes, or fails on them.
+    """
+    request = launch.request
+    release, rloo = release_of(request.version), _is_rloo(launch)
+    if rloo and release >= (0, 22):
+        raise LaunchError(
+            f"RLOO of TRL {request.version} has no rloo_k any more: --version 0.21.0 reads this launch, --framework trl later ones"
         )
-        schedule = msgspec.structs.replace(
-            schedule,
-            updates=updates,
-            microbatches_per_rollout=accumulation.per_rollout,
-            samples_per_update=minibatches[0] * sizes.world_size
-            if minibatches
-            else micro * accumulation.window * sizes.world_size
-            if micro
-            else None,
+    sizes = _PpoSizes.of(launch, release, request.world_size(), rloo=rloo)
+    group = launch["rloo_k"] if rloo else 1
+    if sizes.per_process % group:
+        raise PlanError(
+            f"`local_batch_size` must be a multiple of rloo_k, inexact division: {sizes.per_process} / {group} = "
+            f"{sizes.per_process / group}",
+            when=_BUILT,
+            fix=f"rloo_k = {nearest(min(group, sizes.per_process + 1), lambda k: sizes.per_process % k == 0)}",
+            source=f"{_trainer(release, rloo=True)} __init__",
         )
-        return Reading(
-            schedule=schedule,
-            formulas=formulas,
-            notes=tuple(_notes(release, accumulation, passes, sampling, unknown, rloo=rloo, settings=settings)),
-            facts=_facts(settings, passes.rollouts, accumulation.passes * sizes.minibatches),
-        )
+    accumulation = sizes.accumulation(launch["num_ppo_epochs"])
+    samples = sizes.per_process * sizes.world_size
+    rows = request.rows()
+    passes = _passes(launch, release, rows.count, rows.source, samples, samples // group)
+    sampling, unknown = None, ""
+    if passes.rollouts and launch["num_sample_generations"] > 0:
+        unknown = why
+        if evaluation_rows is not None:
+            sampling = _sampling(launch, release, passes.rollouts, evaluation_rows, sizes.world_size, rloo=rloo)
+    updates = flush = None
+    if not unknown and passes.rollouts is not None and passes.per_epoch:
+        flush = Flush(rollouts_per_epoch=passes.per_epoch, sampling=sampling)
+        try:
+            updates = updates_of_run(accumulation, flush, rollouts=passes.rollouts)
+        except OverflowError as error:
+            unknown = str(error)
+    elif passes.per_epoch is None:
+        unknown = passes.unknown["rollouts_per_epoch"]
+    flushes = accumulation.window > 1
+    if not flushes and passes.rollouts is not None:
+        updates, unknown = passes.rollouts * accumulation.per_rollout, ""
+    formulas = _formulas(release, rloo, passes, sampling, exact=not accumulation.carries and updates is not None)
+    micro, minibatches = accumulation.samples_per_microbatch, accumulation.minibatches
+    schedule = schedule_in_phases(
+        framework="TRL",
+        version=request.version,
+        algorithm="RLOO" if rloo else "PPO",
+        passes=passes,
+        prompts_per_rollout=samples // group,
+        samples_per_prompt=group,
+        minibatches=tuple(size * sizes.world_size for size in minibatches),
+        world_size=sizes.world_size,
+        reuse_epochs=accumulation.passes,
+        samples_per_microbatch=micro * sizes.world_size if micro is not None else None,
+        microbatches_per_update=accumulation.window,
+        updates_per_rollout=accumulation.updates_per_rollout,
+        updates=updates,
+        remainder="flush" if flushes and not accumulation.carries else "carry" if accumulation.carries else "error",
+        flush=flush if flushes else None,
+        old_logprob_source="at_rollout",
+        reference_source="at_rollout",
+        lags=accumulation.flushed_lags if _flushes(accumulation, passes, updates) else accumulation.lags,
+        ratio_one_updates=(1,),
+        lr_clock="rollout",
+        lr_horizon=passes.rollouts,
+        step_unit="rollout",
+        settings=launch.written() | ({"rloo_k": group} if rloo else {}),
+        formulas=formulas,
+        not_evaluated={"updates": unknown} if unknown else None,
+    )
+    schedule = msgspec.structs.replace(
+        schedule,
+        updates=updates,
+        microbatches_per_rollout=accumulation.per_rollout,
+        samples_per_update=minibatches[0] * sizes.world_size
+        if minibatches
+        else micro * accumulation.window * sizes.world_size
+        if micro
+        else None,
+    )
+    return Reading(
+        schedule=schedule,
+        formulas=formulas,
+        notes=tuple(_notes(release, accumulation, passes, sampling, unknown, rloo=rloo, launch=launch)),
+        facts=_facts(launch, passes.rollouts, accumulation.passes * sizes.minibatches),
+    )
 
 
 def _flushes(accumulation: Accumulation, passes: Passes, updates: int | None) -> bool:
@@ -179,7 +130,7 @@ def _flushes(accumulation: Accumulation, passes: Passes, updates: int | None) ->
     return updates > passes.rollouts * accumulation.updates_per_rollout
 
 
-class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class _PpoSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Batch sizes as `__init__` works them out."""
 
     world_size: int
@@ -192,15 +143,15 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
     window: int
 
     @classmethod
-    def of(cls, settings: Settings, release: tuple[int, ...], world_size: int, *, rloo: bool) -> _Sizes:
+    def of(cls, launch: Quantities, release: tuple[int, ...], world_size: int, *, rloo: bool) -> _PpoSizes:
         """The sizes.
 
         Raises:
             PlanError: They do not divide.
         """
-        micro = _count(settings, "per_device_train_batch_size")
-        window = _count(settings, "gradient_accumulation_steps")
-        minibatches = _count(settings, "num_mini_batches")
+        micro = launch["per_device_train_batch_size"]
+        window = launch["gradient_accumulation_steps"]
+        minibatches = launch["num_mini_batches"]
         # Up to 0.16 (and in RLOO) num_mini_batches made the rollout larger; from 0.17 on it divides it (trl PR#2531).
         per_process = micro * window * (minibatches if rloo or release < (0, 17) else 1)
         for name, size in (("batch_size", per_process * world_size), ("local_batch_size", per_process)):
@@ -213,7 +164,7 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
                     source=f"{_trainer(release, rloo)} __init__",
                 )
         whitens = not rloo or release < (0, 10)
-        if whitens and settings.flag(*_names(settings, "whiten_rewards")) and per_process // minibatches < 8:
+        if whitens and launch["whiten_rewards"] and per_process // minibatches < 8:
             raise PlanError(
                 f"Per-rank minibatch size {per_process // minibatches} is insufficient for whitening",
                 when=_BUILT,
@@ -238,18 +189,10 @@ class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
         return Accumulation(microbatches=one * self.minibatches, passes=passes, window=self.window)
 
 
-def _names(settings: Settings, key: str) -> tuple[str, ...]:
-    return names_of(settings, key, *_CLASSES)
-
-
-def _count(settings: Settings, key: str) -> int:
-    return settings.count(*_names(settings, key))
-
-
-def _is_rloo(request: Request) -> bool:
-    script = request.command.program.name.rpartition("/")[2]
-    given = any(request.settings.is_given(f"RLOOConfig.{key}") for key in DEFAULTS)
-    return given or "rloo" in script or request.settings.is_given("rloo_k")
+def _is_rloo(launch: Quantities) -> bool:
+    script = launch.request.command.program.name.rpartition("/")[2]
+    given = any(launch.request.settings.is_given(f"RLOOConfig.{key}") for key in launch.system.settings)
+    return given or "rloo" in script or launch.request.settings.is_given("rloo_k")
 
 
 def _trainer(release: tuple[int, ...], rloo: bool) -> str:
@@ -262,15 +205,15 @@ def _trainer(release: tuple[int, ...], rloo: bool) -> str:
 
 
 def _passes(
-    settings: Settings, release: tuple[int, ...], rows: int | None, why: str, samples: int, prompts: int
+    launch: Quantities, release: tuple[int, ...], rows: int | None, why: str, samples: int, prompts: int
 ) -> Passes:
     """Rollouts from total_episodes, which counts samples; left out, they are epochs x rows.
 
     Raises:
         PlanError: The rows do not fill one batch.
     """
-    episodes = settings.optional_count(*_names(settings, "total_episodes"))
-    epochs = settings.number(*_names(settings, "num_train_epochs"))
+    episodes = launch["total_episodes"]
+    epochs = launch["num_train_epochs"]
     if episodes is None and rows is not None:
         episodes = math.floor(epochs * rows)
     rollouts = None
@@ -291,14 +234,14 @@ def _passes(
 
 
 def _sampling(
-    settings: Settings, release: tuple[int, ...], rollouts: int, rows: int, world_size: int, *, rloo: bool
+    launch: Quantities, release: tuple[int, ...], rollouts: int, rows: int, world_size: int, *, rloo: bool
 ) -> Sampling | None:
     """Completions sampled between rollouts from an evaluation set of `rows` rows.
 
     Raises:
         PlanError: There is no evaluation set to sample from.
     """
-    wanted = settings.count(*_names(settings, "num_sample_generations"))
+    wanted = launch["num_sample_generations"]
     if rows == 0:
         raise PlanError(
             "TypeError: object of type 'NoneType' has no len(): there is no evaluation set, and num_sample_generations = "
@@ -307,31 +250,22 @@ def _sampling(
             fix="num_sample_generations = 0, or eval_strategy = steps",
             source=f"{_trainer(release, rloo)} generate_completions",
         )
-    batches = rows // settings.count(*_names(settings, "per_device_eval_batch_size")) // world_size
+    batches = rows // launch["per_device_eval_batch_size"] // world_size
     return Sampling(every=max(1, rollouts // wanted), batches=batches) if batches else None
 
 
-def _evaluation_rows(request: Request) -> tuple[int | None, str]:
+def _evaluation_rows(launch: Quantities) -> tuple[int | None, str]:
     """Rows of the evaluation set of TRL's own scripts; 0 where there is none."""
-    program = request.command.program
+    program = launch.request.command.program
     script = program.name.rpartition("/")[2]
     if program.matches("script:scripts/ppo/ppo.py") or program.matches("script:scripts/rloo/rloo.py"):
         return 100, ""  # `eval_samples = 100` in the script
-    if (
-        script in ("ppo_tldr.py", "rloo_tldr.py")
-        and request.settings.text(*_names(request.settings, "eval_strategy")) == "no"
-    ):
+    if script in ("ppo_tldr.py", "rloo_tldr.py") and launch["eval_strategy"] == "no":
         return 0, ""
     reason = (
         "the last rollout of a pass makes more updates, unless completions were sampled from the evaluation set before"
     )
     return None, f"{reason}; the rows of that set are not known (num_sample_generations = 0 settles it)"
-
-
-def _written(settings: Settings, rloo: bool) -> dict[str, Any]:
-    from rlstep_hooks.launch.settings import plain
-
-    return {key: plain(settings.value(*_names(settings, key))) for key in (*_IN_PLAN, *(["rloo_k"] if rloo else []))}
 
 
 def _formulas(
@@ -370,9 +304,9 @@ def _notes(
     unknown: str,
     *,
     rloo: bool,
-    settings: Settings,
+    launch: Quantities,
 ) -> list[Note]:
-    nominal = accumulation.passes * _count(settings, "num_mini_batches")
+    nominal = accumulation.passes * launch["num_mini_batches"]
     notes = []
     if accumulation.updates_per_rollout != nominal:
         notes.append(
@@ -395,7 +329,7 @@ def _notes(
         notes.append(
             Note("unit", "total_episodes counts samples: one epoch's worth of them visits 1/rloo_k of the prompts")
         )
-    if not rloo and (0, 10) <= release < (0, 17) and _count(settings, "num_mini_batches") > 1:
+    if not rloo and (0, 10) <= release < (0, 17) and launch["num_mini_batches"] > 1:
         notes.append(Note("unit", "the progress bar ends at 1/num_mini_batches: max_steps counts mini-batches"))
     if passes.dropped and passes.rows is not None:
         notes.append(Note("drops", f"{passes.dropped} of {passes.rows} rows in each pass, others each time"))
@@ -428,19 +362,16 @@ def _flush_notes(accumulation: Accumulation, passes: Passes, sampling: Sampling 
     ]
 
 
-def _facts(settings: Settings, rollouts: int | None, nominal: int) -> dict[str, Any]:
+def _facts(launch: Quantities, rollouts: int | None, nominal: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "lr_constant": (settings.text(*_names(settings, "lr_scheduler_type")) or "").startswith("constant"),
+        "lr_constant": (launch["lr_scheduler_type"] or "").startswith("constant"),
         "nominal_updates_per_rollout": nominal,
     }
-    warmup = settings.number(*_names(settings, "warmup_steps"))
+    warmup = launch["warmup_steps"]
     if not warmup and rollouts is not None:
-        warmup = settings.number(*_names(settings, "warmup_ratio")) * rollouts
+        warmup = launch["warmup_ratio"] * rollouts
     facts["lr_warmup"] = math.ceil(warmup)
-    every = settings.optional_number(*_names(settings, "save_steps"))
-    if settings.text(*_names(settings, "save_strategy")) == "steps" and every is not None and every >= 1:
+    every = launch["save_steps"]
+    if launch["save_strategy"] == "steps" and every is not None and every >= 1:
         facts["save_every"] = int(every)
     return facts
-
-
-READER = TRLPPO()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.launch.command import Command, Program
-from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.systems.reader import Request
-from rlstep_hooks.systems.trl_ppo.launch import DEFAULTS, READER
+from rlstep_hooks.systems.declaration import Quantities
+from rlstep_hooks.systems.trl.releases import installed_release
+from rlstep_hooks.systems.trl_ppo.launch import with_evaluation
+from rlstep_hooks.systems.trl_ppo.releases import refusal
+from rlstep_hooks.systems.trl_ppo.system import SYSTEM
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Reading
+    from rlstep_hooks.planning.schedule import Schedule
 
 SETTINGS = (
     "per_device_train_batch_size",
@@ -53,9 +55,9 @@ def read_trainer(trainer: Any, version: str) -> Reading:
     Raises:
         PlanError: The trainer fails on these sizes.
     """
-    request = _request(trainer.args, version, len(trainer.train_dataset), trainer.accelerator.num_processes)
+    launch = _launch(trainer.args, version, len(trainer.train_dataset), trainer.accelerator.num_processes)
     evaluation = trainer.eval_dataset
-    return READER.with_evaluation(request, 0 if evaluation is None else len(evaluation))
+    return with_evaluation(launch, 0 if evaluation is None else len(evaluation))
 
 
 def read_config(config: Any, version: str, *, rows: int | None, world_size: int | None) -> Reading:
@@ -74,16 +76,34 @@ def read_config(config: Any, version: str, *, rows: int | None, world_size: int 
     why = (
         "the rows of the evaluation set are not known; ask for the plan of the trainer, or set num_sample_generations=0"
     )
-    return READER.with_evaluation(_request(config, version, rows, processes), None, why)
+    return with_evaluation(_launch(config, version, rows, processes), None, why)
 
 
-def _request(config: Any, version: str, rows: int | None, world_size: int) -> Request:
+def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
+    """The Schedule of a PPOConfig or PPOTrainer of TRL 0.16 to 0.24; None for anything else.
+
+    Raises:
+        LookupError: The release is not supported.
+        PlanError: The trainer fails on these sizes.
+    """
+    trainer = thing if hasattr(thing, "train_dataset") else None
+    config = thing if trainer is None else getattr(trainer, "args", None)
+    if not is_config(config):
+        return None
+    release = installed_release()
+    if release is None:
+        raise LookupError("TRL is not installed")
+    if reason := refusal(release):
+        raise LookupError(reason)
+    if trainer is not None and rows is None and world_size is None:
+        return read_trainer(trainer, release.trl).schedule
+    if trainer is not None:
+        rows = len(trainer.train_dataset) if rows is None else rows
+        world_size = world_size or trainer.accelerator.num_processes
+    return read_config(config, release.trl, rows=rows, world_size=world_size).schedule
+
+
+def _launch(config: Any, version: str, rows: int | None, world_size: int) -> Quantities:
     """A live configuration as a launch."""
-    given = {name: Setting(name, getattr(config, name)) for name in SETTINGS if hasattr(config, name)}
-    return Request(
-        settings=Settings(given, DEFAULTS),
-        version=version,
-        command=Command(Program("config", "PPOTrainer"), ()),
-        rows_given=rows,
-        world_size_given=world_size,
-    )
+    given = {name: getattr(config, name) for name in SETTINGS if hasattr(config, name)}
+    return Quantities(SYSTEM, SYSTEM.request_of(given, rows=rows, world_size=world_size, version=version))

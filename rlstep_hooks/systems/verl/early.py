@@ -59,7 +59,7 @@ class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
     applied_deviations: tuple[Deviation, ...]
 
 
-class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+class EarlyRoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a configuration says of one role."""
 
     section: str
@@ -132,7 +132,7 @@ def written_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_settings(
     config: Mapping[str, Any],
-    sizes: Callable[[RoleSettings], WorkerSizes],
+    sizes: Callable[[EarlyRoleSettings], WorkerSizes],
     *,
     shuffle: bool,
     old_logprob_source: OldLogProbSource,
@@ -173,10 +173,10 @@ def read_settings(
 
 def _role(
     config: Mapping[str, Any], section: str, gpus: int, group: int, *, minibatch: int, dynamic: bool
-) -> RoleSettings:
+) -> EarlyRoleSettings:
     """One role; `minibatch` and `dynamic` are what holds where its section does not say."""
     values = setting(config, section, {})
-    return RoleSettings(
+    return EarlyRoleSettings(
         section=section,
         values=values,
         processes=gpus // setting(values, "ulysses_sequence_parallel_size", 1),

@@ -1,4 +1,4 @@
-"""What the readers of TinyZero and SimpleRL-Zoo share: both were made of verl 0.1."""
+"""What TinyZero and SimpleRL-Zoo share: both were made of verl 0.1."""
 
 from __future__ import annotations
 
@@ -6,63 +6,76 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.nested import Kind, place
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note, NoteKind, Reading
-from rlstep_hooks.systems.verl.settings import setting
+from rlstep_hooks.systems.declaration import Entry, System, Typed, count, flag, text
+from rlstep_hooks.systems.verl.settings import intervals, place, setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlstep_hooks.launch.rows import Rows
+    from rlstep_hooks.launch.rows import RowCount
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.declaration import Quantities
     from rlstep_hooks.systems.verl.early import ForkPlan
 
 _ACTOR = "actor_rollout_ref.actor"
 
-KINDS: dict[str, Kind] = {
-    "data.train_batch_size": "count",
-    "data.shuffle": "flag",
-    "actor_rollout_ref.rollout.n": "count",
-    f"{_ACTOR}.ppo_mini_batch_size": "count",
-    f"{_ACTOR}.ppo_micro_batch_size": "count",
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": "count",
-    f"{_ACTOR}.use_dynamic_bsz": "flag",
-    f"{_ACTOR}.ppo_epochs": "count",
-    f"{_ACTOR}.use_kl_loss": "flag",
-    f"{_ACTOR}.ulysses_sequence_parallel_size": "count",
-    "critic.ppo_mini_batch_size": "count",
-    "critic.ppo_micro_batch_size": "count",
-    "critic.ppo_micro_batch_size_per_gpu": "count",
-    "critic.use_dynamic_bsz": "flag",
-    "critic.ppo_epochs": "count",
-    "critic.ulysses_sequence_parallel_size": "count",
-    "algorithm.adv_estimator": "text",
-    "trainer.n_gpus_per_node": "count",
-    "trainer.nnodes": "count",
-    "trainer.total_epochs": "count",
-    "trainer.total_training_steps": "count",
-    "trainer.critic_warmup": "whole",
+_SETTINGS: dict[str, Typed] = {
+    "data.train_batch_size": count(1024),
+    "data.shuffle": flag(None),
+    "actor_rollout_ref.rollout.n": count(1),
+    f"{_ACTOR}.ppo_mini_batch_size": count(256),
+    f"{_ACTOR}.ppo_micro_batch_size": count(),
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": count(),
+    f"{_ACTOR}.use_dynamic_bsz": flag(False),
+    f"{_ACTOR}.ppo_epochs": count(1),
+    f"{_ACTOR}.use_kl_loss": flag(None),
+    f"{_ACTOR}.ulysses_sequence_parallel_size": count(1),
+    "critic.ppo_mini_batch_size": count(),
+    "critic.ppo_micro_batch_size": count(),
+    "critic.ppo_micro_batch_size_per_gpu": count(),
+    "critic.use_dynamic_bsz": flag(None),
+    "critic.ppo_epochs": count(),
+    "critic.ulysses_sequence_parallel_size": count(),
+    "algorithm.adv_estimator": text("gae"),
+    "trainer.n_gpus_per_node": count(8),
+    "trainer.nnodes": count(1),
+    "trainer.total_epochs": count(30),
+    "trainer.total_training_steps": count(),
+    "trainer.critic_warmup": count(0, least=-(1 << 31)),
+    "trainer.save_freq": count(-1, least=-1),
+    "trainer.test_freq": count(-1, least=-1),
 }
-"""All settings that the loop of verl 0.1 reads."""
+"""All settings that the loop of verl 0.1 reads, with the defaults of verl/trainer/config/ppo_trainer.yaml in both forks."""
 
-DEFAULTS: dict[str, Any] = {
-    "data.train_batch_size": 1024,
-    "actor_rollout_ref.rollout.n": 1,
-    f"{_ACTOR}.ppo_mini_batch_size": 256,
-    f"{_ACTOR}.ppo_epochs": 1,
-    f"{_ACTOR}.use_dynamic_bsz": False,
-    f"{_ACTOR}.ulysses_sequence_parallel_size": 1,
-    "algorithm.adv_estimator": "gae",
-    "trainer.n_gpus_per_node": 8,
-    "trainer.nnodes": 1,
-    "trainer.total_epochs": 30,
-    "trainer.critic_warmup": 0,
-    "trainer.save_freq": -1,
-    "trainer.test_freq": -1,
-}
-"""Those of verl/trainer/config/ppo_trainer.yaml in both forks."""
+
+def fork(
+    name: str, title: str, version: str, *recognised: Entry, settings: Mapping[str, Typed] | None = None
+) -> System:
+    """The declaration of a fork, whose folder has its `plan` and its `deviations`.
+
+    Args:
+        name: Name for `--framework`, and of its folder.
+        title: As people write it.
+        version: The commit that was read.
+        recognised: How its launches are recognised.
+        settings: Settings that only it has.
+    """
+    home = f"rlstep_hooks.systems.{name}"
+    return System(
+        name=name,
+        title=title,
+        version=version,
+        recognised=recognised,
+        overrides=True,
+        config_settings=(),
+        rows_from=("data.train_files",),
+        settings={**_SETTINGS, **(settings or {})},
+        plan=f"{home}.plan:read",
+        deviations=f"{home}.deviations:DEVIATIONS",
+    )
+
 
 # What a deviation is, among the notes on a plan; all others change what a number means.
 _NOTES: dict[str, NoteKind] = {
@@ -76,30 +89,22 @@ _NOTES: dict[str, NoteKind] = {
 
 
 def fork_reading(
-    request: Request,
-    config: dict[str, Any],
-    plan: Callable[..., ForkPlan],
-    *,
-    fork: str,
-    rows: Rows,
-    minibatch: str,
-    facts: Mapping[str, Any],
+    launch: Quantities, config: dict[str, Any], plan: Callable[..., ForkPlan], *, rows: RowCount, minibatch: str
 ) -> Reading:
     """The reading of a fork's configuration.
 
     Args:
-        request: The launch.
+        launch: The launch.
         config: Its configuration, nested.
         plan: The fork's `plan_config`.
-        fork: Its name in the names of its deviations.
-        rows: Rows of the training set.
+        rows: RowCount of the training set.
         minibatch: Samples of a mini-batch as a formula.
-        facts: `save_every` and `eval_every`.
 
     Raises:
         PlanError: The fork fails on this configuration.
         LaunchError: The processes asked for are no whole number of GPUs.
     """
+    request, fork = launch.request, launch.system.name
     planned = plan(config, rows=rows.count)
     if request.world_size_given is not None:
         copies = setting(config, f"{_ACTOR}.ulysses_sequence_parallel_size", 1)
@@ -126,19 +131,9 @@ def fork_reading(
             "nominal_updates_per_rollout": setting(config, f"{_ACTOR}.ppo_epochs", 1)
             * schedule.prompts_per_rollout
             / setting(config, f"{_ACTOR}.ppo_mini_batch_size"),
-            **facts,
+            **intervals(launch),
         },
     )
-
-
-def intervals(request: Request) -> dict[str, Any]:
-    """The facts about checkpoints and evaluations, in rollouts."""
-    facts = {}
-    for fact, name in (("save_every", "trainer.save_freq"), ("eval_every", "trainer.test_freq")):
-        every = request.settings.count(name, least=-1)
-        if every > 0:
-            facts[fact] = every
-    return facts
 
 
 def whole_nodes(processes: int, per_node: int) -> int:

@@ -1,7 +1,6 @@
-"""verl from a launch: `verl.trainer.main_ppo` (0.6.1 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe.
+"""verl from a launch, and the way back; the formulas are in `rlstep_hooks.systems.verl.plan`.
 
-The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads live configurations; here are the defaults that a launch
-leaves to verl/trainer/config/_generated_ppo_trainer.yaml (the same in all of these releases), and recipe/dapo/dapo_ray_trainer.py.
+DAPO's recipe: recipe/dapo/dapo_ray_trainer.py.
 """
 
 from __future__ import annotations
@@ -11,119 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.nested import Kind, nested_config, place
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
-from rlstep_hooks.systems.reader import Reader, Request, release_of
 from rlstep_hooks.systems.verl.plan import plan_config
-from rlstep_hooks.systems.verl.releases import SUPPORTED, Release
-from rlstep_hooks.systems.verl.settings import evaluates_only, setting
+from rlstep_hooks.systems.verl.releases import VerlRelease
+from rlstep_hooks.systems.verl.settings import evaluates_only, intervals, nested, place, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.launch.settings import Settings
     from rlstep_hooks.planning.schedule import OldLogProbSource, Schedule
+    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.reader import Request
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
-_CRITIC_ENGINES = ("fsdp", "model.fsdp_config")
-
-DEFAULTS: dict[str, Any] = {
-    "data.train_batch_size": 1024,
-    "data.shuffle": True,
-    "data.train_max_samples": -1,
-    f"{_ROLLOUT}.n": 1,
-    f"{_ACTOR}.ppo_mini_batch_size": 256,
-    f"{_ACTOR}.ppo_epochs": 1,
-    f"{_ACTOR}.use_dynamic_bsz": False,
-    f"{_ACTOR}.use_kl_loss": False,
-    f"{_ACTOR}.optim.lr_scheduler_type": "constant",
-    f"{_ACTOR}.optim.lr_warmup_steps": -1,
-    f"{_ACTOR}.optim.lr_warmup_steps_ratio": 0.0,
-    "critic.ppo_micro_batch_size_per_gpu": "${critic.ppo_micro_batch_size}",
-    "algorithm.adv_estimator": "gae",
-    "algorithm.use_kl_in_reward": False,
-    "trainer.n_gpus_per_node": 8,
-    "trainer.nnodes": 1,
-    "trainer.total_epochs": 30,
-    "trainer.critic_warmup": 0,
-    "trainer.save_freq": -1,
-    "trainer.test_freq": -1,
-}
-"""What differs from "not set" in the configuration of every release from 0.6.1 to 0.9.1."""
-
-KINDS: dict[str, Kind] = {
-    "data.train_batch_size": "count",
-    "data.gen_batch_size": "count",
-    "data.shuffle": "flag",
-    f"{_ROLLOUT}.n": "count",
-    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": "count",
-    f"{_ROLLOUT}.log_prob_use_dynamic_bsz": "flag",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": "count",
-    "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": "flag",
-    f"{_ACTOR}.strategy": "text",
-    f"{_ACTOR}.ppo_mini_batch_size": "count",
-    f"{_ACTOR}.ppo_micro_batch_size": "count",
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": "count",
-    f"{_ACTOR}.use_dynamic_bsz": "flag",
-    f"{_ACTOR}.ppo_epochs": "count",
-    f"{_ACTOR}.shuffle": "flag",
-    f"{_ACTOR}.use_kl_loss": "flag",
-    f"{_ACTOR}.use_rollout_log_probs": "flag",
-    f"{_ACTOR}.ulysses_sequence_parallel_size": "count",
-    f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size": "count",
-    **{
-        f"{role}.megatron.{name}_parallel_size": "count"
-        for role in (_ACTOR, "critic")
-        for name in ("tensor_model", "pipeline_model", "context")
-    },
-    **{f"{role}.veomni.ulysses_parallel_size": "count" for role in (_ACTOR, "critic")},
-    **{
-        f"{role}.torchtitan.data_parallel_{name}_size": "count"
-        for role in (_ACTOR, "critic")
-        for name in ("shard", "replicate")
-    },
-    "critic.enable": "flag",
-    "critic.strategy": "text",
-    "critic.ppo_mini_batch_size": "count",
-    "critic.ppo_micro_batch_size": "count",
-    "critic.ppo_micro_batch_size_per_gpu": "count",
-    "critic.use_dynamic_bsz": "flag",
-    "critic.ppo_epochs": "count",
-    "critic.ulysses_sequence_parallel_size": "count",
-    **{f"critic.{engine}.use_dynamic_bsz": "flag" for engine in _CRITIC_ENGINES},
-    **{f"critic.{engine}.micro_batch_size_per_gpu": "count" for engine in _CRITIC_ENGINES},
-    **{f"critic.{engine}.ulysses_sequence_parallel_size": "count" for engine in _CRITIC_ENGINES},
-    "algorithm.adv_estimator": "text",
-    "algorithm.use_kl_in_reward": "flag",
-    "algorithm.filter_groups.enable": "flag",
-    "algorithm.rollout_correction.bypass_mode": "flag",
-    "reward.reward_model.enable": "flag",
-    "reward.reward_model.enable_resource_pool": "flag",
-    "transfer_queue.enable": "flag",
-    "trainer.n_gpus_per_node": "count",
-    "trainer.nnodes": "count",
-    "trainer.total_epochs": "count",
-    "trainer.total_training_steps": "count",
-    "trainer.critic_warmup": "whole",
-    "trainer.use_v1": "flag",
-    "trainer.use_legacy_worker_impl": "text",
-    "trainer.v1.trainer_mode": "text",
-    "trainer.v1.colocate_async.num_warmup_batches": "number",
-    "trainer.v1.separate_async.parameter_sync_step": "count",
-    "trainer.val_only": "flag",
-    "trainer.val_before_train": "flag",
-    f"{_ROLLOUT}.nnodes": "whole",
-    f"{_ROLLOUT}.checkpoint_engine.backend": "text",
-    f"{_ROLLOUT}.agent.default_agent_loop": "text",
-    f"{_ROLLOUT}.agent.agent_loop_config_path": "text",
-    "trainer.v1.sampler.max_off_policy_threshold": "count",
-    "trainer.v1.sampler.max_off_policy_strategy": "text",
-    "trainer.v1.sampler.sync_refill_failed_groups": "flag",
-}
-"""All settings that a plan of verl reads."""
-
 _UNKNOWN_LENGTH = (
     "rollouts",
     "updates",
@@ -135,72 +36,47 @@ _UNKNOWN_LENGTH = (
 )
 
 
-class Verl(Reader):
-    """verl's PPO and GRPO trainers."""
-
-    name = "verl"
-    title = "verl"
-    version = "0.9.1"
-    overrides = True
-    config_settings = ()
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """The defaults of ppo_trainer.yaml."""
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; formulas in `rlstep_hooks.systems.verl.plan`."""
-        release = release_named(request.version)
-        config = nested_config(request.settings, KINDS)
-        dapo = _entry_point(request, config)
-        _engine(request.settings, config)
-        rows = request.rows("data.train_files")
-        count = rows.count
-        limit = request.settings.count("data.train_max_samples", least=-1)
-        if count is not None and limit > 0:
-            count = min(count, limit)
-        filtered = dapo and bool(setting(config, "algorithm.filter_groups.enable", False))
-        generated = setting(config, "data.gen_batch_size", setting(config, "data.train_batch_size"))
-        if filtered:
-            place(config, "data.gen_batch_size", None)
-        schedule = _planned(config, None if filtered else count, release)
-        if request.world_size_given is not None:
-            gpus = setting(config, "trainer.n_gpus_per_node") * setting(config, "trainer.nnodes")
-            place(config, "trainer.nnodes", 1)
-            place(config, "trainer.n_gpus_per_node", request.world_size_given * (gpus // schedule.world_size))
-            schedule = _planned(config, None if filtered else count, release)
-        if count is None:
-            for name in ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch"):
-                schedule.not_evaluated.setdefault(name, rows.source)
-        elif filtered:
-            schedule = _filtered(schedule, config, count, generated)
-        formulas = formulas_of(schedule, config)
-        return Reading(
-            schedule=schedule,
-            formulas=formulas,
-            notes=tuple(_notes(schedule, config)),
-            facts=_facts(request.settings, schedule),
-        )
-
-    def write(self, schedule: Schedule) -> Conversion:
-        """The same schedule as a launch of verl 0.9."""
-        return _written(schedule, self.title)
-
-
-def release_named(version: str) -> Release:
-    """The release of a version.
+def read(launch: Quantities) -> Reading:
+    """The Schedule.
 
     Raises:
-        LaunchError: It is not supported.
+        LaunchError: It is a trainer of its own that was not read.
+        PlanError: verl refuses this configuration, or fails on it.
     """
-    release_of(version)
-    release = Release(version)
-    if not release.supported:
-        raise LaunchError(f"verl {version} is not supported: {SUPPORTED} are")
-    return release
+    request, release = launch.request, VerlRelease(launch.request.version)
+    config = nested(launch)
+    dapo = _entry_point(request, config)
+    _engine(launch, config)
+    rows = request.rows(*launch.system.rows_from)
+    count = rows.count
+    limit = launch["data.train_max_samples"]
+    if count is not None and limit > 0:
+        count = min(count, limit)
+    filtered = dapo and bool(setting(config, "algorithm.filter_groups.enable", False))
+    generated = setting(config, "data.gen_batch_size", setting(config, "data.train_batch_size"))
+    if filtered:
+        place(config, "data.gen_batch_size", None)
+    schedule = _planned(config, None if filtered else count, release)
+    if request.world_size_given is not None:
+        gpus = setting(config, "trainer.n_gpus_per_node") * setting(config, "trainer.nnodes")
+        place(config, "trainer.nnodes", 1)
+        place(config, "trainer.n_gpus_per_node", request.world_size_given * (gpus // schedule.world_size))
+        schedule = _planned(config, None if filtered else count, release)
+    if count is None:
+        for name in ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch"):
+            schedule.not_evaluated.setdefault(name, rows.source)
+    elif filtered:
+        schedule = _filtered(schedule, config, count, generated)
+    formulas = formulas_of(schedule, config)
+    return Reading(
+        schedule=schedule,
+        formulas=formulas,
+        notes=tuple(_notes(schedule, config)),
+        facts=_facts(launch, schedule),
+    )
 
 
-def _planned(config: dict[str, Any], rows: int | None, release: Release) -> Schedule:
+def _planned(config: dict[str, Any], rows: int | None, release: VerlRelease) -> Schedule:
     schedule = plan_config(config, rows=rows, release=release)
     return msgspec.structs.replace(schedule, not_evaluated=dict(schedule.not_evaluated))
 
@@ -230,16 +106,14 @@ def _entry_point(request: Request, config: dict[str, Any]) -> bool:
     return False
 
 
-def _engine(settings: Settings, config: dict[str, Any]) -> None:
+def _engine(launch: Quantities, config: dict[str, Any]) -> None:
     """The engine that a configuration's name or `model_engine` chooses for both roles, unless they say it themselves."""
-    named = settings.text("config_name") or ""
-    engine = settings.text("model_engine") or next(
-        (e for e in ("megatron", "veomni", "torchtitan") if e in named), "dp"
-    )
+    named = launch["config_name"] or ""
+    engine = launch["model_engine"] or next((e for e in ("megatron", "veomni", "torchtitan") if e in named), "dp")
     if engine == "dp":
         return
     for role in (_ACTOR, "critic"):
-        if not settings.is_given(f"{role}.strategy"):
+        if not launch.given(f"{role}.strategy"):
             place(config, f"{role}.strategy", engine)
 
 
@@ -362,25 +236,21 @@ def _notes(schedule: Schedule, config: Mapping[str, Any]) -> list[Note]:
     return notes
 
 
-def _facts(settings: Settings, schedule: Schedule) -> dict[str, Any]:
+def _facts(launch: Quantities, schedule: Schedule) -> dict[str, Any]:
     optim = f"{_ACTOR}.optim"
-    kind = settings.text(f"{optim}.lr_scheduler_type", f"{optim}.warmup_style") or "constant"
     facts: dict[str, Any] = {
-        "lr_constant": kind == "constant",
+        "lr_constant": (launch[f"{optim}.lr_scheduler_type"] or "constant") == "constant",
         "minibatch_unit": "prompts",
         "nominal_updates_per_rollout": schedule.reuse_epochs
         * schedule.prompts_per_rollout
-        / settings.count(f"{_ACTOR}.ppo_mini_batch_size"),
+        / launch[f"{_ACTOR}.ppo_mini_batch_size"],
+        **intervals(launch),
     }
-    steps = settings.count(f"{optim}.lr_warmup_steps", least=-1)
+    steps = launch[f"{optim}.lr_warmup_steps"]
     if steps >= 0:
         facts["lr_warmup"] = steps
     elif schedule.lr_horizon is not None:
-        facts["lr_warmup"] = int(settings.number(f"{optim}.lr_warmup_steps_ratio") * schedule.lr_horizon)
-    for fact, name in (("save_every", "trainer.save_freq"), ("eval_every", "trainer.test_freq")):
-        every = settings.count(name, least=-1)
-        if every > 0:
-            facts[fact] = every
+        facts["lr_warmup"] = int(launch[f"{optim}.lr_warmup_steps_ratio"] * schedule.lr_horizon)
     return facts
 
 
@@ -389,14 +259,15 @@ def _facts(settings: Settings, schedule: Schedule) -> dict[str, Any]:
 _ESTIMATORS = {"GRPO": "grpo", "RLOO": "rloo", "REINFORCE++": "reinforce_plus_plus", "REMAX": "remax"}
 
 
-def _written(schedule: Schedule, title: str) -> Conversion:
-    """A schedule as a launch of `verl.trainer.main_ppo`.
+def write(schedule: Schedule) -> Conversion:
+    """The same schedule as a launch of `verl.trainer.main_ppo` 0.9.
 
     Raises:
         LaunchError: A quantity cannot be kept.
     """
     from rlstep_hooks.planning.writing import Target
 
+    title = "verl"
     target = Target(schedule, title)
     target.divides_evenly()
     each = target.microbatch_per_process()
@@ -455,6 +326,3 @@ def _length(schedule: Schedule, title: str) -> list[str]:
     if not per_epoch or not rollouts:
         raise LaunchError(f"rollouts = {rollouts} cannot be kept: {title} drops rows that do not fill a rollout")
     return [f"trainer.total_epochs={math.ceil(rollouts / per_epoch)}", f"trainer.total_training_steps={rollouts}"]
-
-
-READER = Verl()

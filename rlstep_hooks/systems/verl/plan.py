@@ -17,12 +17,13 @@ from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import OldLogProbSource, Remainder, Schedule, Syncs
 from rlstep_hooks.systems.verl.minibatches import microbatches, padded_samples, split_minibatches, whole_minibatches
-from rlstep_hooks.systems.verl.releases import SUPPORTED, Release, installed_release
+from rlstep_hooks.systems.verl.releases import SUPPORTED, VerlRelease, installed_release
 from rlstep_hooks.systems.verl.settings import (
     COALESCING,
     PADDING,
     RoleSettings,
-    Settings,
+    VerlSettings,
+    is_config,
     read_settings,
     unsupported,
     written_settings,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["make_schedule", "plan_config", "read_settings", "unsupported"]
 
 
-def plan_config(config: Mapping[str, Any], *, rows: int | None, release: Release | None = None) -> Schedule:
+def plan_config(config: Mapping[str, Any], *, rows: int | None, release: VerlRelease | None = None) -> Schedule:
     """The Schedule of a nested, resolved configuration of verl.
 
     Args:
@@ -57,7 +58,7 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None, release: Release
     return msgspec.structs.replace(schedule, settings=written_settings(config))
 
 
-class _Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class _VerlSizes(msgspec.Struct, frozen=True, kw_only=True):
     """The mini-batches of one pass over a rollout."""
 
     policy: tuple[int, ...]
@@ -76,7 +77,7 @@ class _Totals(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int
 
 
-def make_schedule(settings: Settings, release: Release, rows: int | None) -> Schedule:
+def make_schedule(settings: VerlSettings, release: VerlRelease, rows: int | None) -> Schedule:
     """The Schedule of one configuration under one release.
 
     Args:
@@ -141,7 +142,7 @@ def make_schedule(settings: Settings, release: Release, rows: int | None) -> Sch
     return _evaluation(schedule) if settings.evaluates_only else _with_epochs(schedule, totals)
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: VerlSettings) -> None:
     """What verl refuses before training (utils/config.py:103-152, workers/config/actor.py:193-229, critic.py:103-135)."""
     samples = settings.prompts * settings.group
     if not settings.policy.checked_dynamic and samples % settings.batch_multiple:
@@ -190,7 +191,7 @@ def _check(settings: Settings) -> None:
         )
 
 
-def _check_separate_engine(settings: Settings) -> None:
+def _check_separate_engine(settings: VerlSettings) -> None:
     """What separate_async asks of its engine (trainer_separate_async.py:68-74)."""
     failure, fix = "", ""
     if settings.engine_nodes < 1:
@@ -208,7 +209,7 @@ def _check_separate_engine(settings: Settings) -> None:
         )
 
 
-def _check_microbatch_given(settings: Settings, name: str, role: RoleSettings) -> None:
+def _check_microbatch_given(settings: VerlSettings, name: str, role: RoleSettings) -> None:
     fix = f"set {name}.ppo_micro_batch_size_per_gpu"
     if not role.microbatch_given:
         failure = {
@@ -227,19 +228,19 @@ def _check_microbatch_given(settings: Settings, name: str, role: RoleSettings) -
         )
 
 
-def _sizes(settings: Settings, samples: int) -> _Sizes:
+def _sizes(settings: VerlSettings, samples: int) -> _VerlSizes:
     policy, critic = settings.policy, settings.critic
     if settings.trainer == "ray-legacy":
         cut = _split(policy, "actor", samples, settings.group)
         critic_cut = _split(critic, "critic", samples, settings.group) if critic else ()
-        return _Sizes(policy=cut, critic=critic_cut, warmup_critic=critic_cut)
+        return _VerlSizes(policy=cut, critic=critic_cut, warmup_critic=critic_cut)
     size = policy.minibatch * settings.group
     critic_size = critic.minibatch * settings.group if critic else 1
     trained = warmup = samples
     if settings.trainer in PADDING:
         trained = padded_samples(samples, (policy.processes, size, critic_size))
         warmup = padded_samples(samples, (policy.processes, critic_size))
-    sizes = _Sizes(
+    sizes = _VerlSizes(
         policy=_whole(policy, trained, settings),
         critic=_whole(critic, trained, settings) if critic else (),
         warmup_critic=_whole(critic, warmup, settings) if critic else (),
@@ -250,7 +251,7 @@ def _sizes(settings: Settings, samples: int) -> _Sizes:
     return sizes
 
 
-def _whole(role: RoleSettings, samples: int, settings: Settings) -> tuple[int, ...]:
+def _whole(role: RoleSettings, samples: int, settings: VerlSettings) -> tuple[int, ...]:
     minibatches = whole_minibatches(samples, role.minibatch, settings.group, role.processes)
     _check_microbatches(minibatches[0], _microbatch(role, settings), role.processes)
     return minibatches
@@ -292,7 +293,7 @@ def _legacy_microbatch(role: RoleSettings) -> int | None:
     return role.microbatch if role.microbatch_over_all is None else role.microbatch_over_all // role.processes
 
 
-def _microbatch(role: RoleSettings, settings: Settings) -> int | None:
+def _microbatch(role: RoleSettings, settings: VerlSettings) -> int | None:
     """Samples of a micro-batch over all processes; None where token counts decide."""
     each = _legacy_microbatch(role) if settings.trainer == "ray-legacy" else role.microbatch
     return None if role.dynamic or each is None else each * role.processes
@@ -309,7 +310,7 @@ def _check_microbatches(size: int, each: int | None, processes: int) -> None:
         )
 
 
-def _totals(settings: Settings, rows: int) -> _Totals:
+def _totals(settings: VerlSettings, rows: int) -> _Totals:
     """How long training goes on.
 
     V1: D // T rollouts in an epoch whatever the loader's batch, until `total_epochs` or `total_training_steps` is reached
@@ -341,7 +342,7 @@ def _totals(settings: Settings, rows: int) -> _Totals:
 
 
 def _rollouts_per_epoch(
-    settings: Settings, prompts: int, totals: _Totals | None, data_dependent: bool, not_evaluated: dict[str, str]
+    settings: VerlSettings, prompts: int, totals: _Totals | None, data_dependent: bool, not_evaluated: dict[str, str]
 ) -> int | None:
     """Rollouts of one pass of the loader, where a pass ends with a rollout."""
     if totals is None:
@@ -358,7 +359,7 @@ def _rollouts_per_epoch(
     return int(rollouts)
 
 
-def _old_logprob_source(settings: Settings, sizes: _Sizes) -> OldLogProbSource:
+def _old_logprob_source(settings: VerlSettings, sizes: _VerlSizes) -> OldLogProbSource:
     """Recomputed before the updates, or the engine's own in bypass mode (trainer_base.py:1640-1649, ray_trainer.py:1576).
 
     Legacy workers take the detached current log-probs where a rollout makes a single update, unless told to keep the given
@@ -370,13 +371,13 @@ def _old_logprob_source(settings: Settings, sizes: _Sizes) -> OldLogProbSource:
     return "engine" if settings.bypass else "recompute"
 
 
-def _remainder(settings: Settings) -> Remainder:
+def _remainder(settings: VerlSettings) -> Remainder:
     if settings.trainer in PADDING:
         return "pad"
     return "keep" if settings.trainer == "ray-legacy" else "error"
 
 
-def _max_age(settings: Settings, not_evaluated: dict[str, str]) -> int | None:
+def _max_age(settings: VerlSettings, not_evaluated: dict[str, str]) -> int | None:
     """Rollouts by which a sample may be older than the weights that train it.
 
     colocate_async has `num_warmup_batches` more rollouts in flight than it trains and takes the oldest finished ones. With
@@ -395,7 +396,7 @@ def _max_age(settings: Settings, not_evaluated: dict[str, str]) -> int | None:
     return settings.off_policy_threshold - 1 + waited
 
 
-def _syncs(settings: Settings, release: Release, frozen: int, not_evaluated: dict[str, str]) -> Syncs:
+def _syncs(settings: VerlSettings, release: VerlRelease, frozen: int, not_evaluated: dict[str, str]) -> Syncs:
     """Once before the first rollout and once after each (trainer_sync.py:31-38, ray_trainer.py:1430, :1686 and :1716)."""
     reason = ""
     if release.syncs_within_generation:
@@ -416,7 +417,7 @@ def _updates(
     samples: int,
     totals: _Totals | None,
     frozen: int,
-    settings: Settings,
+    settings: VerlSettings,
     not_evaluated: dict[str, str],
 ) -> dict[str, Any]:
     """The fields of a Schedule that concern the updates of one role."""
@@ -449,7 +450,7 @@ def _updates(
 
 
 def _critic(
-    schedule: Schedule, settings: Settings, sizes: _Sizes, samples: int, totals: _Totals | None
+    schedule: Schedule, settings: VerlSettings, sizes: _VerlSizes, samples: int, totals: _Totals | None
 ) -> Schedule | None:
     """The critic's schedule: the same rollouts with its own updates."""
     critic = settings.critic
@@ -513,7 +514,7 @@ def _step_means(updates: int, critic_updates: int) -> str:
     return f"{text} of the policy and {critic_updates} of the critic" if critic_updates else text
 
 
-def _sources(settings: Settings, release: Release) -> dict[str, str]:
+def _sources(settings: VerlSettings, release: VerlRelease) -> dict[str, str]:
     v1 = settings.trainer in COALESCING
     trainer = {"main-ppo-sync": "main_ppo_sync.py"}.get(
         settings.trainer, "ppo/v1/trainer_base.py" if v1 else "ppo/ray_trainer.py"
@@ -539,3 +540,25 @@ def _sources(settings: Settings, release: Release) -> dict[str, str]:
         "one tick for each call, whatever its updates",
         "rows_dropped_per_epoch": f"{driver}: drop_last=True in batches of {settings.loader_batch}",
     }
+
+
+def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
+    """The Schedule of a configuration (a DictConfig or a nested dict) or a trainer of verl 0.6.1 to 0.9; None for anything else.
+
+    The configuration says the processes itself.
+
+    Raises:
+        LookupError: verl is not installed, or its release is not supported.
+        PlanError: verl refuses this configuration, or fails on it.
+    """
+    trainer = thing if hasattr(thing, "train_dataset") else None
+    config = thing if trainer is None else getattr(trainer, "config", None)
+    if not is_config(config):
+        return None
+    if trainer is not None and rows is None:
+        rows = len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else None
+    if not isinstance(config, dict):
+        from omegaconf import OmegaConf
+
+        config = OmegaConf.to_container(config, resolve=True)
+    return plan_config(config, rows=rows)

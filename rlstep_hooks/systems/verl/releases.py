@@ -15,7 +15,7 @@ SUPPORTED = "0.6.1 to 0.9"
 """The supported releases, in words."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class VerlRelease(msgspec.Struct, frozen=True):
     """The behaviour of one release of verl."""
 
     verl: str
@@ -65,12 +65,12 @@ class Release(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def installed_release() -> Release | None:
+def installed_release() -> VerlRelease | None:
     """The release that is installed here, or None without verl. Looked up once: reading metadata takes milliseconds."""
     from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
     from importlib.metadata import version as installed
 
     try:
-        return Release(installed("verl"))
+        return VerlRelease(installed("verl"))
     except PackageNotFoundError:
         return None

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.verl.releases import Release
+    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.verl.releases import VerlRelease
 
 Trainer = Literal["v1-sync", "v1-colocate-async", "v1-separate-async", "main-ppo-sync", "ray", "ray-legacy"]
 """Which of verl's trainers runs: those of `trainer/ppo/v1` (0.9), 0.8's `main_ppo_sync`, or RayPPOTrainer with engine workers
@@ -29,6 +31,91 @@ _MODES: dict[str, Trainer] = {
     "separate_async": "v1-separate-async",
 }
 _ALGORITHMS = {"gae": "PPO", "remax": "ReMax", "reinforce_plus_plus": "REINFORCE++"}
+
+_ACTOR = "actor_rollout_ref.actor"
+_ROLLOUT = "actor_rollout_ref.rollout"
+_CRITIC_ENGINES = ("fsdp", "model.fsdp_config")
+_ANY = -(1 << 31)
+
+# The defaults are those of verl/trainer/config/_generated_ppo_trainer.yaml that differ from "not set", the same from 0.6.1 to 0.9.1.
+SETTINGS: dict[str, Typed] = {
+    "data.train_batch_size": count(1024),
+    "data.gen_batch_size": count(),
+    "data.shuffle": flag(True),
+    "data.train_max_samples": count(-1, least=-1),
+    f"{_ROLLOUT}.n": count(1),
+    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": count(),
+    f"{_ROLLOUT}.log_prob_use_dynamic_bsz": flag(None),
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": count(),
+    "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": flag(None),
+    f"{_ACTOR}.strategy": text(),
+    f"{_ACTOR}.ppo_mini_batch_size": count(256),
+    f"{_ACTOR}.ppo_micro_batch_size": count(),
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": count(),
+    f"{_ACTOR}.use_dynamic_bsz": flag(False),
+    f"{_ACTOR}.ppo_epochs": count(1),
+    f"{_ACTOR}.shuffle": flag(None),
+    f"{_ACTOR}.use_kl_loss": flag(False),
+    f"{_ACTOR}.use_rollout_log_probs": flag(None),
+    f"{_ACTOR}.ulysses_sequence_parallel_size": count(),
+    f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size": count(),
+    f"{_ACTOR}.optim.lr_scheduler_type": text("constant", also=(f"{_ACTOR}.optim.warmup_style",)),
+    f"{_ACTOR}.optim.lr_warmup_steps": count(-1, least=-1),
+    f"{_ACTOR}.optim.lr_warmup_steps_ratio": number(0.0),
+    **{
+        f"{role}.megatron.{name}_parallel_size": count()
+        for role in (_ACTOR, "critic")
+        for name in ("tensor_model", "pipeline_model", "context")
+    },
+    **{f"{role}.veomni.ulysses_parallel_size": count() for role in (_ACTOR, "critic")},
+    **{
+        f"{role}.torchtitan.data_parallel_{name}_size": count()
+        for role in (_ACTOR, "critic")
+        for name in ("shard", "replicate")
+    },
+    "critic.enable": flag(None),
+    "critic.strategy": text(),
+    "critic.ppo_mini_batch_size": count(),
+    "critic.ppo_micro_batch_size": count(),
+    "critic.ppo_micro_batch_size_per_gpu": count("${critic.ppo_micro_batch_size}"),
+    "critic.use_dynamic_bsz": flag(None),
+    "critic.ppo_epochs": count(),
+    "critic.ulysses_sequence_parallel_size": count(),
+    **{f"critic.{engine}.use_dynamic_bsz": flag(None) for engine in _CRITIC_ENGINES},
+    **{f"critic.{engine}.micro_batch_size_per_gpu": count() for engine in _CRITIC_ENGINES},
+    **{f"critic.{engine}.ulysses_sequence_parallel_size": count() for engine in _CRITIC_ENGINES},
+    "algorithm.adv_estimator": text("gae"),
+    "algorithm.use_kl_in_reward": flag(False),
+    "algorithm.filter_groups.enable": flag(None),
+    "algorithm.rollout_correction.bypass_mode": flag(None),
+    "reward.reward_model.enable": flag(None),
+    "reward.reward_model.enable_resource_pool": flag(None),
+    "transfer_queue.enable": flag(None),
+    "trainer.n_gpus_per_node": count(8),
+    "trainer.nnodes": count(1),
+    "trainer.total_epochs": count(30),
+    "trainer.total_training_steps": count(),
+    "trainer.critic_warmup": count(0, least=_ANY),
+    "trainer.use_v1": flag(None),
+    "trainer.use_legacy_worker_impl": text(),
+    "trainer.v1.trainer_mode": text(),
+    "trainer.v1.colocate_async.num_warmup_batches": number(),
+    "trainer.v1.separate_async.parameter_sync_step": count(),
+    "trainer.val_only": flag(None),
+    "trainer.val_before_train": flag(None),
+    "trainer.save_freq": count(-1, least=-1),
+    "trainer.test_freq": count(-1, least=-1),
+    f"{_ROLLOUT}.nnodes": count(least=_ANY),
+    f"{_ROLLOUT}.checkpoint_engine.backend": text(),
+    f"{_ROLLOUT}.agent.default_agent_loop": text(),
+    f"{_ROLLOUT}.agent.agent_loop_config_path": text(),
+    "trainer.v1.sampler.max_off_policy_threshold": count(),
+    "trainer.v1.sampler.max_off_policy_strategy": text(),
+    "trainer.v1.sampler.sync_refill_failed_groups": flag(None),
+    "config_name": text(),
+    "model_engine": text(),
+}
+"""All settings that a plan of verl reads."""
 
 PLAN_SETTINGS = (
     "data.train_batch_size",
@@ -65,7 +152,7 @@ PLAN_SETTINGS = (
     "trainer.v1.colocate_async.num_warmup_batches",
     "trainer.v1.sampler.max_off_policy_threshold",
 )
-"""Settings that appear in a plan, under verl's own names."""
+"""VerlSettings that appear in a plan, under verl's own names."""
 
 
 class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +176,7 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`use_dynamic_bsz` in this role's section; with it verl checks no sizes."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class VerlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the formulas need, with verl's defaults filled in."""
 
     trainer: Trainer
@@ -137,6 +224,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """rollout.checkpoint_engine.backend: how weights reach the engine."""
 
 
+def nested(launch: Quantities) -> dict[str, Any]:
+    """The settings of a launch as the nested configuration that plans take. One without a value is left out; one of null is None."""
+    config: dict[str, Any] = {}
+    for name in launch.system.settings:
+        value = launch[name]
+        if value is not None or launch.given(name):
+            place(config, name, float(value) if isinstance(value, Fraction) else value)
+    return config
+
+
+def place(config: dict[str, Any], name: str, value: Any) -> None:
+    """Store a value under its dotted name."""
+    *sections, last = name.split(".")
+    for section in sections:
+        config = config.setdefault(section, {})
+    config[last] = value
+
+
+def intervals(launch: Quantities) -> dict[str, Any]:
+    """The facts about checkpoints and evaluations, in rollouts."""
+    facts = (("save_every", "trainer.save_freq"), ("eval_every", "trainer.test_freq"))
+    return {fact: launch[name] for fact, name in facts if launch[name] > 0}
+
+
 def setting(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
     """The value under a dotted name; the default where it is missing or null."""
     value: Any = config
@@ -152,7 +263,7 @@ def is_config(config: Any) -> bool:
     return hasattr(config, "get") and all(name in config for name in ("actor_rollout_ref", "data", "trainer"))
 
 
-def read_settings(config: Mapping[str, Any], release: Release) -> Settings:
+def read_settings(config: Mapping[str, Any], release: VerlRelease) -> VerlSettings:
     """The settings of a nested configuration, resolved, as `OmegaConf.to_container(config, resolve=True)` gives it.
 
     Raises:
@@ -169,7 +280,7 @@ def read_settings(config: Mapping[str, Any], release: Release) -> Settings:
     single = filters or refills or trainer in ("v1-colocate-async", "v1-separate-async")
     policy = _policy(config, gpus)
     separate = trainer == "v1-separate-async"
-    return Settings(
+    return VerlSettings(
         trainer=trainer,
         algorithm=_algorithm(config),
         batch_multiple=_batch_multiple(config, policy, gpus),
@@ -207,7 +318,7 @@ def read_settings(config: Mapping[str, Any], release: Release) -> Settings:
     )
 
 
-def _trainer(config: Mapping[str, Any], release: Release) -> Trainer:
+def _trainer(config: Mapping[str, Any], release: VerlRelease) -> Trainer:
     if release.has_v1_trainer and setting(config, "trainer.use_v1", True):
         mode = setting(config, "trainer.v1.trainer_mode", "sync")
         return _MODES.get(mode, "v1-sync")
@@ -247,7 +358,7 @@ def _policy(config: Mapping[str, Any], gpus: int) -> RoleSettings:
 
 
 def _critic(
-    config: Mapping[str, Any], release: Release, trainer: Trainer, gpus: int, policy: RoleSettings
+    config: Mapping[str, Any], release: VerlRelease, trainer: Trainer, gpus: int, policy: RoleSettings
 ) -> RoleSettings:
     critic = setting(config, "critic", {})
     engine = release.critic_engine_section

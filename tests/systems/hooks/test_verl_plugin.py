@@ -1,4 +1,4 @@
-"""verl's entry point does nothing until an audit is asked for. verl itself is not needed here."""
+"""verl's entry point does nothing until an audit is requested. verl itself is not needed."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ LAUNCHES = {
             "advantages_with_gradient": 22,
             "loss_not_divided_by_the_accumulation": 25,
             "old_log_probs_recomputed_before_each_loss": 28,
+            "tensor_not_loaded": 29,
             "last_rollout_discarded": 31,
         },
         rollouts=32,
@@ -73,7 +74,7 @@ LAUNCHES = {
         settings={"algo.advantage.estimator": "group_norm"} | ENGINE_LOG_PROBS,
     ),
     "stop": Launch(
-        faults={"tensor_not_loaded": 0, "critic_micro_batches_dropped": 1, "targets_with_gradient": 1},
+        faults={"critic_micro_batches_dropped": 1, "targets_with_gradient": 1},
         rollouts=6,
         settings={"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 1},
         on_fail="stop",

@@ -16,6 +16,7 @@ from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import DERIVED, Check, System
+from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MODULES = [import_module(f"{home.__name__}.{found.name}") for found in iter_modules(home.__path__)]
-SYSTEMS: list[System] = [module.SYSTEM for module in MODULES if hasattr(module, "SYSTEM")]
+SYSTEMS: list[System] = [module.SYSTEM for module in MODULES if hasattr(module, "SYSTEM") and not module.SYSTEM.plan]
+"""Those whose plan is said in expressions."""
 GIVEN = {"rows", "world_size", "program", "program_kind", "version", "release", "launch", *DERIVED}
 
 
@@ -100,6 +102,23 @@ def test_formulas_and_checks_cite_their_source(system: System) -> None:
     assert all(formula.source for formula in system.formulas)
     assert all(check.source and check.fix and check.when for check in system.checks if isinstance(check, Check))
     assert system.recognised
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in index.entries()])
+def test_what_a_declaration_names_is_there(name: str) -> None:
+    home = index.home_of(name)
+    if hasattr(home, "SYSTEM"):
+        system = home.SYSTEM
+        places = (system.plan, system.live, system.writes if isinstance(system.writes, str) else "")
+        assert all(callable(named(place)) for place in places if place)
+        assert not system.deviations or named(system.deviations)
+
+
+def test_deviations_are_those_of_the_framework_and_the_release() -> None:
+    names = {name: {one.name for one in index.deviations_of(name, "0.17")} for name in ("TRL", "TRL PPO", "nobody's")}
+    assert any(name.startswith("trl-ppo") for name in names["TRL"]), names["TRL"]  # PPOTrainer is TRL's too
+    assert not names["TRL PPO"]
+    assert not names["nobody's"]
 
 
 MINE = """

@@ -22,7 +22,7 @@ from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
 from rlstep_hooks.systems.verl.minibatches import padded_samples, split_minibatches
 from rlstep_hooks.systems.verl.plan import plan_config
-from rlstep_hooks.systems.verl.releases import Release
+from rlstep_hooks.systems.verl.releases import VerlRelease
 from tests.systems.plans.verl_configs import V091, verl_config
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ RUNS = st.tuples(st.sampled_from(TRAINERS), sizes(), st.integers(1, 60))
 
 def planned(run: tuple[tuple[str, dict[str, Any]], dict[str, Any], int]) -> Schedule:
     (release, trainer), settings, rows = run
-    return plan_config(verl_config(**settings, **trainer), rows=rows, release=Release(release))
+    return plan_config(verl_config(**settings, **trainer), rows=rows, release=VerlRelease(release))
 
 
 def accepted(run: tuple[tuple[str, dict[str, Any]], dict[str, Any], int]) -> Schedule:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlstep_hooks.systems.verl.releases import Release
+from rlstep_hooks.systems.verl.releases import VerlRelease
 
-V091 = Release("0.9.1")
+V091 = VerlRelease("0.9.1")
 ROWS = 36
 
 

@@ -11,7 +11,7 @@ import pytest
 from rlstep_hooks import StepAuditCallback, StepAuditError, plan
 from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.systems.trl.observe import callback as callback_module
-from rlstep_hooks.systems.trl.releases import Release
+from rlstep_hooks.systems.trl.releases import TrlRelease
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_rows, tiny_tokenizer, tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
 from tests.systems.trl.conftest import RELEASE
@@ -53,12 +53,12 @@ def test_an_unsupported_trainer_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert audit.report.verdict == "NOT_EVALUATED"
     assert "SFTTrainer makes no rollouts" in audit.report.not_evaluated["order"]
     assert "SFTTrainer makes no rollouts" in capsys.readouterr().err
-    with pytest.raises(TypeError, match="no reader knows SFTTrainer"):
+    with pytest.raises(TypeError, match="no system knows SFTTrainer"):
         plan(trainer)
 
 
 def test_an_unsupported_release_is_named(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callback_module, "installed_release", lambda: Release("9.9.0", "9.9.0"))
+    monkeypatch.setattr(callback_module, "installed_release", lambda: TrlRelease("9.9.0", "9.9.0"))
     trainer, audit = build(**SHORT)
     trainer.train()
     assert trainer.state.global_step == 2

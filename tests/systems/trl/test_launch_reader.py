@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.launches import reading_of
-from rlstep_hooks.systems.trl.launch import READER, release_named
+from rlstep_hooks.systems.trl.launch import release_named
 from rlstep_hooks.systems.trl.plan import plan_config
 from rlstep_hooks.systems.trl.releases import installed_release
+from rlstep_hooks.systems.trl.system import SYSTEM
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -53,7 +54,7 @@ CONFIGS = ["grpo", "rloo"] if RELEASE.since("0.22") else ["grpo"]
 def test_defaults_are_those_of_the_release() -> None:
     assert RELEASE is not None
     fields = {field.name: field for field in dataclasses.fields(trl.GRPOConfig)}
-    for name, value in READER.defaults(RELEASE.trl).items():
+    for name, value in SYSTEM.defaults(RELEASE.trl).items():
         field = fields.get(name)
         if field is None or name in ("warmup_steps", "warmup_ratio"):  # moved between releases of transformers
             continue

@@ -61,7 +61,7 @@ def test_an_rloo_config(tmp_path: Path) -> None:
     if config is None:  # before, RLOOConfig belongs to another trainer, with another meaning of every size
         from trl import RLOOConfig
 
-        with pytest.raises(TypeError, match="no reader knows RLOOConfig"):
+        with pytest.raises(TypeError, match="no system knows RLOOConfig"):
             plan(RLOOConfig(output_dir=str(tmp_path), use_cpu=True, report_to=[]))
         return
     schedule = plan(config, rows=36)
@@ -69,5 +69,5 @@ def test_an_rloo_config(tmp_path: Path) -> None:
 
 
 def test_what_is_no_config_is_named() -> None:
-    with pytest.raises(TypeError, match="no reader knows dict; GRPO, RLOO and PPO of TRL, verl and OpenRLHF are known"):
+    with pytest.raises(TypeError, match="no system knows dict; GRPO, RLOO and PPO of TRL, verl and OpenRLHF are known"):
         plan({"per_device_train_batch_size": 4})

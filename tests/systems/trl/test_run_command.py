@@ -99,7 +99,7 @@ def test_a_killed_run_ends_for_who_runs_it_and_who_follows_it(tmp_path: Path) ->
     assert running.returncode == 128 + signal.SIGKILL
     assert "training did not come to its end" in " ".join(err.split())
     out, err = following.communicate(timeout=LIMIT)
-    assert "without an end in their record" in err
+    assert "without recording an end" in err
     assert "training did not come to its end" in " ".join(out.split())
 
 

@@ -19,7 +19,7 @@ from rlstep_hooks.record.events import Judged, RunEnded
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.systems.verl.observe import attach, controller
 from rlstep_hooks.systems.verl.observe.controller import VerlController, place_hooks
-from rlstep_hooks.systems.verl.releases import Release
+from rlstep_hooks.systems.verl.releases import VerlRelease
 from tests.systems.verl.launch import Assets, command, grpo
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_what_is_not_covered_is_not_evaluated(reason: str, trained: Any) -> None
 
 
 def test_a_release_to_come_is_not_evaluated(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "installed_release", lambda: Release("0.10.0"))
+    monkeypatch.setattr(controller, "installed_release", lambda: VerlRelease("0.10.0"))
     made, printed = trained()
     assert (made.report.verdict, made.schedule) == ("NOT_EVALUATED", None)
     assert "verl 0.10.0 is not supported (0.6.1 to 0.9 are)" in made.report.not_evaluated["order"]
@@ -110,7 +110,7 @@ def test_a_release_to_come_is_not_evaluated(trained: Any, monkeypatch: pytest.Mo
 
 
 def test_an_earlier_release_has_its_plan_and_no_hooks(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "installed_release", lambda: Release("0.8.0"))
+    monkeypatch.setattr(controller, "installed_release", lambda: VerlRelease("0.8.0"))
     made, _ = trained()
     assert made.report.verdict == "NOT_EVALUATED"
     assert made.schedule.updates == 8
@@ -119,7 +119,7 @@ def test_an_earlier_release_has_its_plan_and_no_hooks(trained: Any, monkeypatch:
 
 @pytest.mark.parametrize("release", ["0.8.0", "0.10.0"])
 def test_trainers_of_other_releases_are_left_alone(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "installed_release", lambda: Release(release))
+    monkeypatch.setattr(attach, "installed_release", lambda: VerlRelease(release))
     attach._place_trainer(object())  # has none of the classes that would be hooked
 
 

@@ -15,7 +15,7 @@ import ray
 
 from rlstep_hooks.judge.report import StepAuditError
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.logged import with_more
+from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated
@@ -25,7 +25,7 @@ from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, run_name, versions
-from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, Sampling
+from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
@@ -87,7 +87,7 @@ class OpenRlhfController:
     def __init__(self, trainer: Any, states: dict[str, Any]) -> None:
         self.report: Report | None = None
         self._trainer = trainer
-        self._sampling: Sampling | None = None
+        self._sampling: SamplingWeights | None = None
         self._patches = Patches()
         self._waiting: Generated | None = None
         """The rollout that was generated and is trained next."""
@@ -194,7 +194,7 @@ class OpenRlhfController:
         # The last thing in each turn of the loop (:382).
         wrap(trainer, "save_logs_and_checkpoints", self._around_save)
         if self._generator is None:
-            self._sampling = Sampling(trainer.samples_generator)
+            self._sampling = SamplingWeights(trainer.samples_generator)
             wrap(trainer.samples_generator, "generate_samples", self._around_generate)
             # samples_generator.py:255: one response of an engine, with its reward.
             wrap(trainer.samples_generator, "_process_response_into_experience", self._after_response)
@@ -350,7 +350,7 @@ class OpenRlhfController:
         added: dict[str, float] = {}
         with Contained(self._recorder, ("recording",)):
             added = scalars.scalars(self._recorder.judge.summary())
-        args, kwargs = with_more(args, kwargs, added, name="logs_dict", position=1)
+        args, kwargs = with_metrics(args, kwargs, added, name="logs_dict", position=1)
         return wrapped(*args, **kwargs)
 
     def _around_save(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:

@@ -45,7 +45,7 @@ def _after_build(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-class Sampling:
+class SamplingWeights:
     """Which weights the samples of each rollout come from, around the calls of one `SamplesGenerator`."""
 
     def __init__(self, generator: Any) -> None:
@@ -89,7 +89,7 @@ class GeneratorRecord:
     def __init__(self, generator: Any) -> None:
         self._writer = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
         self._contained = Contained(self._writer, ("sampler", "order"))
-        self._sampling = Sampling(generator)
+        self._sampling = SamplingWeights(generator)
         self._rollouts = self._passes = 0
         self._writer.emit(introduce(GENERATOR))
         with self._contained:

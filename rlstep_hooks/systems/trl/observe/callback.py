@@ -23,7 +23,7 @@ from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
-from rlstep_hooks.systems.trl.releases import Release, installed_release
+from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,7 +194,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
     def _start(self, session: Session, trainer: Any, optimizer: Any) -> None:
         rank, world_size = trainer.accelerator.process_index, trainer.accelerator.num_processes
         name, agreed = agree_on_run(rank, world_size)
-        release, subject = cast("Release", installed_release()), cast("Subject", subject_of(trainer))
+        release, subject = cast("TrlRelease", installed_release()), cast("Subject", subject_of(trainer))
         start = subject.start(trainer, release)
         facts = start.facts | {"trained_before": self._training_calls > 0}
         self._training_calls += 1

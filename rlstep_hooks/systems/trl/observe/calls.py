@@ -24,7 +24,7 @@ class LogProbCall:
         self.grad = grad
 
 
-class Phase:
+class Activity:
     """What the trainer is doing while a hook runs: the calls seen since it began."""
 
     __slots__ = ("calls", "loss", "loss_inputs", "purpose")

@@ -11,12 +11,12 @@ from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
-from rlstep_hooks.systems.trl.plan import CYCLE_SETTINGS, plan_trainer
+from rlstep_hooks.systems.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
 from rlstep_hooks.systems.trl.releases import installed_release
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class GrpoSubject(Subject):
@@ -25,11 +25,15 @@ class GrpoSubject(Subject):
     settings = CYCLE_SETTINGS
     stops = True
 
-    def refusal(self, release: Release) -> str:
+    def knows(self, trainer: Any) -> bool:
+        """With a GRPOConfig or RLOOConfig, and the loop of GRPO."""
+        return is_config(trainer.args) and hasattr(trainer, "_generate_and_score_completions")
+
+    def refusal(self, release: TrlRelease) -> str:
         """Outside 0.16 to 1.16."""
         return "" if release.supported else f"TRL {release.trl} is not supported (0.16 to 1.16 are)"
 
-    def start(self, trainer: Any, release: Release) -> Start:
+    def start(self, trainer: Any, release: TrlRelease) -> Start:
         """The plan, and the place in it where a resumed run goes on."""
         schedule = plan_trainer(trainer)
         updates = int(trainer.state.global_step)
@@ -43,7 +47,7 @@ class GrpoSubject(Subject):
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
     def observer(
-        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+        self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Hooks on the trainer's methods."""
         epoch = start.facts["position"]["epoch"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 RLOO = "rloo"
 """RLOO's loss: one ratio and one advantage a sequence, and their mean (rloo_trainer.py 0.24.0 and 1.16.0, `_compute_loss`)."""
@@ -40,7 +40,7 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bound of the ratio that is not clipped (`delta`, two-sided clipping)."""
 
 
-def read_loss_settings(trainer: Any, release: Release, algorithm: str) -> LossSettings:
+def read_loss_settings(trainer: Any, release: TrlRelease, algorithm: str) -> LossSettings:
     """The loss settings of a live GRPOTrainer or RLOOTrainer. 0.16 has no loss types; its loss is the one named bnpo later."""
     epsilon = float(trainer.args.epsilon)
     return LossSettings(

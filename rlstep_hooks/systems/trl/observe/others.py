@@ -6,8 +6,8 @@ from typing import Any
 
 _NO_ROLLOUTS = frozenset(
     {
-        "BCOTrainer", "CPOTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "PRMTrainer", "RewardTrainer", "SFTTrainer",
-        "TPOTrainer",
+        "BCOTrainer", "CPOTrainer", "DPOTrainer", "IterativeSFTTrainer", "KTOTrainer", "ORPOTrainer", "PRMTrainer", "RewardTrainer",
+        "SFTTrainer", "TPOTrainer",
     }
 )  # fmt: skip
 """Trainers that learn from a data set alone."""
@@ -29,6 +29,8 @@ _REASONS = {
     "MiniLLMTrainer": _DISTILLATION,
     "NashMDTrainer": _PAIRS,
     "OnlineDPOTrainer": _PAIRS,
+    "PPOTrainer": "this PPOTrainer is not the one of trl.trainer that is audited (up to 0.24)",
+    "RLOOTrainer": "RLOOTrainer up to 0.21 has a training loop of its own; the one of 0.22 and later is audited",
     "SDFTTrainer": _OWN_CYCLE,
     "SDPOTrainer": _OWN_CYCLE,
     "SSDTrainer": _OWN_CYCLE,
@@ -43,10 +45,10 @@ def why_not(trainer: Any) -> str:
     """Why a trainer that is none of the audited kinds is not audited."""
     name = type(trainer).__name__
     for kind in type(trainer).__mro__:  # what a subclass is, its nearest known ancestor says
-        if kind.__module__.split(".")[0] not in ("trl", "transformers"):
+        if kind.__module__.split(".")[0] != "trl":
             continue
         if kind.__name__ in _REASONS:
             return f"{name} is not audited: {_REASONS[kind.__name__]} (audited are {AUDITED})"
-        if kind.__name__ in _NO_ROLLOUTS or kind.__module__.split(".")[0] == "transformers":
+        if kind.__name__ in _NO_ROLLOUTS:
             return f"{name} makes no rollouts, so there is nothing to audit"
     return f"{name} is not known (audited are {AUDITED})"

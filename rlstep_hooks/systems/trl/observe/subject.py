@@ -9,10 +9,11 @@ import msgspec
 
 from rlstep_hooks.judge.timeline import Position
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.systems.entry import named
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,11 +77,15 @@ class Subject(ABC):
     """Whether the trainer ends training cleanly when a callback asks it to."""
 
     @abstractmethod
-    def refusal(self, release: Release) -> str:
+    def knows(self, trainer: Any) -> bool:
+        """Whether a trainer is of this kind."""
+
+    @abstractmethod
+    def refusal(self, release: TrlRelease) -> str:
         """Why this kind of trainer is not audited in a release; empty where it is."""
 
     @abstractmethod
-    def start(self, trainer: Any, release: Release) -> Start:
+    def start(self, trainer: Any, release: TrlRelease) -> Start:
         """Read a trainer whose training begins.
 
         Raises:
@@ -89,7 +94,7 @@ class Subject(ABC):
 
     @abstractmethod
     def observer(
-        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+        self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Who observes it."""
 
@@ -99,16 +104,17 @@ class Subject(ABC):
         that a part of the loop runs in."""
 
 
+_SUBJECTS = {
+    "GRPOTrainer": "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject",
+    "RLOOTrainer": "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject",
+    "PPOTrainer": "rlstep_hooks.systems.trl_ppo.observe.subject:PpoSubject",
+}
+"""TRL's class of a trainer -> its kind. A configuration may make a GrpoSubject of any other."""
+
+
 def subject_of(trainer: Any) -> Subject | None:
     """What kind of trainer this is; None for one that is not known."""
-    from rlstep_hooks.systems.trl.observe import grpo
-    from rlstep_hooks.systems.trl.plan import is_config
-    from rlstep_hooks.systems.trl_ppo import plan as ppo
-
-    if is_config(trainer.args) and hasattr(trainer, "_generate_and_score_completions"):
-        return grpo.GrpoSubject()
-    if ppo.is_trainer(trainer):
-        from rlstep_hooks.systems.trl_ppo.observe.subject import PpoSubject
-
-        return PpoSubject()
-    return None
+    names = (kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.split(".")[0] == "trl")
+    place = next((_SUBJECTS[name] for name in names if name in _SUBJECTS), _SUBJECTS["GRPOTrainer"])
+    subject: Subject = named(place)()
+    return subject if subject.knows(trainer) else None

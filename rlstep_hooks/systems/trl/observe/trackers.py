@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Summary
-    from rlstep_hooks.observe.contained import Record
+    from rlstep_hooks.observe.contained import GapRecorder
 
 LAST_LOG = "train_runtime"
 """In the logs that transformers writes once when training is over, and in no others (`Trainer.log(metrics)` after the loop, 4.51,
@@ -33,7 +33,7 @@ class TrackerLogs:
     def __init__(
         self,
         trainer: Any,
-        record: Record,
+        record: GapRecorder,
         *,
         summary: Callable[[], Summary],
         training_over: Callable[[], None],

@@ -29,7 +29,7 @@ from rlstep_hooks.record.events import (
     Rollout,
     WeightSync,
 )
-from rlstep_hooks.systems.trl.observe.calls import LogProbCall, Phase
+from rlstep_hooks.systems.trl.observe.calls import Activity, LogProbCall
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities, identities
 from rlstep_hooks.systems.trl.observe.limits import uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 _COMPARED_CYCLES = 8
 """Cycles of rollouts at the beginning whose losses are compared with the documented formula."""
@@ -64,7 +64,7 @@ class TrlObserver(Observer):
         self,
         trainer: Any,
         schedule: Schedule,
-        release: Release,
+        release: TrlRelease,
         recorder: Recorder,
         *,
         epochs: int,
@@ -87,7 +87,7 @@ class TrlObserver(Observer):
         self._microbatch_guard = Contained(recorder, ("order", "samples", "log_ratio"))
         self._passes_decide = not release.has_steps_per_generation
         """0.16 and 0.17: the number of passes decides whether old log-probs are used, not whether they are there."""
-        self._phase: Phase | None = None
+        self._phase: Activity | None = None
         self._rollout_calls: list[LogProbCall] | None = None
         self._forwards: ForwardWatch | None = None
         self._rollouts = 0
@@ -168,7 +168,7 @@ class TrlObserver(Observer):
     def _around_training_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         if not self.active:
             return wrapped(*args, **kwargs)
-        phase = self._phase = Phase("training")
+        phase = self._phase = Activity("training")
         try:
             result = wrapped(*args, **kwargs)
         finally:
@@ -181,7 +181,7 @@ class TrlObserver(Observer):
         if not self.active:
             return wrapped(*args, **kwargs)
         self._evaluation_batches += 1
-        outer, self._phase = self._phase, Phase("evaluation")
+        outer, self._phase = self._phase, Activity("evaluation")
         try:
             return wrapped(*args, **kwargs)
         finally:
@@ -404,7 +404,7 @@ class TrlObserver(Observer):
             return None
         return inputs.get("old_per_token_logps")
 
-    def _measure_loss(self, phase: Phase) -> None:
+    def _measure_loss(self, phase: Activity) -> None:
         """Keep, on the device, what this micro-batch's loss was computed from."""
         inputs = phase.loss_inputs
         old = None if inputs is None else self._old_log_probs(inputs)
@@ -450,7 +450,7 @@ class TrlObserver(Observer):
 
     # Events of the training loop
 
-    def _emit_microbatch(self, phase: Phase) -> None:
+    def _emit_microbatch(self, phase: Activity) -> None:
         inputs = phase.loss_inputs
         if inputs is None:
             return

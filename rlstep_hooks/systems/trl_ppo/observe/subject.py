@@ -10,12 +10,12 @@ from rlstep_hooks.judge.timeline import PhasePosition
 from rlstep_hooks.systems.trl.observe.facts import trainer_facts
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl_ppo.observe.trainer import PpoObserver
-from rlstep_hooks.systems.trl_ppo.plan import SETTINGS, read_trainer
+from rlstep_hooks.systems.trl_ppo.plan import SETTINGS, is_trainer, read_trainer
 from rlstep_hooks.systems.trl_ppo.releases import refusal
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.releases import Release
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class PpoSubject(Subject):
@@ -24,11 +24,15 @@ class PpoSubject(Subject):
     settings = SETTINGS
     stops = False
 
-    def refusal(self, release: Release) -> str:
+    def knows(self, trainer: Any) -> bool:
+        """A PPOTrainer with a policy and a value model."""
+        return is_trainer(trainer)
+
+    def refusal(self, release: TrlRelease) -> str:
         """Outside 0.16 to 0.24."""
         return refusal(release)
 
-    def start(self, trainer: Any, release: Release) -> Start:
+    def start(self, trainer: Any, release: TrlRelease) -> Start:
         """The plan; a resume is not something that this trainer has."""
         reading = read_trainer(trainer, release.trl)
         position = PhasePosition()
@@ -39,7 +43,7 @@ class PpoSubject(Subject):
         return Start(schedule=reading.schedule, position=position, updates=0, facts=facts)
 
     def observer(
-        self, trainer: Any, start: Start, release: Release, recorder: Recorder, *, interval: float
+        self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Hooks on what the loop calls."""
         if trainer.is_deepspeed_enabled:

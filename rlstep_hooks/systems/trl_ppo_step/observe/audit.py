@@ -9,15 +9,12 @@ import msgspec
 import torch
 from packaging.version import Version
 
-from rlstep_hooks.launch.command import Command, Program
-from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
-from rlstep_hooks.systems.reader import Request
-from rlstep_hooks.systems.trl_ppo_step.launch import DEFAULTS, READER
+from rlstep_hooks.systems.trl_ppo_step.system import SYSTEM
 
 if TYPE_CHECKING:
     import os
@@ -173,17 +170,11 @@ def plan_trainer(trainer: Any, release: str) -> Schedule:
     """
     loader = trainer.accelerator.gradient_state.active_dataloader
     batch = trainer.config.batch_size
-    request = Request(
-        settings=Settings({name: Setting(name, getattr(trainer.config, name)) for name in DEFAULTS}, DEFAULTS),
-        version=release,
-        command=Command(Program("config", "PPOTrainer"), ()),
-        rows_given=len(loader) * batch if loader is not None else None,
-        world_size_given=1,
-    )
+    config = {name: getattr(trainer.config, name) for name in SYSTEM.settings if hasattr(trainer.config, name)}
+    rows = len(loader) * batch if loader is not None else None
+    schedule = SYSTEM.read_config(config, rows=rows, world_size=1, version=release).schedule
     # The reference model's log-probs and the end of a pass are not observed here.
-    return msgspec.structs.replace(
-        READER.read(request).schedule, reference_source="none", epoch_ends_between_rollouts=False
-    )
+    return msgspec.structs.replace(schedule, reference_source="none", epoch_ends_between_rollouts=False)
 
 
 def _nominal(config: Any) -> int:

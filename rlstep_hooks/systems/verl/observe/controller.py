@@ -15,7 +15,7 @@ import msgspec
 from rlstep_hooks.judge.report import StepAuditError
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import checksum_of
-from rlstep_hooks.observe.logged import with_more
+from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import EpochEnd, Generated, Rewarded
@@ -115,7 +115,7 @@ def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
 
 def _around_log(wrapped: Any, tracking: Any, args: Any, kwargs: Any) -> Any:
     added = {name: value for controller in _controllers.values() for name, value in controller.scalars().items()}
-    args, kwargs = with_more(args, kwargs, added, name="data", position=0)
+    args, kwargs = with_metrics(args, kwargs, added, name="data", position=0)
     return wrapped(*args, **kwargs)
 
 

@@ -1,0 +1,41 @@
+"""How a system is recognised, as its declaration says it and the index holds it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one system is recognised; a system may have several."""
+
+    name: str
+    """Name of the system and of its module in `rlstep_hooks.systems`."""
+    programs: tuple[str, ...] = ()
+    """Patterns of `Program.matches`: "module:verl.trainer.main_ppo", "script:train_ppo_ray.py", "executable:trl grpo"."""
+    keys: tuple[str, ...] = ()
+    """Settings of which one is enough to know the system: for configuration files and for scripts with common names."""
+    calls: tuple[str, ...] = ()
+    """Classes or functions of which a Python file calls one."""
+    with_key: str = ""
+    """A setting that must be there as well, where the program alone is not enough."""
+    before: str = ""
+    """The system that would be recognised otherwise: this one is a fork or a relative, and tried first."""
+
+    # What the index takes from the declaration, in a system's first entry.
+    observed: bool = False
+    """Whether runs of it are observed, and not only planned."""
+    live: str = ""
+    """`System.live`."""
+    on_import: dict[str, str] = {}
+    """`System.on_import`."""
+    deviations: dict[str, str] = {}
+    """The system's name in a Schedule -> `System.deviations`."""
+
+
+def named(place: str) -> Any:
+    """What a declaration names as "module:name"."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,60 @@
+"""verl: `verl.trainer.main_ppo` (0.6.1 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe.
+
+The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads live configurations.
+"""
+
+from __future__ import annotations
+
+from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.verl.releases import FIRST, FIRST_UNSUPPORTED
+from rlstep_hooks.systems.verl.settings import SETTINGS
+
+SYSTEM = System(
+    name="verl",
+    title="verl",
+    version="0.9.1",
+    releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
+    package="verl",
+    recognised=(
+        Entry(
+            "verl",
+            programs=(
+                "module:verl.trainer.main_ppo",
+                "module:verl.trainer.main_ppo_sync",
+                "module:recipe.*.main_*",
+                "module:verl.experimental.*",
+                "script:verl/trainer/main_ppo.py",
+            ),
+            keys=("actor_rollout_ref.actor.ppo_mini_batch_size", "data.gen_batch_size"),
+        ),
+    ),
+    overrides=True,
+    config_settings=(),
+    rows_from=("data.train_files",),
+    settings=SETTINGS,
+    plan="rlstep_hooks.systems.verl.launch:read",
+    live="rlstep_hooks.systems.verl.plan:plan_live",
+    writes="rlstep_hooks.systems.verl.launch:write",
+    deviations="rlstep_hooks.systems.verl.deviations:DEVIATIONS",
+    attaches_by="`RLSTEP_DIR=<folder>` in front of the launch command, or `rlstep run -- <command>`.",
+    # 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
+    on_import={
+        "verl": "rlstep_hooks.systems.verl.observe.plugin:imported",
+    },
+    observed_releases=("0.9", str(FIRST_UNSUPPORTED)),
+    observes=(
+        "rollouts with the policy version behind each sample",
+        "refreshes of old log-probs",
+        "micro-batches",
+        "updates of policy and critic",
+        "learning rate",
+        "syncs",
+        "evaluation",
+        "checkpoints",
+    ),
+    does_not_observe=(
+        "trainer.v1.trainer_mode=separate_async",
+        "the trainers of verl.experimental",
+        "Megatron and engines other than FSDP",
+    ),
+)
