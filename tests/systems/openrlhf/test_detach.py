@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.openrlhf.observe import attach
+from tests.systems.openrlhf.launch import PATHS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +38,8 @@ def functions() -> dict[str, Any]:
 
 
 def test_every_class_has_its_own_functions_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in PATHS[1:]:  # stand-ins for packages that need CUDA
+        monkeypatch.syspath_prepend(path)
     monkeypatch.setenv("RLSTEP_DIR", str(tmp_path))
     monkeypatch.setenv("RLSTEP_RUN", "run")
     monkeypatch.setattr(attach, "_run_of_ray", lambda: "run")
