@@ -19,7 +19,6 @@ import re
 import shlex
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from mkdocs.structure.files import File
 from rlstep_hooks.cli import main
 from rlstep_hooks.launch.settings import MISSING
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.entry import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -137,7 +137,7 @@ def system_of(name: str) -> Any:
 
 def systems_page() -> str:
     """The table of systems, below what is written in `docs/systems/index.md`."""
-    observed = [name for name in systems() if (DOCS / "attach" / f"{name}.md").exists()]
+    observed = [name for name in systems() if getattr(system_of(name), "attaches_by", "")]
     planned = [name for name in systems() if name not in observed]
     return "\n".join(
         [
@@ -221,15 +221,24 @@ def recognition(name: str) -> Iterator[str]:
         yield f"| recognised by a setting | {'<br>'.join(keys)} |"
     if calls := sorted({f"`{call}`" for entry in index.entries_of(name) for call in entry.calls}):
         yield f"| recognised by a call in a Python file | {', '.join(calls)} |"
-    watched = (DOCS / "attach" / f"{name}.md").exists()
-    yield f"| observed while it trains | {'yes' if watched else 'no, the plan only'} |\n"
+    if getattr(found, "attaches_by", ""):
+        bounds = found.observed_releases or found.releases
+        releases = f"releases {bounds[0]} to {bounds[1]} (excluded)" if bounds else "yes"
+        yield f"| observed while it trains | {releases} |"
+        yield f"| attach by | {found.attaches_by} |\n"
+    else:
+        yield "| observed while it trains | no, the plan only |\n"
 
 
 def attaching(name: str) -> Iterator[str]:
-    """What is written by hand about attaching to a system."""
+    """What is written by hand about attaching to a system, and what its declaration says is observed."""
     path = DOCS / "attach" / f"{name}.md"
     if path.exists():
         yield path.read_text()
+    found = system_of(name)
+    if getattr(found, "attaches_by", ""):
+        yield "\n**Observed**: " + cell("; ".join(found.observes)) + ".\n"
+        yield "**Not observed**: " + cell("; ".join(found.does_not_observe)) + ".\n"
 
 
 def formulas(found: Any, plan: dict[str, Any]) -> Iterator[str]:
@@ -319,33 +328,22 @@ def deviations(found: Any) -> Iterator[str]:
 
 
 def known_deviations(found: Any) -> tuple[Any, ...]:
-    """The deviations of a system, as data; those that are declared, else those in its folder."""
+    """The deviations of a system, as data."""
     place = getattr(found, "deviations", "")
-    home = f"rlstep_hooks.systems.{found.name}"
-    if not place and hasattr(import_module(home), "__path__") and find_spec(f"{home}.deviations"):
-        place = f"{home}.deviations:DEVIATIONS"
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name) if place else ()
+    return named(place) if place else ()
 
 
 def summary(name: str) -> str:
     """The first sentence of a system's module, which says what is unusual about it."""
-    return sentences(home_of(name))[0]
+    return sentences(index.home_of(name))[0]
 
 
 def sources(name: str) -> Iterator[str]:
     """Where the formulas were read: what the module of a system says below its first sentence."""
-    rest = sentences(home_of(name))[1:]
+    rest = sentences(index.home_of(name))[1:]
     if rest:
         yield "\n## Sources\n"
         yield "\n\n".join(rest)
-
-
-def home_of(name: str) -> Any:
-    """The module that says what a system's launch means."""
-    home = f"rlstep_hooks.systems.{name}"
-    inner = hasattr(import_module(home), "__path__") and find_spec(f"{home}.launch") is not None
-    return import_module(f"{home}.launch" if inner else home)
 
 
 def sentences(module: Any) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
 from rlstep_hooks.judge.deviations import Deviation, Evidence, explain, known_deviations
-from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, RuleOutcome, Summary
+from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, Summary
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Place, Progress, Rule, disabled
 from rlstep_hooks.judge.timeline import position_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.conformance import Differences, Matcher
+    from rlstep_hooks.judge.outcome import RuleOutcome
     from rlstep_hooks.judge.report import Ending
     from rlstep_hooks.planning.finding import Finding, Verdict
 

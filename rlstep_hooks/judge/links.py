@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rlstep_hooks.judge.report import Report, RuleOutcome
+    from rlstep_hooks.judge.outcome import RuleOutcome
+    from rlstep_hooks.planning.finding import Finding
 
 LinkState = Literal["right", "warned", "wrong", "not observed", "absent"]
 """The outcome of a link. It is absent if the run never did what its rules check."""
@@ -67,13 +68,13 @@ def link_of(code: str) -> Link:
     return max(fitting, key=lambda found: found[0])[1]
 
 
-def links_of(report: Report) -> list[LinkOutcome]:
-    """The outcome of each link in a run."""
-    rules: dict[str, list[RuleOutcome]] = {}
-    for rule in report.rules:
-        rules.setdefault(link_of(rule.code).name, []).append(rule)
-    wrong = {finding.code for finding in report.findings if finding.severity == "error"}
-    return [_outcome(link, rules[link.name], wrong) for link in LINKS if link.name in rules]
+def links_of(rules: Iterable[RuleOutcome], findings: Iterable[Finding]) -> list[LinkOutcome]:
+    """The outcome of each link in a run with these outcomes and findings."""
+    by_link: dict[str, list[RuleOutcome]] = {}
+    for rule in rules:
+        by_link.setdefault(link_of(rule.code).name, []).append(rule)
+    wrong = {finding.code for finding in findings if finding.severity == "error"}
+    return [_outcome(link, by_link[link.name], wrong) for link in LINKS if link.name in by_link]
 
 
 def _outcome(link: Link, rules: Sequence[RuleOutcome], wrong: set[str]) -> LinkOutcome:

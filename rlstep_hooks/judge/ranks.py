@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.judge import merge_findings
-from rlstep_hooks.judge.report import Report, RuleOutcome
+from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted, decode
@@ -25,6 +25,8 @@ from rlstep_hooks.record.ledger import Record, records
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rlstep_hooks.judge.report import Report
 
 STORE_WAIT = 20.0
 """Seconds that a process waits for rank 0 to name the run."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rlstep_hooks.judge.links import links_of
+from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.record.events import to_json
@@ -24,29 +26,6 @@ def ends_training(findings: Iterable[Finding]) -> Finding | None:
     Findings that the plan and the settings alone show end no run: the user was told before it began, and training is healthy.
     """
     return next((found for found in findings if found.severity == "error" and not found.planned), None)
-
-
-class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of one rule in one run."""
-
-    code: str
-    title: str
-    verdict: Verdict
-    checks: int = 0
-    """Number of comparisons that the rule made."""
-    missed: int = 0
-    """Number of comparisons that the rule could not make in this run, beside those it made."""
-    note: str = ""
-    """What limits its checks to less than its title says."""
-    reason: str = ""
-    """Why the rule was not evaluated."""
-    idle: bool = False
-    """Whether the rule was not evaluated only because the run never did what it checks."""
-
-    @property
-    def coverage(self) -> str:
-        """The comparisons made, if some could not be: "24 of 32"; otherwise empty."""
-        return f"{self.checks} of {self.checks + self.missed}" if self.missed else ""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +90,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self, *, indent: int = 2) -> str:
         """The report as JSON, with the outcome of each link. Whole numbers are numbers, other fractions are texts such as "1/2",
         unknown values are null."""
-        from rlstep_hooks.judge.links import links_of  # not at the top: links read reports
-
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return to_json(fields | {"links": links_of(self)}, indent=indent).decode()
+        return to_json(fields | {"links": links_of(self.rules, self.findings)}, indent=indent).decode()
 
     def fails(self, *, strict: bool) -> bool:
         """Whether the run fails: on an error, and with `strict` also on a warning."""

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.standing import Tally
 from rlstep_hooks.planning.words import number
@@ -18,7 +19,7 @@ from rlstep_hooks.record.events import Measured, Rollout, RunStarted, Unobserved
 from rlstep_hooks.record.variables import PARENT
 from rlstep_hooks.show.live import EVERY, live_line
 from rlstep_hooks.show.plan import headline, plan_rows
-from rlstep_hooks.show.summary import count_rows, ending, in_part, not_evaluated, processes, shown, verdict_words
+from rlstep_hooks.show.summary import ending, in_part, not_evaluated, processes, shown, verdict_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +112,7 @@ def verdict_block(report: Report) -> RenderableType:
 
 def _link_lines(report: Report) -> list[RenderableType]:
     """What was observed and is right, what was observed in part, and what was not, each with its reason."""
-    unknown, links = not_evaluated(report), links_of(report)
+    unknown, links = not_evaluated(report), links_of(report.rules, report.findings)
     lines: list[tuple[str, str, str]] = []
     right = [link.name + (f" ({link.note})" if link.note else "") for link in links if link.state == "right"]
     if right:

@@ -6,10 +6,11 @@ import html
 import re
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.planning.words import number, printable
 from rlstep_hooks.show.plan import headline, plan_rows, steps_rows
-from rlstep_hooks.show.summary import count_rows, in_part, not_evaluated, sentence, verdict_words
+from rlstep_hooks.show.summary import in_part, not_evaluated, sentence, verdict_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,7 +149,7 @@ def _lags(report: Report) -> list[str]:
 def _links(report: Report) -> list[str]:
     """What became of each link of the run, and how much of it was looked at."""
     lines = []
-    for link in links_of(report):
+    for link in links_of(report.rules, report.findings):
         if link.state not in ("absent", "not observed"):
             more = ", ".join(link.codes) or link.note
             lines.append(f"- {escaped(link.name)}: {link.state}" + (f" ({escaped(more)})" if more else ""))

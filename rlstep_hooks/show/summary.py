@@ -1,4 +1,4 @@
-"""What every view of a report says in the same words: the verdict in a sentence, counts beside their plan, what was not evaluated."""
+"""What every view of a report says in the same words: the verdict in a sentence, what was not evaluated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import msgspec
 
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.timeline import position_of, rollouts_before
-from rlstep_hooks.judge.timeline.totals import planned_totals
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
@@ -18,16 +17,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.links import LinkOutcome
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.planning.schedule import Schedule
-
-
-class CountRow(msgspec.Struct, frozen=True):
-    """One count of a run beside its plan."""
-
-    name: str
-    planned: int | None
-    """None where no plan knows it."""
-    observed: int
 
 
 class NotEvaluated(msgspec.Struct, frozen=True):
@@ -62,7 +51,7 @@ def rule_counts(report: Report) -> str:
 
 def shown(report: Report) -> str:
     """What a run showed, in a line: which links are wrong, how many are right, which were not observed."""
-    links = links_of(report)
+    links = links_of(report.rules, report.findings)
     by_state = {state: [link for link in links if link.state == state] for state in ("wrong", "warned", "right")}
     lacking = [link.name for link in links if link.state == "not observed"]
     parts = []
@@ -149,52 +138,6 @@ def _place(finding: Finding) -> str:
     return "" if finding.where == Where() else f"First at {finding.where}."
 
 
-def count_rows(report: Report) -> list[CountRow]:
-    """Counts beside their plan, both of this run alone where it was resumed. Those that neither the plan nor the run has are left
-    out."""
-    counts, schedule = report.counts, report.schedule
-    plan = planned_totals(schedule, report.start) if schedule is not None else None
-    exact = schedule is not None and schedule.rows_bound == "exact"
-    if plan is None and schedule is not None and not report.updates_before:
-        rollouts, updates = schedule.rollouts, schedule.updates
-    else:
-        rollouts, updates = (plan.rollouts, plan.updates) if plan is not None else (None, None)
-    rows = [
-        CountRow("rollouts", rollouts, counts.rollouts),
-        CountRow(_samples_name(schedule), plan.samples if plan is not None and exact else None, counts.samples),
-        CountRow("old log-prob refreshes", plan.refreshes if plan is not None else None, counts.old_logprob_refreshes),
-        CountRow(
-            _bounded("micro-batches", schedule), plan.microbatches if plan is not None else None, counts.microbatches
-        ),
-        CountRow(_bounded("updates", schedule), updates, counts.updates),
-    ]
-    if report.updates_before:
-        rows.append(CountRow("updates before it was resumed", None, report.updates_before))
-    critic = schedule.critic if schedule is not None else None
-    if critic is not None or counts.critic_updates:
-        rows.append(
-            CountRow("critic updates", plan.critic_updates if plan is not None else None, counts.critic_updates)
-        )
-    syncs = plan.syncs if plan is not None and schedule is not None and schedule.syncs != "unseen" else None
-    if syncs is not None or counts.weight_syncs:
-        rows.append(CountRow("weight syncs", syncs, counts.weight_syncs))
-    if counts.skipped_updates:
-        rows.append(CountRow("skipped updates", None, counts.skipped_updates))
-    if counts.evaluations or counts.evaluation_rollouts:
-        rows.append(CountRow("evaluation rollouts", None, counts.evaluation_rollouts))
-    return rows
-
-
-def _bounded(name: str, schedule: Schedule | None) -> str:
-    return f"{name} (at most)" if schedule is not None and schedule.updates_bound == "upper" else name
-
-
-def _samples_name(schedule: Schedule | None) -> str:
-    """Where a loader drives the run, each process counts its own."""
-    shared = schedule is not None and schedule.loop == "loader" and schedule.world_size > 1
-    return "samples (of one process)" if shared else "samples"
-
-
 def processes(report: Report) -> str:
     """Which processes recorded; empty where there was one."""
     if report.processes < 2:
@@ -220,7 +163,7 @@ _TOPIC_WORDS = {
 
 def not_evaluated(report: Report) -> NotEvaluated:
     """What could not be judged, with reasons: topics, quantities of the plan, links without any check, and single rules."""
-    links = links_of(report)
+    links = links_of(report.rules, report.findings)
     by_reason: dict[str, list[str]] = {}
     rules = {rule.code: rule for rule in report.rules}
     for name, reason in report.not_evaluated.items():

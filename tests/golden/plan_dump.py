@@ -124,6 +124,7 @@ ALLOWED: tuple[Allowed, ...] = (
         field="schedule.critic.settings.rollout.micro",
     ),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
+    Allowed("as the launch says it, not as the plan took it", system="prime_rl", field="schedule.settings."),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
     Allowed(
         "a demand that is about a setting says its place",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.links import LINKS, link_of, links_of
 from rlstep_hooks.judge.ranks import shape, why_it_matters
@@ -24,12 +25,13 @@ from rlstep_hooks.record.events import (
     WeightSync,
 )
 from rlstep_hooks.show.live import live_line
-from rlstep_hooks.show.summary import count_rows, shown
+from rlstep_hooks.show.summary import shown
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, composed, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.report import Report, RuleOutcome
+    from rlstep_hooks.judge.outcome import RuleOutcome
+    from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import AnyEvent
 
@@ -220,7 +222,7 @@ def test_the_headline_names_what_was_not_observed() -> None:
     report = judge([*scripted_run(PLAN)[:1], Unobserved(what="loss", why="the loss is fused"), *scripted_run(PLAN)[1:]])
     assert report.verdict == "PASS"
     assert "not observed: loss" in shown(report)
-    (link,) = (link for link in links_of(report) if link.name == "loss")
+    (link,) = (link for link in links_of(report.rules, report.findings) if link.name == "loss")
     assert (link.state, link.reason) == ("not observed", "the loss is fused")
 
 

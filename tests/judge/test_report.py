@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlstep_hooks.judge.count_rows import CountRow, count_rows
 from rlstep_hooks.judge.report import Report, StepAuditError
 from rlstep_hooks.judge.timeline import LoaderPosition
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.planning.schedule import Schedule, decode_fraction, encode_fraction
-from rlstep_hooks.show.summary import CountRow, count_rows
 from tests.judge.test_judge import judge
 from tests.scripted import Case, cases, make_plan, scripted_run
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from rlstep_hooks.judge.report import RuleOutcome
+from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Severity, Verdict, Where, kind_of
 from rlstep_hooks.record.events import MicroBatch, Update

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from rlstep_hooks.judge.count_rows import CountRow, count_rows
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.run_diff.recorded import recorded_plan
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.record.events import RunStarted
-from rlstep_hooks.show.summary import CountRow, count_rows
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Counts

@@ -6,6 +6,7 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.replay import trainer_events
 from rlstep_hooks.judge.rules import BY_CODE, page
@@ -15,7 +16,6 @@ from rlstep_hooks.show.page.model import Page, Process, RulePage
 from rlstep_hooks.show.page.timeline import timeline_of
 from rlstep_hooks.show.plan import headline, plan_rows
 from rlstep_hooks.show.summary import (
-    count_rows,
     ending,
     first_problem,
     in_part,
@@ -66,7 +66,7 @@ def page_of(report: Report, found: Sequence[Record]) -> Page:
             problem=problem,
         ),
         not_evaluated=not_evaluated(report),
-        links=tuple(links_of(report)),
+        links=tuple(links_of(report.rules, report.findings)),
         in_part=tuple(in_part(report)),
         ending=re.split("[:,]", ending(report))[0],
         recorded_by=processes(report),

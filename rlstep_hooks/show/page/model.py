@@ -7,10 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from rlstep_hooks.judge.count_rows import CountRow
 from rlstep_hooks.judge.links import LinkOutcome
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.planning.finding import Finding
-from rlstep_hooks.show.summary import CountRow, NotEvaluated
+from rlstep_hooks.show.summary import NotEvaluated
 
 MomentKind = Literal["rollout", "refresh", "microbatch", "update", "weight_sync", "epoch_end", "run_ended"]
 

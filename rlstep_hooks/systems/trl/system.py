@@ -93,6 +93,7 @@ SYSTEM = System(
         "old log-probs",
         "micro-batches",
         "updates",
+        "advantages, mask and the loss of the documented types",
         "learning rate",
         "weights",
         "evaluation",
@@ -101,6 +102,7 @@ SYSTEM = System(
     does_not_observe=(
         "what the vLLM engine does with the weights",
         "log-probs inside a liger loss",
+        "the value of losses without a clip of the documented form (cispo, sapo and the like)",
         "updates made by DeepSpeed's engine",
         "trainers other than GRPOTrainer and RLOOTrainer (RLOO from 0.22 on)",
     ),

@@ -44,13 +44,16 @@ SYSTEM = System(
     observed_releases=("0.9", str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts with the policy version behind each sample",
+        "rows of the data set",
+        "rewards beside advantages",
         "refreshes of old log-probs",
         "micro-batches",
         "updates of policy and critic",
         "learning rate",
+        "the weights of the reference",
         "syncs",
         "evaluation",
-        "checkpoints",
+        "checkpoints on resume",
     ),
     does_not_observe=(
         "trainer.v1.trainer_mode=separate_async",
