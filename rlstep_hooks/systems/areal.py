@@ -8,211 +8,115 @@ areal/infra/staleness_manager.py, areal/infra/workflow_executor.py `prepare_batc
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.planning.phases import Passes, schedule_in_phases
-from rlstep_hooks.planning.reading import Formula, Note, Reading, multiples
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.reader import Reader, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rlstep_hooks.launch.settings import Settings
-    from rlstep_hooks.planning.schedule import OldLogProbSource
+from rlstep_hooks.planning.counting import countable
+from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag, number, text
 
 _COMMIT = "AReaL 4aef98d"
 _TRAINER = f"{_COMMIT} areal/trainer/rl_trainer.py"
+_LOADER = f"{_COMMIT} areal/utils/dataloader.py create_dataloader"
 _PACKING = f"{_COMMIT} areal/utils/seqpack.py ffd_allocate"
 
-DEFAULTS: dict[str, Any] = {
-    "train_dataset.batch_size": 1,
-    "train_dataset.drop_last": True,
-    "train_dataset.shuffle": True,
-    "gconfig.n_samples": 1,
-    "actor.ppo_n_minibatches": 4,
-    "actor.recompute_logprob": False,
-    "actor.use_decoupled_loss": False,
-    "actor.prox_logp_method": "recompute",
-    "actor.kl_ctl": 0.1,
-    "actor.optimizer.lr_scheduler_type": "constant",
-    "actor.optimizer.warmup_steps_proportion": 0.001,
-    "critic.ppo_n_minibatches": 4,
-    "rollout.max_head_offpolicyness": 0,
-    "rollout.consumer_batch_size": 1,
-    "total_train_epochs": 1,
-    "total_train_steps": None,
-    "dynamic_bs": False,
-    "saver.freq_steps": None,
-    "evaluator.freq_steps": None,
-}
 
-_SAMPLES = "train_dataset.batch_size * gconfig.n_samples"
-
-
-class AReaL(Reader):
-    """AReaL's `PPOTrainer`, behind its launchers or a script of its own."""
-
-    name = "areal"
-    title = "AReaL"
-    version = "4aef98d"
-    overrides = True
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """The defaults of areal/api/cli_args.py."""
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; see the module for its sources."""
-        settings = request.settings
-        prompts = settings.count("train_dataset.batch_size")
-        samples_per_prompt = settings.count("gconfig.n_samples")
-        world_size = request.world_size(_processes(settings, "actor"))
-        _check_loader(request, prompts, world_size)
-        minibatches, even = _minibatches(settings, "actor", prompts, samples_per_prompt, world_size)
-        passes, horizon = _passes(request, prompts)
-        age, age_unknown = _age(settings, prompts)
-        source = _old_logprob_source(settings)
-        with_critic = settings.is_given("critic.path", "critic.backend", "critic.ppo_n_minibatches")
-        by_steps = settings.optional_count("total_train_steps") is not None and passes.rows is None
-        formulas = _formulas(settings, with_critic=with_critic, by_steps=by_steps)
-        shared: dict[str, Any] = {
-            "framework": self.title,
-            "version": request.version,
-            "passes": passes,
-            "prompts_per_rollout": prompts,
-            "samples_per_prompt": samples_per_prompt,
-            "max_age": age,
-            "rows_reshuffled": settings.flag("train_dataset.shuffle"),
-            "remainder": "spread",
-            "lr_clock": "rollout",
-            "lr_horizon": horizon,
-            "not_evaluated": age_unknown,
-        }
-        critic = None
-        if with_critic:
-            critic_processes = _processes(settings, "critic") if request.world_size_given is None else world_size
-            critic_processes = critic_processes or world_size
-            critic = schedule_in_phases(
-                **shared,
-                algorithm="PPO",
-                minibatches=_minibatches(settings, "critic", prompts, samples_per_prompt, critic_processes)[0],
-                world_size=critic_processes,
-            )
-        schedule = schedule_in_phases(
-            **shared,
-            algorithm="PPO" if with_critic else "GRPO",
-            minibatches=minibatches,
-            world_size=world_size,
-            syncs="after_updates",
-            old_logprob_source=source,
-            reference_source=(
-                "at_rollout" if settings.is_given("ref.path") and settings.number("actor.kl_ctl") > 0 else "none"
-            ),
-            critic=critic,
-            settings=settings.written(*(n for n in DEFAULTS if with_critic or not n.startswith("critic."))),
-            formulas=formulas,
-        )
-        return Reading(
-            schedule=schedule,
-            formulas=formulas,
-            notes=_notes(settings, prompts, even=even, age=age),
-            facts=_facts(settings, schedule.lr_horizon),
-        )
-
-
-def _processes(settings: Settings, role: str) -> int | None:
+def _processes(backend: str | None, allocation: str | None) -> int | None:
     """Data-parallel processes of a role: the number behind "d" in its backend ("fsdp:d4p1t1"), or in that of older releases."""
-    backend = settings.text(f"{role}.backend")
     if backend is None:
         # "sglang:d4p1t1+d4p1t1": what generates, then what trains.
-        backend = (settings.text("allocation_mode") or "").rpartition("+")[2]
+        backend = (allocation or "").rpartition("+")[2]
     match = re.search(r"(?<![a-z])d(\d+)|[ptce]\d+d(\d+)", backend)
     return int(match.group(1) or match.group(2)) if match else None
 
 
-def _check_loader(request: Request, prompts: int, world_size: int) -> None:
-    """Under a launcher each process has a loader of its own.
-
-    Raises:
-        PlanError: The processes do not share the prompts evenly.
-    """
-    if "launcher" in request.command.program.name and prompts % world_size:
-        raise PlanError(
-            f"batch size({prompts}) must be divisible by world_size({world_size})!",
-            when="at start-up, when the loader is made",
-            fix=f"train_dataset.batch_size = {multiples(prompts, world_size)}",
-            source=f"{_COMMIT} areal/utils/dataloader.py create_dataloader",
-        )
+def _spread(samples: int, updates: int) -> tuple[int, ...]:
+    """Samples behind each update (`ffd_allocate`): as many groups as asked for, since tokens are not limited here, alike up to one."""
+    size, rest = divmod(samples, countable(updates))
+    return (size + 1,) * rest + (size,) * (updates - rest)
 
 
-def _minibatches(
-    settings: Settings, role: str, prompts: int, samples_per_prompt: int, world_size: int
-) -> tuple[tuple[int, ...], bool]:
-    """Samples behind each update, and whether all are of one size.
-
-    `ffd_allocate` makes exactly as many groups as asked for, since tokens are not limited here, with as many samples in each, up
-    to one.
-
-    Raises:
-        PlanError: A process has fewer samples than updates.
-    """
-    name = f"{role}.ppo_n_minibatches"
-    count = settings.count(name)
-    fewest = prompts // world_size * samples_per_prompt
-    if fewest < count:
-        raise PlanError(
-            f"Number of values {fewest} is smaller than min_groups {count}",
-            when="after the first rollout, in the first update",
-            fix=f"{name} = {fewest} or less" if fewest else f"train_dataset.batch_size = {world_size} or more",
-            source=_PACKING,
-        )
-    size, rest = divmod(prompts * samples_per_prompt, count)
-    even = prompts % world_size == 0 and fewest % count == 0
-    return (size + 1,) * rest + (size,) * (count - rest), even
-
-
-def _passes(request: Request, prompts: int) -> tuple[Passes, int | None]:
-    """What becomes of the rows, and the length of the rate's schedule: that of all epochs, whatever ends the run earlier."""
-    settings = request.settings
-    rows = request.rows("train_dataset.path")
-    epochs = settings.count("total_train_epochs")
-    limit = settings.optional_count("total_train_steps")
-    if rows.count is None:
-        return Passes.dropping(None, prompts, epochs=epochs, limit=limit, why=rows.source), None
-    if settings.flag("train_dataset.drop_last"):
-        return Passes.dropping(rows.count, prompts, epochs=epochs, limit=limit), rows.count // prompts * epochs
-    # The smaller last batch is counted, but every rollout waits for a full one: prompts go round.
-    per_epoch = -(-rows.count // prompts)
-    rollouts = per_epoch * epochs if limit is None else min(per_epoch * epochs, limit)
-    passes = Passes.wrapping(rows.count, prompts, rollouts=rollouts)
-    return passes, per_epoch * epochs
-
-
-def _age(settings: Settings, prompts: int) -> tuple[int | None, dict[str, str]]:
-    """Rollouts by which the sampler may be behind; None where the bound counts something else."""
-    consumed = settings.count("rollout.consumer_batch_size")
-    if consumed != prompts:
-        reason = f"rollout.consumer_batch_size = {consumed} is not the {prompts} prompts of a rollout, so its bound does not hold"
-        return None, {"max_age": reason}
-    return settings.count("rollout.max_head_offpolicyness", least=0), {}
-
-
-def _old_logprob_source(settings: Settings) -> OldLogProbSource:
-    """What the clipped ratio is taken to: the proximal policy of the decoupled loss, else the sampler or a forward of its own."""
-    if settings.flag("actor.use_decoupled_loss"):
-        return "engine" if settings.text("actor.prox_logp_method") == "loglinear" else "recompute"
-    return "recompute" if settings.flag("actor.recompute_logprob") else "engine"
-
-
-def _formulas(settings: Settings, *, with_critic: bool, by_steps: bool) -> tuple[Formula, ...]:
-    per_epoch = "rows / train_dataset.batch_size"
-    rounded = f"floor({per_epoch})" if settings.flag("train_dataset.drop_last") else f"ceil({per_epoch})"
-    total = f"total_train_epochs * {rounded}"
-    limited = settings.optional_count("total_train_steps") is not None
-    rollouts = "total_train_steps" if by_steps else f"min({total}, total_train_steps)" if limited else total
-    formulas = [
-        Formula("samples_per_rollout", _SAMPLES, f"{_TRAINER} train (prepare_batch)"),
+SYSTEM = System(
+    name="areal",
+    title="AReaL",
+    version="4aef98d",
+    recognised=(
+        Entry(
+            "areal",
+            programs=(
+                "module:areal.launcher.*",
+                "module:areal.infra.launcher.*",
+                "script:gsm8k_grpo.py",
+                "script:boba_grpo.py",
+                "script:gsm8k_rl.py",
+            ),
+            keys=("actor.ppo_n_minibatches", "gconfig.n_samples"),
+        ),
+    ),
+    overrides=True,
+    rows_from=("train_dataset.path",),
+    settings={
+        "train_dataset.batch_size": count(1),
+        "train_dataset.drop_last": flag(True),
+        "train_dataset.shuffle": flag(True),
+        "gconfig.n_samples": count(1),
+        "actor.ppo_n_minibatches": count(4),
+        "actor.recompute_logprob": flag(False),
+        "actor.use_decoupled_loss": flag(False),
+        "actor.prox_logp_method": text("recompute"),
+        "actor.kl_ctl": number(0.1),
+        "actor.optimizer.lr_scheduler_type": text("constant"),
+        "actor.optimizer.warmup_steps_proportion": number(0.001),
+        "actor.backend": text(),
+        "critic.ppo_n_minibatches": count(4),
+        "critic.backend": text(),
+        "critic.path": text(),
+        "ref.path": text(),
+        "allocation_mode": text(),
+        "rollout.max_head_offpolicyness": count(0, least=0),
+        "rollout.consumer_batch_size": count(1),
+        "total_train_epochs": count(1),
+        "total_train_steps": count(None),
+        "dynamic_bs": flag(False),
+        "saver.freq_steps": count(None),
+        "evaluator.freq_steps": count(None),
+    },
+    functions={
+        "processes_of": _processes,
+        "spread": _spread,
+        "world_size_given": lambda launch: launch.world_size_given is not None,
+    },
+    let={
+        "prompts": "train_dataset.batch_size",
+        "prompts_per_rollout": "prompts",
+        "samples_per_prompt": "gconfig.n_samples",
+        "processes": "processes_of(actor.backend, allocation_mode)",
+        "critic": "given(critic.path) or given(critic.backend) or given(critic.ppo_n_minibatches)",
+        "critic.world_size": "world_size if world_size_given(launch) "
+        "else processes_of(critic.backend, allocation_mode) or world_size",
+        "algorithm": "'PPO' if critic else 'GRPO'",
+        "minibatches": "spread(samples_per_rollout, actor.ppo_n_minibatches)",
+        "critic.minibatches": "spread(samples_per_rollout, critic.ppo_n_minibatches)",
+        "fewest": "prompts // world_size * gconfig.n_samples",
+        "fewest_of_critic": "prompts // critic.world_size * gconfig.n_samples",
+        # A smaller last batch that is kept is counted, but every rollout waits for a full one: prompts go round.
+        "loader": "'drops' if train_dataset.drop_last else 'wraps'",
+        "batches": "floor(rows / train_dataset.batch_size) if train_dataset.drop_last else ceil(rows / train_dataset.batch_size)",
+        "by_steps": "total_train_steps is not None and not known(rows)",
+        "rows_reshuffled": "train_dataset.shuffle",
+        "ahead": "(rollout.max_head_offpolicyness + 1) * rollout.consumer_batch_size",
+        "max_age": "rollout.max_head_offpolicyness if rollout.consumer_batch_size == prompts "
+        "else unknown('rollout.consumer_batch_size = ' + quoted(rollout.consumer_batch_size) + ' is not the ' + quoted(prompts) "
+        "+ ' prompts of a rollout, so its bound does not hold')",
+        # The clipped ratio is taken to the proximal policy of the decoupled loss, else to the sampler or a forward of its own.
+        "own_forward": "actor.prox_logp_method != 'loglinear' if actor.use_decoupled_loss else actor.recompute_logprob",
+        "old_logprob_source": "'recompute' if own_forward else 'engine'",
+        "reference_source": "'at_rollout' if given(ref.path) and actor.kl_ctl > 0 else 'none'",
+    },
+    always={"remainder": "spread", "lr_clock": "rollout", "syncs": "after_updates"},
+    formulas=(
+        Formula(
+            "samples_per_rollout",
+            "train_dataset.batch_size * gconfig.n_samples",
+            f"{_TRAINER} train (prepare_batch)",
+        ),
         Formula(
             "updates_per_rollout",
             "actor.ppo_n_minibatches",
@@ -220,63 +124,80 @@ def _formulas(settings: Settings, *, with_critic: bool, by_steps: bool) -> tuple
         ),
         Formula(
             "samples_per_update",
-            f"ceil({_SAMPLES} / actor.ppo_n_minibatches)",
+            "ceil(train_dataset.batch_size * gconfig.n_samples / actor.ppo_n_minibatches)",
             f"{_PACKING} (the largest; samples are spread)",
         ),
-        Formula("rollouts", rollouts, f"{_TRAINER} train"),
+        Formula("rollouts", "limited(total_train_epochs * batches, total_train_steps)", f"{_TRAINER} train"),
         Formula("lr_ticks", "rollouts", f"{_TRAINER} train (step_lr_scheduler once a rollout)"),
-    ]
-    if settings.flag("train_dataset.drop_last"):
-        source = f"{_COMMIT} areal/utils/dataloader.py create_dataloader"
-        formulas.append(Formula("rollouts_per_epoch", rounded, source))
-    if not by_steps:
-        formulas.append(Formula("lr_horizon", total, f"{_TRAINER} __init__ (FinetuneSpec)"))
-    if with_critic:
-        formulas.append(
-            Formula(
-                "critic.updates_per_rollout",
-                "critic.ppo_n_minibatches",
-                f"{_COMMIT} areal/trainer/ppo/critic.py _ppo_update",
+        Formula("rollouts_per_epoch", "batches", _LOADER, where="train_dataset.drop_last"),
+        # That of all epochs, whatever ends the run earlier.
+        Formula(
+            "lr_horizon",
+            "total_train_epochs * batches",
+            f"{_TRAINER} __init__ (FinetuneSpec)",
+            where="not by_steps",
+        ),
+        Formula(
+            "critic.updates_per_rollout",
+            "critic.ppo_n_minibatches",
+            f"{_COMMIT} areal/trainer/ppo/critic.py _ppo_update",
+        ),
+    ),
+    checks=(
+        # Under a launcher each process has a loader of its own.
+        Check(
+            "prompts % world_size == 0",
+            "batch size({prompts}) must be divisible by world_size({world_size})!",
+            fix="train_dataset.batch_size = {multiples(prompts, world_size)}",
+            when="at start-up, when the loader is made",
+            source=_LOADER,
+            where="'launcher' in program",
+        ),
+        *(
+            Check(
+                f"{fewest} >= {role}.ppo_n_minibatches",
+                f"Number of values {{{fewest}}} is smaller than min_groups {{{role}.ppo_n_minibatches}}",
+                fix=f"{{'{role}.ppo_n_minibatches = ' + quoted({fewest}) + ' or less' if {fewest} "
+                f"else 'train_dataset.batch_size = ' + quoted({processes}) + ' or more'}}",
+                when="after the first rollout, in the first update",
+                source=_PACKING,
+                where=where,
             )
-        )
-    return tuple(formulas)
-
-
-def _facts(settings: Settings, horizon: int | None) -> dict[str, Any]:
-    proportion = settings.number("actor.optimizer.warmup_steps_proportion")
-    return {
-        "lr_constant": settings.text("actor.optimizer.lr_scheduler_type") == "constant",
-        "lr_warmup": None if horizon is None else int(proportion * horizon),
-        "save_every": settings.optional_count("saver.freq_steps"),
-        "eval_every": settings.optional_count("evaluator.freq_steps"),
-    }
-
-
-def _notes(settings: Settings, prompts: int, *, even: bool, age: int | None) -> tuple[Note, ...]:
-    notes = [Note("unit", "ppo_n_minibatches is the number of updates of a rollout, not a size")]
-    if age:
-        notes.append(Note("carries", f"up to {(age + 1) * prompts} prompts are sampled before the first update"))
-    if age is None:
-        consumed = settings.count("rollout.consumer_batch_size")
-        ahead = (settings.count("rollout.max_head_offpolicyness", least=0) + 1) * consumed
-        notes.append(
-            Note(
-                "assumes",
-                f"rollout.consumer_batch_size = {consumed} is meant to be train_dataset.batch_size = {prompts}"
-                + (f": with {ahead} prompts at a time the first rollout never gets full" if ahead < prompts else ""),
+            for role, fewest, processes, where in (
+                ("actor", "fewest", "world_size", ""),
+                ("critic", "fewest_of_critic", "critic.world_size", "critic"),
             )
-        )
-    if not even:
-        notes.append(
-            Note("shrinks", "samples do not divide: updates differ in size, in an order that depends on their lengths")
-        )
-    if settings.flag("dynamic_bs"):
-        notes.append(
-            Note("shrinks", "dynamic_bs: samples that are rejected are not replaced, so a rollout may be smaller")
-        )
-    if not settings.flag("train_dataset.drop_last"):
-        notes.append(Note("carries", "a last batch that is smaller is filled with prompts of the next pass"))
-    return tuple(notes)
-
-
-READER = AReaL()
+        ),
+    ),
+    notes=(
+        Note("unit", "ppo_n_minibatches is the number of updates of a rollout, not a size"),
+        Note("carries", "up to {(max_age + 1) * prompts} prompts are sampled before the first update", "max_age"),
+        Note(
+            "assumes",
+            "rollout.consumer_batch_size = {rollout.consumer_batch_size} is meant to be train_dataset.batch_size = {prompts}"
+            "{': with ' + quoted(ahead) + ' prompts at a time the first rollout never gets full' if ahead < prompts else ''}",
+            "not known(max_age)",
+        ),
+        Note(
+            "shrinks",
+            "samples do not divide: updates differ in size, in an order that depends on their lengths",
+            "prompts % world_size or fewest % actor.ppo_n_minibatches",
+        ),
+        Note(
+            "shrinks",
+            "dynamic_bs: samples that are rejected are not replaced, so a rollout may be smaller",
+            "dynamic_bs",
+        ),
+        Note(
+            "carries",
+            "a last batch that is smaller is filled with prompts of the next pass",
+            "not train_dataset.drop_last",
+        ),
+    ),
+    facts={
+        "lr_constant": "actor.optimizer.lr_scheduler_type == 'constant'",
+        "lr_warmup": "floor(actor.optimizer.warmup_steps_proportion * (rollouts if by_steps else lr_horizon))",
+        "save_every": "saver.freq_steps",
+        "eval_every": "evaluator.freq_steps",
+    },
+)

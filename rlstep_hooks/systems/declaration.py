@@ -74,6 +74,7 @@ quantities of `let`, `formulas` and `always`, and these:
 - `let` holds steps without a source of their own. In what is shown, one that is no field of the Schedule stands in its place (`size`
   above is shown as "update.prompts" or "rollout.prompts", whichever was taken). A rule of the framework is no step: it is a `Formula`
   with its source.
+- A setting that only some launches look at says so: `count(4, where="critic")`. In others it is neither demanded nor shown.
 - Several formulas of one quantity are alternatives: the first whose `where` holds is taken, with its source.
 - Within its own formula a name means the setting, or what stands above: `"rows": "min(rows, data.max_samples)"`.
 - A setting that is not set is None: `update.prompts is None`, `update.prompts or 8`. What cannot be known before the run, such as
@@ -167,6 +168,8 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
     """Of a flag: another flag that turns it off, for example "no_anneal_lr"."""
     since: tuple[tuple[str, Any], ...] = ()
     """Other defaults: release from which on, and default, ascending."""
+    where: str = ""
+    """The condition under which the framework looks at it: only then is it demanded, read and shown."""
 
     def default_in(self, version: str) -> Any:
         """The default of a release."""
@@ -177,24 +180,28 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def count(default: Any = NOTHING, *, least: int = 1, also: tuple[str, ...] = (), since: Any = ()) -> Typed:
+def count(
+    default: Any = NOTHING, *, least: int = 1, also: tuple[str, ...] = (), since: Any = (), where: str = ""
+) -> Typed:
     """A whole number of at least `least`."""
-    return Typed(kind="count", default=default, least=least, also=also, since=since)
+    return Typed(kind="count", default=default, least=least, also=also, since=since, where=where)
 
 
-def number(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = ()) -> Typed:
+def number(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
     """Any number, exact."""
-    return Typed(kind="number", default=default, also=also, since=since)
+    return Typed(kind="number", default=default, also=also, since=since, where=where)
 
 
-def flag(default: Any = NOTHING, *, also: tuple[str, ...] = (), off: str = "", since: Any = ()) -> Typed:
+def flag(
+    default: Any = NOTHING, *, also: tuple[str, ...] = (), off: str = "", since: Any = (), where: str = ""
+) -> Typed:
     """True or false; without a default false where the launch does not say it, and None with the default None."""
-    return Typed(kind="flag", default=default, also=also, off=off, since=since)
+    return Typed(kind="flag", default=default, also=also, off=off, since=since, where=where)
 
 
-def text(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = ()) -> Typed:
+def text(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
     """A text."""
-    return Typed(kind="text", default=default, also=also, since=since)
+    return Typed(kind="text", default=default, also=also, since=since, where=where)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -279,6 +286,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     does_not_observe: tuple[str, ...] = ()
     attaches_by: str = ""
     """How an audit gets into a run, in one sentence; empty for systems that are only planned."""
+    on_import: dict[str, str] = {}
+    """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function"."""
 
     def defaults(self, version: str) -> Mapping[str, Any]:
         """What the framework does without a setting.
@@ -311,7 +320,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return _read(self, launch)
         except PlanError:
-            for name in self.settings:
+            for name in launch.settings_looked_at():
                 launch.given(name)  # what the framework reads is not unused, also where it ends before
             raise
 
@@ -509,12 +518,21 @@ class Quantities:
         written = settings.text(*names)
         return written if written is not None or not needed else default
 
+    def settings_looked_at(self) -> list[str]:
+        """The settings that the framework looks at in this launch."""
+        return [name for name, typed in self.system.settings.items() if self.holds(typed.where)]
+
     def written(self) -> dict[str, Any]:
         """The settings behind the plan, as they were written, with the defaults that hold."""
         settings, defaults = self.request.settings, self.system.defaults(self.request.version)
         shown = self.system.shown
         if shown is None:
-            shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
+            looked_at = self.settings_looked_at()
+            shown = tuple(
+                name
+                for name in looked_at
+                if name in defaults and (defaults[name] is not REQUIRED or name in self._known)
+            )
         return {
             name: plain(settings.value(*self._names(name)) if name in self.system.settings else self.value(name))
             for name in shown
@@ -522,8 +540,8 @@ class Quantities:
 
 
 def _read(system: System, launch: Quantities) -> Reading:
-    for name, typed in system.settings.items():
-        if typed.default is REQUIRED:
+    for name in launch.settings_looked_at():
+        if system.settings[name].default is REQUIRED:
             launch.value(name)
         elif launch.given(name):
             with suppress(UnknownValueError):  # whether the plan needs it is seen later

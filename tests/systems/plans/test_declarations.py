@@ -38,6 +38,7 @@ def expressions(system: System) -> Iterator[tuple[str, str]]:
     """Every expression of a declaration, and the quantity whose it is."""
     yield from ((text, name) for name, text in system.let.items())
     yield from ((text, "") for text in system.facts.values())
+    yield from ((typed.where or "True", "") for typed in system.settings.values())
     for formula in system.formulas:
         yield formula.text, formula.quantity
         yield formula.where or "True", ""

@@ -12,7 +12,7 @@ from tests.systems.trl.conftest import RELEASE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-pytestmark = pytest.mark.skipif(Version("1.0") > RELEASE, reason="the examples use settings of today's releases")
+pytestmark = pytest.mark.skipif(Version("1.9.1") > RELEASE, reason="its dapo loss has a known fault before that")
 
 
 def test_the_audited_run_passes(capfd: pytest.CaptureFixture[str]) -> None:
