@@ -31,6 +31,8 @@ _OF_BOTH_ROLES = (
     "samples_added_per_rollout", "samples_dropped_per_rollout", "max_age", "rows_bound", "rows_reshuffled", "lr_clock", "lr_horizon",
 )  # fmt: skip
 """What a critic has from the policy, where nothing else is declared."""
+_OF_ROWS = ("rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs")
+"""What a critic has from the loader, which serves both."""
 _CALLED = {"samples_added_per_rollout": "samples_added", "samples_dropped_per_rollout": "samples_dropped"}
 _ELSEWHERE = {
     "framework",
@@ -79,14 +81,19 @@ def shaped(
 
         def of_critic(name: str) -> Any:
             own = said(f"critic.{name}")
-            return said(name) if own is None and name in _OF_BOTH_ROLES else own
+            return said(name) if own is None and name in (*_OF_BOTH_ROLES, *_OF_ROWS) else own
 
         critic = _made(
-            of_critic, {**shared, **_role(of_critic), "world_size": of_critic("world_size") or world_size}, ()
+            of_critic,
+            {**shared, **_role(of_critic), "world_size": of_critic("world_size") or world_size},
+            (*_OF_ROWS, *_fields(name.removeprefix("critic.") for name in declared if name.startswith("critic."))),
         )
-    more = [name for name in declared if name in Schedule.__struct_fields__]
     made = {**shared, **policy, "world_size": world_size, "critic": critic, "settings": settings}
-    return msgspec.structs.replace(_made(said, made, more), sources=sources)
+    return msgspec.structs.replace(_made(said, made, _fields(declared)), sources=sources)
+
+
+def _fields(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in Schedule.__struct_fields__]
 
 
 def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Schedule:
@@ -143,6 +150,7 @@ def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
     """What becomes of the rows, by the declaration's `loader`."""
     loader, rollouts, per_epoch = said("loader"), said("rollouts"), said("rollouts_per_epoch")
     made = None if isinstance(rollouts, Unknown) else rollouts
+    per_epoch = None if isinstance(per_epoch, Unknown) else per_epoch
     if loader == "none":
         return Passes.without_rows(made)
     if isinstance(rows, Unknown):
@@ -150,7 +158,7 @@ def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
     if made is None:
         return Passes.without_length(rows, rollouts.reason if isinstance(rollouts, Unknown) else "the run has no end")
     if loader == "wraps":
-        return Passes(rows=rows, rollouts=made, dropped=0, consumed=made * prompts)
+        return Passes(rows=rows, rollouts=made, per_epoch=per_epoch, dropped=0, consumed=made * prompts)
     if loader == "keeps":
         each = per_epoch or -int(-rows // prompts)
         full, rest = divmod(made, each) if each else (0, 0)

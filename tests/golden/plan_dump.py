@@ -93,6 +93,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
+    Allowed("what is not known says why", field="schedule.critic.not_evaluated", before="^null$"),
     Allowed(
         "a file that is not there, in other words",
         field="schedule.not_evaluated",
