@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
 from rlstep_hooks.cli.ray_job import advice
+from rlstep_hooks.observe.options import on_fail_asked
 from rlstep_hooks.record.ledger import record_files, records
 from rlstep_hooks.systems.injection import environment
 
@@ -43,9 +44,15 @@ def run(
         copy_to: URL of a folder to copy the records to.
 
     Returns:
-        The command's own exit status (128 + n after signal n), 2 if it cannot be started; see also `strict`.
+        The command's own exit status (128 + n after signal n), 2 if it cannot be started; 1 in place of 0 where the audit ended
+        training (RLSTEP_ON_FAIL); see also `strict`.
     """
     before = set(record_files(folder))
+    try:
+        on_fail_asked()
+    except ValueError as error:
+        print(f"rlstep: {error}", file=sys.stderr)
+        return 2
     try:
         copying = _copying(folder, before, copy_to)
     except OSError as error:
@@ -65,8 +72,13 @@ def run(
     except OSError as error:
         print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
         return 2
-    judged = _report(folder, before, status, strict=strict)
-    return judged if strict and status == 0 else status
+    reports = _report(folder, before, status)
+    if status:
+        return status
+    if strict:
+        return _exit_status(reports)
+    # A run that the audit ended with `on_fail` is not one that came to its end, whatever the command says.
+    return 1 if any(report.stopped_by for report in reports) else 0
 
 
 def _copying(folder: Path, before: set[str], url: str | None) -> AbstractContextManager[None]:
@@ -175,8 +187,8 @@ def _in_front_of_a_terminal() -> bool:
         os.close(terminal)
 
 
-def _report(folder: Path, before: set[str], status: int, *, strict: bool) -> int:
-    """Print the report of each new run, after the command ended with `status`. Returns the exit status that they require."""
+def _report(folder: Path, before: set[str], status: int) -> list[Report]:
+    """Print the report of each new run, after the command ended with `status`."""
     from rich.console import Console
 
     from rlstep_hooks.judge.replay import report_of
@@ -193,14 +205,19 @@ def _report(folder: Path, before: set[str], status: int, *, strict: bool) -> int
             style="yellow",
             highlight=False,
         )
-        return 2
+        return []
     reports = [report_of(folder, run) for run in new]
     for number, report in enumerate(reports, 1):
         if len(reports) > 1:
             console.print(_whose(report, number, len(reports)), "")
         console.print(verdict_block(report))
     console.print(f"rlstep: recorded in {folder}", style="dim", highlight=False)
-    statuses = {report.exit_status(strict=strict) for report in reports}
+    return reports
+
+
+def _exit_status(reports: list[Report]) -> int:
+    """The exit status that reports call for: 1 if one failed, 2 if one was not evaluated or there is none."""
+    statuses = {report.exit_status(strict=True) for report in reports} or {2}
     return 1 if 1 in statuses else max(statuses)
 
 

@@ -359,6 +359,7 @@ class Judge:
             verdict="NOT_EVALUATED" if broken_off and self.verdict == "PASS" else self.verdict,
             findings=findings,
             counts=self.counts,
+            stopped_by=self._ended.stopped_by if self._ended is not None else "",
             schedule=schedule,
             rules=outcomes,
             lags=self._lag_values(),

@@ -65,6 +65,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     findings: list[Finding] = []
     counts: Counts = Counts()
+    stopped_by: str = ""
+    """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
     schedule: Schedule | None = None
     rules: list[RuleOutcome] = []
     lags: list[LagValues] = []

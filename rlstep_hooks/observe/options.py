@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 OnFail = Literal["warn", "stop", "raise"]
 """What happens after an error: it is reported, training ends cleanly, or `StepAuditError` is raised."""
+
+ON_FAIL = "RLSTEP_ON_FAIL"
+"""The environment variable with the default of `on_fail`."""
 
 
 class LeftOut:
@@ -16,13 +19,15 @@ class LeftOut:
 LEFT_OUT = LeftOut()
 
 
-def on_fail_asked(given: OnFail | None) -> OnFail:
-    """The argument, else RLSTEP_ON_FAIL, else "warn".
+def on_fail_asked(given: OnFail | None = None) -> OnFail:
+    """The argument, else RLSTEP_ON_FAIL, else "warn". Case does not matter.
 
     Raises:
         ValueError: It is none of the three.
     """
-    asked = given or os.environ.get("RLSTEP_ON_FAIL") or "warn"
-    if asked not in ("warn", "stop", "raise"):
-        raise ValueError(f'on_fail is "warn", "stop" or "raise", not {asked!r}')
-    return cast("OnFail", asked)
+    asked = given or os.environ.get(ON_FAIL) or "warn"
+    found = str(asked).strip().lower()
+    if found not in get_args(OnFail):
+        where = "on_fail" if given else ON_FAIL
+        raise ValueError(f'{where} is "warn", "stop" or "raise", not {asked!r}')
+    return cast("OnFail", found)

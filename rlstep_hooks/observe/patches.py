@@ -1,8 +1,10 @@
-"""Wrapping methods of one object, and giving back exactly what was there."""
+"""Wrapping methods, and giving back exactly what was there: the one way in which an audit changes a running framework."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import wrapt
@@ -25,34 +27,52 @@ class _StaysWithItsObject(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
 
 class Patches:
-    """Wrappers placed on instances. Classes and modules are never touched."""
+    """Wrappers placed on objects, classes and modules. All can be taken off, and then every attribute is the identical object again.
+
+    * On an object, the attribute of this one object is replaced by a proxy of the method: other objects of its class are not
+      touched, and copies of the object have the method itself.
+    * On a class or a module, the attribute is replaced by a plain function (a coroutine function where the method is one), and
+      every object of the class has it. Pickle and Ray send a plain function that stands where its name says by reference, and a
+      proxy by value or not at all (measured with OpenRLHF 0.11.2 and Ray 2.55). Static methods and class methods stay what they are.
+
+    A wrapper that somebody else has wrapped since it was placed cannot be taken off without taking theirs off too. It stays, and
+    does nothing from then on.
+    """
 
     def __init__(self) -> None:
-        self._placed: list[tuple[Any, str, Any, Any]] = []
+        self._placed: list[tuple[Any, str, Any, Any, _Switch]] = []
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Put a wrapper in front of a method of one object.
+        """Put a wrapper in front of a method or function.
 
         Args:
-            owner: The object; only its own attributes change.
+            owner: The object, class or module; only its own attributes change.
             name: The method.
-            wrapper: Called as `wrapper(wrapped, instance, args, kwargs)`, wrapt's convention.
+            wrapper: Called as `wrapper(wrapped, instance, args, kwargs)`, wrapt's convention. It is a coroutine function where the
+                method is one. For a function of a module, and a static method, `instance` is None.
         """
         before = vars(owner).get(name, _ABSENT)
-        proxy = _StaysWithItsObject(getattr(owner, name), wrapper)
+        switch = _Switch(wrapper)
+        proxy: Any
+        if isinstance(owner, type):
+            proxy = _in_class(inspect.getattr_static(owner, name), switch)
+        elif inspect.ismodule(owner):
+            proxy = _function(getattr(owner, name), switch, bind=_unbound)
+        else:
+            proxy = _StaysWithItsObject(getattr(owner, name), switch)
         setattr(owner, name, proxy)
-        self._placed.append((owner, name, before, proxy))
+        self._placed.append((owner, name, before, proxy, switch))
 
     def restore(self) -> list[str]:
         """Take all wrappers off, last one first.
 
         Returns:
-            Names that someone else has wrapped since; those are left as they are, because taking them off would take the
-            other wrapper off too.
+            Names that someone else has wrapped since; those stay, and do nothing.
         """
         left = []
         while self._placed:
-            owner, name, before, proxy = self._placed.pop()
+            owner, name, before, proxy, switch = self._placed.pop()
+            switch.wrapper = _straight_on
             if vars(owner).get(name) is not proxy:
                 left.append(name)
             elif before is _ABSENT:
@@ -60,6 +80,59 @@ class Patches:
             else:
                 setattr(owner, name, before)
         return left
+
+
+class _Switch:
+    """A wrapper that can be made to do nothing where it stands."""
+
+    __slots__ = ("wrapper",)
+
+    def __init__(self, wrapper: Callable[..., Any]) -> None:
+        self.wrapper = wrapper
+
+    def __call__(
+        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return self.wrapper(wrapped, instance, args, kwargs)
+
+
+def _straight_on(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return wrapped(*args, **kwargs)
+
+
+def _in_class(method: Any, switch: _Switch) -> Any:
+    """What stands in a class in place of a method, a static method or a class method."""
+    if isinstance(method, staticmethod):
+        return staticmethod(_function(method.__func__, switch, bind=_unbound))
+    kept = _function(method.__func__ if isinstance(method, classmethod) else method, switch, bind=_bound)
+    return classmethod(kept) if isinstance(method, classmethod) else kept
+
+
+def _unbound(wrapped: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    return wrapped, None, args
+
+
+def _bound(wrapped: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    return wrapped.__get__(args[0]), args[0], args[1:]
+
+
+def _function(wrapped: Callable[..., Any], switch: _Switch, *, bind: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function in front of another."""
+    if inspect.iscoroutinefunction(wrapped):
+
+        @functools.wraps(wrapped)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            method, instance, rest = bind(wrapped, args)
+            return await switch(method, instance, rest, kwargs)
+
+        return awaited
+
+    @functools.wraps(wrapped)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        method, instance, rest = bind(wrapped, args)
+        return switch(method, instance, rest, kwargs)
+
+    return called
 
 
 _ABSENT = object()

@@ -385,6 +385,8 @@ class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
     """Type and text of the exception, for "raised"."""
     stopped: bool = False
     """Whether an early stop was asked for."""
+    stopped_by: str = ""
+    """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
     digest: int = 0
     counts: dict[str, int] = {}
 

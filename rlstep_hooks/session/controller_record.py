@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.controlled.live import recorded_phases
 from rlstep_hooks.judge.controlled.run import ControlledRun
-from rlstep_hooks.judge.report import ends_training
-from rlstep_hooks.record.events import Phase, PhaseName, Purpose, RunEnded, RunStarted
-from rlstep_hooks.record.ledger import CONTROLLER, open_ledger
+from rlstep_hooks.record.events import Phase, PhaseName, Purpose
 from rlstep_hooks.session import ray_sink
-from rlstep_hooks.session.recorder import Recorder
-from rlstep_hooks.show.console import ConsoleListener
+from rlstep_hooks.session.session import Options, Run, Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +17,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
 
 
 class ControllerRecord:
@@ -30,25 +26,30 @@ class ControllerRecord:
     Args:
         folder: Where all processes of the run record.
         run: Its name.
+
+    Raises:
+        ValueError: RLSTEP_ON_FAIL is none of the three.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        opened = open_ledger(folder, run, CONTROLLER)
-        self.trouble = opened.trouble
-        """Why nothing is recorded; empty where it is."""
+        self.session = Session(Options.asked(log_dir=folder))
         self.sink = ray_sink.Sink(folder, run) if ray_sink.asked() else None
         """Where trainers without a disk in common send their records; None where they write files."""
-        self.recorder = Recorder(
-            opened.ledger, (ConsoleListener(),), judge=ControlledRun(lambda rank: recorded_phases(folder, run, rank))
-        )
         self.called: list[PhaseName] = []
         """Calls to all trainers that were made and may not have returned."""
+        self._controlled = ControlledRun(lambda rank: recorded_phases(folder, run, rank))
         self._run = run
         self._calls: dict[PhaseName, int] = {}
 
+    @property
+    def recorder(self) -> Recorder:
+        """Where events go, once training has begun."""
+        assert self.session.recorder is not None  # see `begin`
+        return self.session.recorder
+
     def begin(
         self, schedule: Schedule | None, *, updates: int, facts: dict[str, Any], versions: Mapping[str, str]
-    ) -> None:
+    ) -> Recorder:
         """Training begins.
 
         Args:
@@ -57,19 +58,15 @@ class ControllerRecord:
             facts: What else is known of the run.
             versions: Releases of the packages involved.
         """
-        self.recorder.emit(
-            RunStarted(
-                run=self._run,
-                rank=0,
-                world_size=schedule.world_size if schedule is not None else 1,
-                local_world_size=1,
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
+        return self.session.begin(
+            Run(
+                name=self._run,
                 schedule=schedule,
-                start_updates=updates,
+                versions=versions,
                 facts=facts,
-                versions=dict(versions),
+                start_updates=updates,
+                world_size=schedule.world_size if schedule is not None else 1,
+                controlled=self._controlled,
             )
         )
 
@@ -82,10 +79,8 @@ class ControllerRecord:
         Returns:
             Whether it cannot.
         """
-        if self.trouble:
-            # Trainers tell what they saw through files of the same folder.
-            self.recorder.cannot("recording", self.trouble)
-        reason = reason or self.trouble
+        # Trainers tell what they saw through files of the same folder.
+        reason = reason or self.session.trouble
         if reason:
             self.recorder.cannot("order", reason)
         return bool(reason)
@@ -102,23 +97,11 @@ class ControllerRecord:
             self.recorder.emit(call)
 
     def take_error(self) -> Finding | None:
-        """The first error that ends training, of those found since the last call."""
-        return ends_training(self.recorder.take_findings())
+        """The error for which training ends, with "stop" and "raise"; judges what waits."""
+        self.recorder.settle()
+        return self.session.error
 
-    def end(self, *, updates_before: int, error: str, stopped: bool) -> Report:
-        """Training is over: write the last lines, and print the report.
-
-        Args:
-            updates_before: Policy updates made before this run.
-            error: What it raised; empty where it returned.
-            stopped: Whether something asked it to end early.
-        """
-        ended = RunEnded(
-            status="raised" if error else "completed",
-            updates=updates_before + self.recorder.judge.counts.updates,
-            error=error,
-            stopped=stopped,
-        )
-        report = self.recorder.finish(ended)
-        ConsoleListener().finished(report)
-        return report
+    def end(self, error: BaseException | None = None) -> Report:
+        """Training is over, or raised `error`: write the last lines, and print the report."""
+        self.session.end(error)
+        return self.session.report

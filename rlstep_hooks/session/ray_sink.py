@@ -24,6 +24,7 @@ from rlstep_hooks.judge.controlled.run import ControlledRun
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import AnyEvent, Generated, PhaseEnded, Unobserved, encode
 from rlstep_hooks.record.ledger import FolderLedger, rank_process
+from rlstep_hooks.record.logger import not_evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -183,7 +184,7 @@ class RayLedger:
                 self._trouble = f"recording stopped: {_told(error)}"
                 self._over = True
                 self._waiting.clear()
-            print(f"rlstep: not evaluated: {self._process}: {self._trouble}", flush=True)
+            not_evaluated(f"{self._process}: {self._trouble}")
 
     def _find(self) -> Any:
         """The actor, once its controller has made it.

@@ -286,6 +286,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     does_not_observe: tuple[str, ...] = ()
     attaches_by: str = ""
     """How an audit gets into a run, in one sentence; empty for systems that are only planned."""
+    on_import: dict[str, str] = {}
+    """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function"."""
 
     def defaults(self, version: str) -> Mapping[str, Any]:
         """What the framework does without a setting.

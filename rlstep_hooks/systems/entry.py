@@ -29,6 +29,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether runs of it are observed, and not only planned."""
     live: str = ""
     """`System.live`."""
+    on_import: dict[str, str] = {}
+    """`System.on_import`."""
     deviations: dict[str, str] = {}
     """The system's name in a Schedule -> `System.deviations`."""
 

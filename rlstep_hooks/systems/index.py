@@ -192,7 +192,13 @@ def collected() -> tuple[Entry, ...]:
 def _entries_of(system: System) -> tuple[Entry, ...]:
     first, *more = system.recognised or (Entry(system.name),)
     deviations = {system.framework or system.title: system.deviations} if system.deviations else {}
-    filled = msgspec.structs.replace(first, observed=bool(system.attaches_by), live=system.live, deviations=deviations)
+    filled = msgspec.structs.replace(
+        first,
+        observed=bool(system.attaches_by),
+        live=system.live,
+        on_import=system.on_import,
+        deviations=deviations,
+    )
     return filled, *more
 
 

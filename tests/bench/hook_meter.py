@@ -165,17 +165,6 @@ class Timing:
 
         return timed
 
-    def load_weights(self, wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
-        """The engine's hook stands in the place of a method and keeps that itself."""
-        watch = Stopwatch()
-        load = engine._load
-        engine._load = watch.around(load)
-        try:
-            return wrapped(*args, **kwargs)
-        finally:
-            engine._load = load
-            self._write("load_weights", watch)
-
     def _write(self, hook: str, watch: Stopwatch) -> None:
         watch.stop()
         # Opened by the process that writes: its parent may have imported this module.
@@ -221,10 +210,6 @@ class Switching:
 
         return switched
 
-    def load_weights(self, wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
-        """The engine's hook stands in the place of a method and keeps that itself."""
-        return wrapped(*args, **kwargs) if self._byte[0] else engine._load(*args, **kwargs)
-
     def _synced(self) -> None:
         processes = {
             file.name.removesuffix(PROCESS): int(file.read_text()) for file in self._folder.glob(f"*{PROCESS}")
@@ -265,12 +250,8 @@ def _name(owner: Any, method: str) -> str:
 def _install(meter: Timing | Switching) -> None:
     """Put the meter between the framework and each hook that is placed from now on."""
     wrapt.when_imported("rlstep_hooks.observe.patches")(lambda module: _in_patches(module, meter))
-    wrapt.when_imported("rlstep_hooks.systems.openrlhf.observe.attach")(lambda module: _in_functions(module, meter))
     for name, hooks in CALLED_BY_TORCH.items():
         wrapt.when_imported(name)(partial(_in_methods, hooks=hooks, meter=meter))
-    wrapt.when_imported("rlstep_hooks.systems.openrlhf.observe.engine")(
-        lambda module: wrapt.wrap_function_wrapper(module, "EngineRecord._load_weights", meter.load_weights)
-    )
     wrapt.when_imported("rlstep_hooks.record.ledger")(lambda module: _in_ledgers(module, meter))
 
 
@@ -281,15 +262,6 @@ def _in_patches(module: Any, meter: Timing | Switching) -> None:
         wrap(self, owner, name, meter.wrapper(_name(owner, name), wrapper))
 
     module.Patches.wrap = metered
-
-
-def _in_functions(module: Any, meter: Timing | Switching) -> None:
-    put_around = module.put_around
-
-    def metered(owner: Any, name: str, around: Callable[..., Any]) -> None:
-        put_around(owner, name, meter.wrapper(_name(owner, name), around))
-
-    module.put_around = metered
 
 
 def _in_methods(module: Any, hooks: tuple[str, ...], meter: Timing | Switching) -> None:

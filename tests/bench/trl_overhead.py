@@ -136,7 +136,7 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
 def switch(observer: Any, *, on: bool) -> None:
     """Put all wrappers on the trainer, or take them off: one that does nothing costs something too."""
     observer.active = observer.updates.active = on
-    for owner, name, before, proxy in observer._patches._placed:
+    for owner, name, before, proxy, _ in observer._patches._placed:
         if on:
             setattr(owner, name, proxy)
         elif before is _ABSENT:

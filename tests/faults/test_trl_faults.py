@@ -86,7 +86,7 @@ def frozen_imports() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def numbers_with_each_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a run whose rollouts take longer than the interval, which is a second; these take milliseconds."""
-    monkeypatch.setattr("rlstep_hooks.systems.trl.observe.callback.INTERVAL", 0.0)
+    monkeypatch.setattr("rlstep_hooks.session.session.INTERVAL", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 import pickle
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,7 +85,7 @@ def test_a_wrapper_of_someone_else_stays_and_is_named() -> None:
     theirs = trainer.step = lambda value: 100 * mine(value)  # type: ignore[method-assign]
     assert patches.restore() == ["step"]
     assert vars(trainer)["step"] is theirs
-    assert trainer.step(3) == 700
+    assert trainer.step(3) == 600, "ours stands, and does nothing"
 
 
 def test_an_attribute_that_someone_took_off_stays_off_and_is_named() -> None:
@@ -105,6 +108,73 @@ def test_exceptions_pass_unchanged() -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         trainer.step(3)
     assert caught.value is error
+
+
+class Kinds:
+    def method(self, value: int) -> tuple[Any, int]:
+        return self, value
+
+    @classmethod
+    def of_class(cls, value: int) -> tuple[Any, int]:
+        return cls, value
+
+    @staticmethod
+    def static(value: int) -> int:
+        return value
+
+    async def later(self, value: int) -> tuple[Any, int]:
+        return self, value
+
+
+class Heir(Kinds):
+    pass
+
+
+@pytest.mark.parametrize("owner", [Kinds, Heir])
+@pytest.mark.parametrize("name", ["method", "of_class", "static", "later"])
+def test_a_method_of_a_class_is_wrapped_for_all_its_objects(owner: Any, name: str) -> None:
+    before, seen, patches, existing = dict(vars(owner)), [], Patches(), owner()
+
+    def see(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        seen.append((instance, args, kwargs))
+        return wrapped(*args, **kwargs)
+
+    async def see_later(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return await see(wrapped, instance, args, kwargs)
+
+    kind = type(inspect.getattr_static(owner, name))
+    patches.wrap(owner, name, see_later if name == "later" else see)
+    assert type(vars(owner)[name]) is kind, "what Ray and pickle send by name"
+    assert inspect.iscoroutinefunction(getattr(owner, name)) == (name == "later")
+    result = getattr(existing, name)(3)
+    expected = {"method": (existing, 3), "of_class": (owner, 3), "static": 3, "later": (existing, 3)}[name]
+    assert (asyncio.run(result) if name == "later" else result) == expected
+    instance = {"method": existing, "of_class": owner, "static": None, "later": existing}[name]
+    assert seen == [(instance, (3,), {})]
+    assert patches.restore() == []
+    assert dict(vars(owner)) == before
+    assert all(vars(owner)[key] is value for key, value in before.items())
+
+
+def test_a_function_of_a_module_is_wrapped_and_comes_back() -> None:
+    module = ModuleType("theirs")
+    own = module.double = lambda value: 2 * value  # type: ignore[attr-defined]
+    patches = Patches()
+    patches.wrap(module, "double", add_one)
+    assert module.double(3) == 7
+    assert isinstance(module.double, FunctionType)
+    assert patches.restore() == []
+    assert module.double is own
+
+
+def test_a_wrapped_class_is_pickled_by_name() -> None:
+    patches = Patches()
+    patches.wrap(Trainer, "step", add_one)
+    try:
+        assert pickle.loads(pickle.dumps(Trainer.step)) is Trainer.step
+        assert pickle.loads(pickle.dumps(Trainer())).step(3) == 7
+    finally:
+        patches.restore()
 
 
 def test_a_method_that_is_not_there_is_an_error_and_leaves_no_trace() -> None:

@@ -207,7 +207,7 @@ def test_adapters_refuse_a_url(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
     plugin.activate()
     assert (
-        capsys.readouterr().out.count(
+        capsys.readouterr().err.count(
             "not evaluated: RLSTEP_DIR=s3://bucket/runs: records are written to a local folder"
         )
         >= 2

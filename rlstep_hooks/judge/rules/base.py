@@ -284,6 +284,7 @@ class Rule:
             where=where,
             why=why,
             fix=fix,
+            planned=not self.progress.events,
         )
         reported = self._reported[kind] = _Reported(finding, self.progress.events)
         reported.count(where)

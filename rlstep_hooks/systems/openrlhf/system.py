@@ -51,6 +51,10 @@ SYSTEM = System(
     writes="rlstep_hooks.systems.openrlhf.launch:write",
     deviations="rlstep_hooks.systems.openrlhf.deviations:DEVIATIONS",
     attaches_by="`rlstep run -- <command>`, or `RLSTEP_DIR` and `RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook`.",
+    # 0.7 and later: imported by the driver before it starts Ray.
+    on_import={
+        "openrlhf": "rlstep_hooks.systems.openrlhf.observe.ray_hooks:imported",
+    },
     observed_releases=("0.11", str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts with the policy version and the settings that sampled them",

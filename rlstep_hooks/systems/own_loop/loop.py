@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.ranks import agree_on_run
-from rlstep_hooks.judge.report import Report, StepAuditError, ends_training
-from rlstep_hooks.observe.deferred import INTERVAL
-from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
-from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import RunEnded, RunStarted
-from rlstep_hooks.record.ledger import open_ledger, rank_process
-from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
+from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.version import __version__
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
     from torch import Tensor
 
+    from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Listener
     from rlstep_hooks.systems.own_loop.optimizers import Role
@@ -69,8 +63,8 @@ class LoopAudit:
                         optimizer.step()
         audit.report.verdict
 
-    What it cannot do it says (`report.not_evaluated`, and a warning on stderr), and training goes on as without it. Nothing that
-    is handed over is changed or kept in the graph. With several processes each audits itself.
+    What it cannot do it says (`report.not_evaluated`, and a warning of the logger `rlstep`), and training goes on as without it.
+    Nothing that is handed over is changed or kept in the graph. With several processes each audits itself.
 
     Args:
         schedule: The plan; `Schedule.ppo` makes one.
@@ -83,6 +77,7 @@ class LoopAudit:
         listeners: Views that follow the run; by default plan and verdict are printed on stderr.
         facts: What is known of the run, such as `compute_dtype="bfloat16"` where autocast is on; else read from the weights.
         versions: Releases of the packages involved, for the record.
+        session: An audit that somebody else asked for; its options are then taken, and not those above.
 
     Raises:
         ValueError: `on_fail` is none of the three, or the critic's optimizer is named and the policy's is not.
@@ -99,36 +94,30 @@ class LoopAudit:
         listeners: tuple[Listener, ...] | None = None,
         facts: dict[str, Any] | None = None,
         versions: dict[str, str] | None = None,
+        session: Session | None = None,
     ) -> None:
-        self.on_fail = on_fail_asked(on_fail)
         if optimizer is None and critic_optimizer is not None:
             raise ValueError("critic_optimizer is given, so the policy's is needed too: optimizer=...")
+        self._session = session or Session(Options.asked(on_fail, log_dir, listeners))
+        self.on_fail = self._session.options.on_fail
         self.schedule = schedule
-        self.folder: Path | None = None
-        """Where the record is written; None in memory."""
         roles: dict[Role, Any] = {"policy": optimizer, "critic": critic_optimizer}
         self._optimizers = {role: given for role, given in roles.items() if given is not None}
-        self._log_dir = os.environ.get("RLSTEP_DIR") if isinstance(log_dir, LeftOut) else log_dir
-        self._listeners = listeners
         self._facts = facts or {}
         self._versions = versions
-        self._recorder: Recorder | None = None
         self._observer: LoopObserver | None = None
-        self._report: Report | None = None
-        self._refused = ""
-        self._error: Finding | None = None
-        self._raised = False
 
     # What it says
 
     @property
     def report(self) -> Report:
         """The report; while the loop runs, of what was seen so far."""
-        if self._report is not None:
-            return self._report
-        if self._recorder is not None:
-            return self._recorder.judge.report()
-        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": self._refused or "the audit has not begun"})
+        return self._session.report
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the record is written; None in memory."""
+        return self._session.folder
 
     @property
     def version(self) -> int:
@@ -138,8 +127,7 @@ class LoopAudit:
     @property
     def should_stop(self) -> bool:
         """Whether the loop should end now: `on_fail` is "stop", and an error was found."""
-        self._look_for_errors()
-        return self.on_fail == "stop" and self._error is not None
+        return self._session.stop_if_asked()
 
     # What the loop says
 
@@ -161,7 +149,7 @@ class LoopAudit:
         """
         if self._observer is not None:
             self._observer.refreshed(old_logprobs)
-            self._act()
+            self._session.raise_if_asked()
 
     def microbatch(
         self,
@@ -201,13 +189,13 @@ class LoopAudit:
                 advantages=advantages,
                 targets=targets,
             )
-            self._act()
+            self._session.raise_if_asked()
 
     def skipped_update(self, role: Role = "policy", *, reason: str = "gradient scaler") -> None:
         """The loop was at its optimizer step, and a gradient scaler left it out."""
         if self._observer is not None:
             self._observer.skipped(role, reason)
-            self._act()
+            self._session.raise_if_asked()
 
     def cannot(self, topic: str, why: str) -> None:
         """Say that something cannot be observed: rules that need it are then NOT EVALUATED.
@@ -216,8 +204,8 @@ class LoopAudit:
             topic: One of `rlstep_hooks.record.events.TOPICS`.
             why: The reason, for the report.
         """
-        if self._recorder is not None:
-            self._recorder.cannot(topic, why)
+        if self._session.recorder is not None:
+            self._session.recorder.cannot(topic, why)
 
     def _rollout_begins(self) -> None:
         if self._observer is not None:
@@ -230,7 +218,7 @@ class LoopAudit:
             self._observer.rollout_failed()
             return
         self._observer.rollout_ended(samples, sampler_version)
-        self._act()
+        self._session.raise_if_asked()
 
     # Life of one audit
 
@@ -245,51 +233,26 @@ class LoopAudit:
         """End; an exception of the loop goes on."""
         self.end(error)
         if error is None:
-            self._act()
+            self._session.raise_if_asked()
 
     def begin(self) -> None:
         """Write the plan, and place the hooks. A loop that is no `with` block calls this and `end`."""
-        if self._recorder is not None:
-            return
-        try:
-            self._begin()
-        except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-            self._refused = f"the audit could not begin: {describe(error)}"
-            self._observer = None
-            print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
+        if self._session.recorder is None:
+            with self._session.beginning():
+                self._begin()
 
     def _begin(self) -> None:
         from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
-        if self._listeners is None:
-            from rlstep_hooks.show.console import ConsoleListener
-
-            self._listeners = (ConsoleListener(),)
-        run, _ = agree_on_run(0, 1)
-        opened = open_ledger(self._log_dir, run, rank_process(0))
-        self.folder = opened.folder
-        recorder = Recorder(opened.ledger, self._listeners)
-        recorder.emit(
-            RunStarted(
-                run=run,
-                rank=0,
-                world_size=1,
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
-                schedule=self.schedule,
-                facts=self._facts,
-                versions=_versions() if self._versions is None else self._versions,
-            )
+        name, _ = agree_on_run(0, 1)
+        versions = _versions() if self._versions is None else self._versions
+        recorder = self._session.begin(Run(name=name, schedule=self.schedule, versions=versions, facts=self._facts))
+        observer = LoopObserver(
+            self.schedule, recorder, self._optimizers, facts=self._facts, interval=self._session.interval
         )
-        recorder.settle()  # the plan is judged and shown before training begins
-        if opened.trouble:
-            recorder.cannot("recording", opened.trouble)
-        # Who acts on findings gets numbers as early as they are there.
-        interval = INTERVAL if self.on_fail == "warn" else 0.0
-        observer = LoopObserver(self.schedule, recorder, self._optimizers, facts=self._facts, interval=interval)
+        self._session.follow(observer)
         observer.attach()
-        self._recorder, self._observer = recorder, observer
+        self._observer = observer
 
     def end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:
         """Take the hooks off, judge and report. Called twice, the second call does nothing.
@@ -298,38 +261,7 @@ class LoopAudit:
             error: What the loop raised.
             stopped: Whether the loop ends before its plan because somebody wished it.
         """
-        recorder, observer = self._recorder, self._observer
-        if recorder is None or observer is None or self._report is not None:
-            return
-        observer.detach()
-        observer.emit_numbers(wait=True)
-        self._look_for_errors()
-        self._report = recorder.finish(
-            RunEnded(
-                status="completed" if error is None else "raised",
-                updates=observer.updates,
-                error="" if error is None else describe(error),
-                stopped=stopped or (self.on_fail == "stop" and self._error is not None),
-            )
-        )
-        for listener in self._listeners or ():
-            finish = getattr(listener, "finished", None)
-            if finish is not None:
-                finish(self._report)
-
-    def _look_for_errors(self) -> None:
-        if self._recorder is None or self._error is not None:
-            return
-        self._error = ends_training(self._recorder.take_findings())
-
-    def _act(self) -> None:
-        """Carry out "raise" for an error found since the last time."""
-        if self.on_fail != "raise" or self._raised:
-            return
-        self._look_for_errors()
-        if self._error is not None:
-            self._raised = True
-            raise StepAuditError(self._error)
+        self._session.end(error, stopped=stopped)
 
 
 audit = LoopAudit

@@ -313,7 +313,7 @@ class LoopObserver:
     # Numbers
 
     @property
-    def updates(self) -> int:
+    def updates_made(self) -> int:
         """Updates of the policy, skipped ones included."""
         return self._updates["policy"]
 
@@ -322,10 +322,13 @@ class LoopObserver:
         now = self._recorder.now()
         if now - self._worked_up >= self._interval or self._numbers.held >= HELD:
             self._worked_up = now
-            self.emit_numbers()
+            self._emit_numbers()
 
-    def emit_numbers(self, *, wait: bool = False) -> None:
-        """Emit the numbers that have arrived; all of them where waiting for the device is allowed."""
+    def finish(self) -> None:
+        """Emit all numbers; the loop is over, so waiting for the device is allowed."""
+        self._emit_numbers(wait=True)
+
+    def _emit_numbers(self, *, wait: bool = False) -> None:
         with self._numbers_guard:
             measured = self._numbers.measured(self._recorder.now(), wait=wait)
             if measured is not None:

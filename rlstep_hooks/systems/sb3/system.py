@@ -31,6 +31,10 @@ SYSTEM = System(
     },
     plan="rlstep_hooks.systems.sb3.launch:read",
     attaches_by="`model.learn(..., callback=StepAuditSB3Callback())`, or `rlstep run -- <command>`.",
+    # 2.7 to 2.9: the module with the loop of PPO and A2C.
+    on_import={
+        "stable_baselines3.common.on_policy_algorithm": "rlstep_hooks.systems.sb3.observe.injection:audit_sb3",
+    },
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts",

@@ -83,6 +83,11 @@ SYSTEM = System(
     writes="rlstep_hooks.systems.trl.launch:write",
     deviations="rlstep_hooks.systems.trl.deviations:DEVIATIONS",
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
+    # trl 0.16 to 1.16: the modules that define the trainers.
+    on_import={
+        "trl.trainer.grpo_trainer": "rlstep_hooks.systems.trl.observe.injection:audit_grpo",
+        "trl.trainer.rloo_trainer": "rlstep_hooks.systems.trl.observe.injection:audit_rloo",
+    },
     observes=(
         "rollouts",
         "old log-probs",

@@ -71,6 +71,9 @@ SYSTEM = System(
     live="rlstep_hooks.systems.trl_ppo.plan:plan_live",
     deviations="rlstep_hooks.systems.trl_ppo.deviations:DEVIATIONS",
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
+    on_import={
+        "trl.trainer.ppo_trainer": "rlstep_hooks.systems.trl_ppo.observe.injection:audit_ppo",
+    },
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts",

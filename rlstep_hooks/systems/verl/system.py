@@ -37,6 +37,10 @@ SYSTEM = System(
     writes="rlstep_hooks.systems.verl.launch:write",
     deviations="rlstep_hooks.systems.verl.deviations:DEVIATIONS",
     attaches_by="`RLSTEP_DIR=<folder>` in front of the launch command, or `rlstep run -- <command>`.",
+    # 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
+    on_import={
+        "verl": "rlstep_hooks.systems.verl.observe.plugin:imported",
+    },
     observed_releases=("0.9", str(FIRST_UNSUPPORTED)),
     observes=(
         "rollouts with the policy version behind each sample",

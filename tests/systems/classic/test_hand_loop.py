@@ -297,7 +297,7 @@ class FrozenModel(TinyLoop):
 def test_fault_is_found_at_its_place(
     broken: type[TinyLoop], code: str, rollout: int, update: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlstep_hooks.systems.own_loop.loop.INTERVAL", 0.0)  # as where rollouts take longer than it
+    monkeypatch.setattr("rlstep_hooks.session.session.INTERVAL", 0.0)  # as where rollouts take longer than it
     events = Events()
     report = audited(broken(), listeners=(events,))
     found = {finding.code: finding for finding in report.findings}

@@ -44,8 +44,7 @@ def audited(model: Any, timesteps: int, *more: BaseCallback, **settings: Any) ->
 
 
 def events_of(audit: StepAuditSB3Callback) -> list[AnyEvent]:
-    assert audit._audit is not None
-    recorder = audit._audit._recorder
+    recorder = audit._session.recorder
     assert recorder is not None
     assert isinstance(recorder.ledger, MemoryLedger)
     return list(recorder.ledger.events)
@@ -360,3 +359,15 @@ def failing_once(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return called
+
+
+def test_the_class_that_rlstep_run_hooks_has_its_own_function_again() -> None:
+    from stable_baselines3.common import on_policy_algorithm
+
+    from rlstep_hooks.systems.sb3.observe import injection
+
+    own = vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"]
+    injection.audit_sb3(on_policy_algorithm)
+    assert vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"] is not own
+    assert injection.detach() == []
+    assert vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"] is own

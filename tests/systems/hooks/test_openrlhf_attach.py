@@ -61,7 +61,7 @@ def test_what_the_user_set_for_workers_wins() -> None:
 def test_another_setup_hook_stays(capsys: pytest.CaptureFixture[str]) -> None:
     given = {"worker_process_setup_hook": "mine.setup"}
     assert launch.runtime_env_hook(given) is given
-    assert "not evaluated" in capsys.readouterr().out
+    assert "rlstep: not evaluated: another" in capsys.readouterr().err
 
 
 def test_a_workers_child_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

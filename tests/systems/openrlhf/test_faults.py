@@ -156,7 +156,8 @@ def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
 def test_stop_saves_and_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
     assert run.outcome.status == 1, tail(run.outcome)
-    assert "on_fail=stop ended training before its planned end" in run.outcome.output
+    assert "rlstep: on_fail=stop ended training after " in run.outcome.output
+    assert run.report.stopped_by
     assert (run.outcome.folder / "final" / "model.safetensors").exists(), "what the run has is saved"
     assert run.report.counts.rollouts == 2, "the one with the fault is the last"
     (ended,) = [event for event in run.record("controller") if isinstance(event, RunEnded)]

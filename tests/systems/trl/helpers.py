@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def events_of(audit: StepAuditCallback) -> list[AnyEvent]:
     """The events of an audit that keeps them in memory."""
-    assert audit._recorder is not None
-    ledger = audit._recorder.ledger
+    assert audit._session.recorder is not None
+    ledger = audit._session.recorder.ledger
     assert isinstance(ledger, MemoryLedger)
     return list(ledger.events)
 

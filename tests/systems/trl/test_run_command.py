@@ -17,6 +17,8 @@ from tests.systems.run_command import LIMIT, rlstep, run_script
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 SCRIPT = """
 from pathlib import Path
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
@@ -108,3 +110,22 @@ def test_strict_turns_a_failure_into_status_1(tmp_path: Path) -> None:
     assert report_of(tmp_path / "log").verdict == "FAIL"
     assert done.stderr.count("FAIL: RLS201 ") == 1, "said once"
     assert done.stderr.index("FAIL: RLS201 ") < done.stderr.index("\nFAIL  ")
+
+
+def test_a_run_that_the_audit_ended_does_not_exit_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLSTEP_ON_FAIL", "Stop")
+    fault = "from rlstep_hooks.testing.trl_faults import FAULTS; FAULTS['regenerate_every_step'](trainer)"
+    done = run(tmp_path, fault)
+    assert done.returncode == 1, done.stderr
+    report = report_of(tmp_path / "log")
+    assert (report.verdict, report.stopped_by) == ("FAIL", "RLS201")
+    assert re.search(
+        r"rlstep: on_fail=stop ended training after \d updates of 4 planned, for this error:\nRLS201 ", done.stderr
+    )
+
+
+def test_a_wish_that_is_not_known_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLSTEP_ON_FAIL", "explode")
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'rlstep: RLSTEP_ON_FAIL is "warn", "stop" or "raise", not \'explode\'\n'

@@ -29,8 +29,7 @@ def audited(trainer: Any, *, passes: int = 1, **settings: Any) -> StepAuditPPO:
 
 
 def events_of(audit: StepAuditPPO) -> list[AnyEvent]:
-    assert audit._audit is not None
-    recorder = audit._audit._recorder
+    recorder = audit._session.recorder
     assert recorder is not None
     assert isinstance(recorder.ledger, MemoryLedger)
     return list(recorder.ledger.events)

@@ -15,6 +15,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.events import Judged, RunEnded
+from rlstep_hooks.record.ledger import records
 from rlstep_hooks.systems.verl.observe import attach, controller
 from rlstep_hooks.systems.verl.observe.controller import VerlController, place_hooks
 from rlstep_hooks.systems.verl.releases import VerlRelease
@@ -139,6 +141,40 @@ def test_a_configuration_that_verl_refuses_later_is_not_evaluated(trained: Any) 
     assert "data size must be divisible" in made.report.not_evaluated["order"]
 
 
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
+def test_a_trainer_with_a_fit_of_its_own_has_its_end_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException | None
+) -> None:
+    monkeypatch.setattr(controller, "run_name", lambda: "run")
+    monkeypatch.setenv("RLSTEP_DIR", str(tmp_path / "log"))
+
+    class Own(StandIn):
+        def fit(self) -> object:
+            if error is not None:
+                raise error
+            return WHAT_FIT_RETURNS
+
+    patches = Patches()
+    place_hooks(patches, StandIn)
+    try:
+        trainer = Own(**CASES["actor_rollout_ref.actor.strategy=megatron"])
+        before = dict(vars(trainer))
+        trainer._load_checkpoint()
+        if error is None:
+            assert trainer.fit() is WHAT_FIT_RETURNS
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                trainer.fit()
+    finally:
+        patches.restore()
+    assert vars(trainer).keys() == before.keys()
+    [(record,)] = records(tmp_path / "log").values()
+    *_, ended, judged = record.events()
+    assert isinstance(ended, RunEnded)
+    assert isinstance(judged, Judged)
+    assert (ended.status, ended.error) == (("completed", "") if error is None else ("raised", "KeyboardInterrupt: "))
+
+
 def test_an_audit_that_cannot_begin_says_so(
     trained: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,7 +187,7 @@ def test_an_audit_that_cannot_begin_says_so(
     trainer = trainer_class()
     assert trainer._load_checkpoint() == 7
     assert trainer.fit() is WHAT_FIT_RETURNS
-    assert "rlstep: not evaluated: the audit could not begin: RuntimeError: broken on purpose" in capfd.readouterr().out
+    assert "rlstep: not evaluated: the audit could not begin: RuntimeError: broken on purpose" in capfd.readouterr().err
 
 
 def test_a_module_that_is_not_as_it_was_read_is_imported_all_the_same(
@@ -159,9 +195,43 @@ def test_a_module_that_is_not_as_it_was_read_is_imported_all_the_same(
 ) -> None:
     (tmp_path / "module_without_trainer.py").write_text("value = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(attach, "_attached", True)
     attach._when_imported("module_without_trainer", attach._place_controller("PPOTrainer"))
     import module_without_trainer
 
     assert isinstance(sys.modules["module_without_trainer"], ModuleType)
     assert module_without_trainer.value == 1
-    assert "module_without_trainer could not be hooked" in capfd.readouterr().out
+    assert "module_without_trainer could not be hooked" in capfd.readouterr().err
+
+
+def test_every_class_has_its_own_functions_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+    from verl.utils.tracking import Tracking
+    from verl.workers import engine_workers
+    from verl.workers.engine.fsdp import transformer_impl
+    from verl.workers.utils import losses
+
+    owners = (
+        RayPPOTrainer, PPOTrainer, Tracking, engine_workers.ActorRolloutRefWorker, engine_workers.TrainingWorker,
+        transformer_impl.FSDPEngineWithLMHead, transformer_impl.FSDPEngine, losses,
+    )  # fmt: skip
+
+    def functions() -> dict[tuple[Any, str], Any]:
+        return {(owner, name): value for owner in owners for name, value in vars(owner).items() if callable(value)}
+
+    monkeypatch.setenv("RLSTEP_DIR", str(tmp_path))
+    before = functions()
+    for worker in (False, True):
+        if worker:
+            monkeypatch.setenv(attach.WORKER, "1")
+        attach.attach()
+        changed = {name for (owner, name), value in functions().items() if before.get((owner, name)) is not value}
+        assert (
+            {"update_weights", "optimizer_step", "get_policy_loss_fn"} <= changed
+            if worker
+            else {"fit", "log"} <= changed
+        )
+        assert attach.detach() == []
+        assert functions().keys() == before.keys()
+        assert all(value is before[place] for place, value in functions().items())

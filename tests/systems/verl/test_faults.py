@@ -179,12 +179,14 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
     assert "RLS902" in {finding.code for finding in alarms(run.report)}, "the two trainers went apart"
 
 
-def test_stop_ends_training_as_if_it_were_done(run_of: Callable[[str], Audited]) -> None:
+def test_stop_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status != 0, "a run that the audit ended does not end as if all were well"
+    assert "rlstep: on_fail=stop ended training after " in run.outcome.output
     assert run.report.counts.rollouts == 2
     (ended,) = [event for event in run.record("controller") if isinstance(event, RunEnded)]
     assert (ended.status, ended.stopped) == ("completed", True)
+    assert ended.stopped_by == run.report.stopped_by != ""
     assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
 
 

@@ -1,21 +1,20 @@
 """Puts the hooks into OpenRLHF's classes as their modules are imported, in a Ray worker or an engine process.
 
-Each process gets the hooks of all roles and turns out to have one of them when its objects are built. Classes that Ray sends by
-reference get plain functions: an asynchronous run's first actor sends on what it inherited, and only a plain function that stands
-where its name says is sent by reference (measured with OpenRLHF 0.11.2 and Ray 2.55).
+Each process gets the hooks of all roles and turns out to have one of them when its objects are built.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.openrlhf.observe.ray_hooks import FOLDER, RUN
 from rlstep_hooks.systems.openrlhf.releases import installed_release
 
@@ -28,6 +27,8 @@ OBSERVED_SINCE = "0.11"
 """First release whose hooks were verified by real training; earlier ones get a plan and nothing else."""
 
 _attached: set[str] = set()
+patches = Patches()
+"""All wrappers of this process, but those on a controller's own trainer, which go when its record ends."""
 
 
 def attach() -> None:
@@ -57,13 +58,20 @@ def attach_engine() -> None:
     _when_imported("vllm.v1.worker.gpu_input_batch", _place("requests"))
 
 
+def detach() -> list[str]:
+    """Take all wrappers off again, and place no more; names that somebody else has wrapped since are returned."""
+    _attached.clear()
+    return patches.restore()
+
+
 def _when_imported(module: str, place: Callable[[Any], None]) -> None:
     def contained(imported: Any) -> None:
         # Whatever is raised here would reach whoever imports OpenRLHF.
         try:
-            place(imported)
+            if _attached:  # wrapt calls back also when all was taken off again
+                place(imported)
         except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
-            print(f"rlstep: not evaluated: {module} could not be hooked: {error!r}", flush=True)
+            not_evaluated(f"{module} could not be hooked: {error!r}")
 
     wrapt.when_imported(module)(contained)
 
@@ -84,20 +92,9 @@ def _place(role: str) -> Callable[[Any], None]:
             from rlstep_hooks.systems.openrlhf.observe.trainer import place_policy_hooks as place_hooks
         else:
             from rlstep_hooks.systems.openrlhf.observe.trainer import place_critic_hooks as place_hooks
-        place_hooks(module)
+        place_hooks(patches, module)
 
     return place
-
-
-def put_around(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Put a plain function in front of a method of a class: `around(wrapped, self, args, kwargs)`."""
-    wrapped = getattr(owner, name)
-
-    @wraps(wrapped)
-    def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(wrapped.__get__(self), self, args, kwargs)
-
-    setattr(owner, name, observed)
 
 
 def folder() -> Path:

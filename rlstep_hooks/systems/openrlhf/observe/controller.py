@@ -8,7 +8,6 @@ and their records are complete, and reports at the end.
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,10 +20,11 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated
 from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
-from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, put_around, run_name, versions
+from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import PhaseName
+    from rlstep_hooks.session.recorder import Recorder
 
 ATTACH_HINT = (
     "every worker must import rlstep_hooks: install it there, and start the driver with RLSTEP_DIR=<folder that all machines share> "
@@ -56,10 +56,10 @@ _CALLS: dict[tuple[str, str], PhaseName] = {
 """Group of processes and the method that all of them are called for -> what they do then (ppo_trainer.py, experience_maker.py)."""
 
 
-def place_hooks(module: Any) -> None:
+def place_hooks(patches: Patches, module: Any) -> None:
     """Put the controller's hook into `openrlhf.trainer.ppo_trainer`."""
     # ppo_trainer.py:458: the first thing that training does, synchronous (`fit`) or not (`PPOTrainerAsync.fit`).
-    put_around(module.BasePPOTrainer, "init_checkpoint_states", _after_checkpoint)
+    patches.wrap(module.BasePPOTrainer, "init_checkpoint_states", _after_checkpoint)
 
 
 _controllers: list[OpenRlhfController] = []
@@ -72,7 +72,7 @@ def _after_checkpoint(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any
         if not _controllers:
             _controllers.append(OpenRlhfController(trainer, states))
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-        print(f"rlstep: not evaluated: the audit could not begin: {describe(error)}", flush=True)
+        not_evaluated(f"the audit could not begin: {describe(error)}")
     return states
 
 
@@ -94,23 +94,21 @@ class OpenRlhfController:
         self._rollouts = 0
         self._episode = int(states["episode"])
         self._episode_ended = False
-        self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
-        self._stopped_for: Finding | None = None
-        """The error for which training ends before the next rollout."""
         self._ended = False
         run = run_name()
         self._record = ControllerRecord(folder(), run)
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
-        self._recorder = self._record.recorder
-        self._contained = Contained(self._recorder, ("order",))
-        self._seen = Contained(self._recorder, ("samples",))
         self._samples = SampleWatch(trainer.args)
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
-        self._updates_before = 0
-        self._begin(run, int(states["global_step"]))
-        self._record.cannot_follow(reason)
-        self._attach()
+        self._recorder = self._begin(run, int(states["global_step"]))
+        self._contained = Contained(self._recorder, ("order",))
+        self._seen = Contained(self._recorder, ("samples",))
+        session = self._record.session
+        session.take_off(self._patches.restore)
+        with session.beginning():
+            self._record.cannot_follow(reason)
+            self._attach()
 
     def _plan(self) -> tuple[Schedule | None, str]:
         """The plan of the live arguments, and why the run cannot be followed."""
@@ -134,9 +132,9 @@ class OpenRlhfController:
             return schedule, "policy and critic train on different numbers of processes, which is not followed"
         return schedule, ""
 
-    def _begin(self, run: str, rollouts: int) -> None:
+    def _begin(self, run: str, rollouts: int) -> Recorder:
         args, schedule = self._trainer.args, self.schedule
-        self._updates_before = updates = self._engine_updates(run) if rollouts else 0
+        updates = self._engine_updates(run) if rollouts else 0
         facts: dict[str, Any] = {
             "position": {"rollouts": rollouts, "updates": updates, "version": updates},
             "engine_dtype": "bfloat16",  # vllm_engine.py:214
@@ -153,12 +151,7 @@ class OpenRlhfController:
             facts["first_label"] = FIRST_WEIGHTS
         if schedule is not None and schedule.lr_horizon:
             facts["lr_warmup"] = math.ceil(schedule.lr_horizon * args.actor.lr_warmup_ratio)  # deepspeed.py:381
-        self._record.begin(
-            schedule,
-            updates=updates,
-            facts=facts,
-            versions=versions(),
-        )
+        return self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
 
     def _engine_updates(self, run: str) -> int:
         """Policy updates before this run began, as the first trainer's DeepSpeed engine counts them."""
@@ -191,13 +184,13 @@ class OpenRlhfController:
         wrap(trainer.experience_maker, "compute_advantages_and_returns", self._before_advantages)
         wrap(trainer, "ppo_train", self._around_returning)
         wrap(trainer, "broadcast_to_vllm", self._around_returning)
-        for logger in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
+        for tracker in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
             # :577, :579: the last thing that the loop does, whatever it did with the last samples; without a tracker nothing
             # tells that a loop is over which does not train them.
-            wrap(logger, "close", self._around_close)
+            wrap(tracker, "close", self._around_close)
             if scalars.asked():
                 # logging_utils.py:86, 122: what each tracker gets after a rollout and its weight sync (:388, :390).
-                wrap(logger, "log_train", self._around_log)
+                wrap(tracker, "log_train", self._around_log)
         # The last thing in each turn of the loop (:382).
         wrap(trainer, "save_logs_and_checkpoints", self._around_save)
         if self._generator is None:
@@ -215,7 +208,7 @@ class OpenRlhfController:
         try:
             return wrapped(*args, **kwargs)
         except BaseException as error:
-            self.end(describe(error))
+            self.end(error)
             raise
 
     def _around_call(self, group: str) -> Callable[..., Any]:
@@ -301,21 +294,21 @@ class OpenRlhfController:
             samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
             self._emit_rollout(self._generated(len(samples)))
         result = self._run(wrapped, args, kwargs)
-        error = None
         with self._contained:
-            error = self._record.take_error()
-        if error is not None and self._on_fail == "raise":
-            self.end(describe(StepAuditError(error)))
-            raise StepAuditError(error)
-        if error is not None and self._on_fail == "stop":
-            self._stopped_for = self._stopped_for or error
+            self._record.take_error()
+        try:
+            self._record.session.raise_if_asked()
+        except StepAuditError as error:
+            self.end(error)
+            raise
         return result
 
     def _stop_if_asked(self) -> None:
         """End training before its next rollout for an error that was found: what the run has is saved, and it does not end as if all
         were well."""
-        error = self._stopped_for
-        if error is None:
+        session = self._record.session
+        error = session.error
+        if error is None or not session.stop_if_asked():
             return
         trainer = self._trainer
         # train_ppo_ray.py:191-194: what the driver asks for once training has returned, which it does not here.
@@ -325,7 +318,7 @@ class OpenRlhfController:
         for group in groups:
             ray.get(group.async_save_model())
         self.end()
-        print(f"rlstep: on_fail=stop ended training before its planned end, and saved the model: {error}", flush=True)
+        logger.error("the model was saved before training ended")
         raise StepAuditError(error)
 
     def _generated(self, samples: int) -> Generated:
@@ -376,7 +369,7 @@ class OpenRlhfController:
         if self._episode >= self._trainer.args.train.num_episodes:
             self.end()
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: BaseException | None = None) -> None:
         """Training is over, or raised `error`: write the last lines and report. Later calls do nothing."""
         if self._ended:
             return
@@ -384,6 +377,5 @@ class OpenRlhfController:
         with self._contained:
             self._emit_untrained()
         with Contained(self._recorder, ("recording",)):
-            stopped = self._stopped_for is not None
-            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=stopped)
+            self.report = self._record.end(error)
         self._patches.restore()

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import Sums, WeightSums, label_of, sums_of, total
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, sampling_of
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
 
 UNKNOWN_VERSION = -1
 """An engine knows which weights it took, and not how many updates made them."""
 
 
-def place_hooks(module: Any) -> None:
+def place_hooks(patches: Patches, module: Any) -> None:
     """Put the engine's hooks into `WorkerWrap`, which vLLM adds to the bases of its worker."""
     worker = module.WorkerWrap
     # vllm_worker_wrap.py:2: joins the group in which the trainer syncs weights, once before training.
-    put_around(worker, "init_process_group", _after_group)
+    patches.wrap(worker, "init_process_group", _after_group)
     # vllm_worker_wrap.py:32: one tensor of a sync; `empty_cache` marks the last.
-    put_around(worker, "update_weight", _around_tensor)
+    patches.wrap(worker, "update_weight", _around_tensor)
 
 
-def place_sampling_hooks(module: Any) -> None:
+def place_sampling_hooks(patches: Patches, module: Any) -> None:
     """Put the hook of requests into `vllm.v1.worker.gpu_input_batch`."""
     # gpu_input_batch.py:345 (vLLM 0.32): a request enters the batch that the sampler works on, with the settings that count for it.
-    put_around(module.InputBatch, "add_request", _after_request)
+    patches.wrap(module.InputBatch, "add_request", _after_request)
 
 
 _engine: EngineRecord | None = None
@@ -50,7 +54,7 @@ def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         # Rank 0 of the group is the trainer; each engine's processes follow.
         _engine = _engine or EngineRecord(torch.distributed.get_rank() + offset - 1, worker.model_runner.model)
     except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
-        print(f"rlstep: not evaluated: the engine's syncs cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"the engine's syncs cannot be followed: {error!r}")
     return result
 
 
@@ -86,22 +90,22 @@ class EngineRecord:
         self.syncing = False
         """Whether what is loaded now comes from the trainer."""
         self._model = model
-        self._load = model.load_weights
-        model.load_weights = self._load_weights
+        # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model.
+        patches.wrap(model, "load_weights", self._around_load)
         self._settings: dict[str, float] = {}
         """With what it sampled last."""
         self._writer.emit(introduce(process))
         # Nothing is read before the first sync: an engine in sleep mode has no weights then, and reading them would end its process.
         self._held = HeldWeights()
 
-    def _load_weights(self, weights: Any) -> Any:
+    def _around_load(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         if not self.syncing:
-            return self._load(weights)
-        weights = list(weights)
+            return wrapped(*args, **kwargs)
+        weights = list(kwargs["weights"] if "weights" in kwargs else args[0])
         with self._contained:
             for _, tensor in weights:
                 self._handed.add(tensor)
-        loaded = self._load(weights)
+        loaded = wrapped(weights)
         with self._contained:
             # vLLM's models give the names of the parameters that they loaded into.
             self._loaded = None if loaded is None or self._loaded is None else self._loaded | set(loaded)

@@ -10,25 +10,26 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Unobserved
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.ray_sink import Sink
 
 GENERATOR = "generator0"
 
 
-def place_hooks(module: Any) -> None:
+def place_hooks(patches: Patches, module: Any) -> None:
     """Put the generator's hook into `openrlhf.trainer.ppo_utils.samples_generator`."""
     # samples_generator.py:43 (0.11.2): built by the controller, or by the actor that generates for it.
-    put_around(module.SamplesGenerator, "__init__", _after_build)
+    patches.wrap(module.SamplesGenerator, "__init__", _after_build)
 
 
 _records: list[GeneratorRecord] = []
@@ -40,7 +41,7 @@ def _after_build(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         if generator.args.train.async_enable:
             _records.append(GeneratorRecord(generator))
     except Exception as error:  # noqa: BLE001 - a generator that cannot be observed goes on
-        print(f"rlstep: not evaluated: the generator cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"the generator cannot be followed: {error!r}")
     return result
 
 
@@ -95,7 +96,7 @@ class GeneratorRecord:
             self._writer.emit(
                 FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
             )
-            Patches().wrap(generator, "generate_samples", self._around)
+            patches.wrap(generator, "generate_samples", self._around)
 
     def _around(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         waited, held = 0, NOT_KNOWN

@@ -32,12 +32,12 @@ def runtime_env_hook(runtime_env: Any) -> Any:
         return runtime_env
     changed = dict(runtime_env or {})
     if changed.get("worker_process_setup_hook", _SETUP) != _SETUP:
-        print(f"rlstep: not evaluated: another worker_process_setup_hook is set; call {_SETUP} in it", flush=True)
+        _not_evaluated(f"another worker_process_setup_hook is set; call {_SETUP} in it")
         return runtime_env
     if "://" in os.environ.get(FOLDER, ""):
         from rlstep_hooks.record.ledger import NO_FOLDER
 
-        print(f"rlstep: not evaluated: {FOLDER}={os.environ[FOLDER]}: {NO_FOLDER}", flush=True)
+        _not_evaluated(f"{FOLDER}={os.environ[FOLDER]}: {NO_FOLDER}")
         return runtime_env
     # Workers may have another working folder.
     os.environ[FOLDER] = os.path.abspath(os.environ.get(FOLDER) or "rlstep")
@@ -53,6 +53,17 @@ def ask_ray() -> None:
         os.environ.setdefault("RAY_RUNTIME_ENV_HOOK", HOOK)
 
 
+def imported(module: object) -> None:
+    """OpenRLHF was imported under `rlstep run` (0.7 and later): its driver does so before it starts Ray."""
+    ask_ray()
+
+
+def _not_evaluated(reason: str) -> None:
+    from rlstep_hooks.record.logger import not_evaluated
+
+    not_evaluated(reason)
+
+
 def setup_worker() -> None:
     """Attach this Ray worker. Ray calls it before any task or actor; a second call does nothing."""
     if not os.environ.get(FOLDER):
@@ -62,7 +73,7 @@ def setup_worker() -> None:
 
         attach()
     except Exception as error:  # noqa: BLE001 - a setup hook that raises keeps the worker from starting
-        print(f"rlstep: not evaluated: the audit could not attach: {error!r}", flush=True)
+        _not_evaluated(f"the audit could not attach: {error!r}")
 
 
 def setup_engine() -> None:
@@ -74,4 +85,4 @@ def setup_engine() -> None:
 
         attach_engine()
     except Exception as error:  # noqa: BLE001 - a plugin must not keep an engine from starting
-        print(f"rlstep: not evaluated: the audit could not attach to the engine: {error!r}", flush=True)
+        _not_evaluated(f"the audit could not attach to the engine: {error!r}")

@@ -14,18 +14,20 @@ import torch
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
-from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.trainer_record import REFRESHES, Role, TrainerRecord
 from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, put_around, run_name
+from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from rlstep_hooks.observe.patches import Patches
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """`ds.param_dtype` -> torch's name."""
@@ -35,22 +37,22 @@ HELD_BY_NONE = -1
 """Label of weights that were not all seen, because a sync left some of them out: no engine holds these."""
 
 
-def place_call_hooks(module: Any) -> None:
+def place_call_hooks(patches: Patches, module: Any) -> None:
     """Put the hook of batched calls into `openrlhf.trainer.ray.launcher`."""
     # launcher.py:79: the controller's batched calls of policy and critic, `forward` and `append`, each once on each process.
-    put_around(module.BaseModelActor, "execute_batch", _around_batch)
+    patches.wrap(module.BaseModelActor, "execute_batch", _around_batch)
 
 
-def place_policy_hooks(module: Any) -> None:
+def place_policy_hooks(patches: Patches, module: Any) -> None:
     """Put the policy's hooks into `openrlhf.trainer.ray.ppo_actor`."""
     # ppo_actor.py:38: built in the policy's process once model, optimizer and checkpoint are there.
-    put_around(module.ActorPPOTrainer, "__init__", _after_policy)
+    patches.wrap(module.ActorPPOTrainer, "__init__", _after_policy)
 
 
-def place_critic_hooks(module: Any) -> None:
+def place_critic_hooks(patches: Patches, module: Any) -> None:
     """Put the critic's hooks into `openrlhf.trainer.ray.ppo_critic`."""
     # ppo_critic.py:29: the same of the critic.
-    put_around(module.CriticPPOTrainer, "__init__", _after_critic)
+    patches.wrap(module.CriticPPOTrainer, "__init__", _after_critic)
 
 
 _trainer: OpenRlhfTrainer | None = None
@@ -75,7 +77,7 @@ def _follow(trainer: Any, role: Role, engine: Callable[[], Any]) -> None:
         if mesh["sp"].get_local_rank() == 0 and mesh["tp"].get_local_rank() == 0:
             _trainer = OpenRlhfTrainer(trainer, role, engine())
     except Exception as error:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
-        print(f"rlstep: not evaluated: this trainer cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"this trainer cannot be followed: {error!r}")
 
 
 def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
@@ -107,7 +109,7 @@ def _look_at_reference(actor: Any) -> None:
         _reference = _reference or ReferenceRecord(actor)
         _reference.look()
     except Exception as error:  # noqa: BLE001 - a reference that cannot be observed goes on
-        print(f"rlstep: not evaluated: the reference cannot be followed: {error!r}", flush=True)
+        not_evaluated(f"the reference cannot be followed: {error!r}")
 
 
 class OpenRlhfTrainer:
@@ -153,7 +155,6 @@ class OpenRlhfTrainer:
         """Tensors of the sync under way."""
         self._sends = False
         """Whether each tensor of a sync goes out from this process, in sight."""
-        self._patches = Patches()
         with self._record.order:
             self._attach()
             self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=self._facts(args)))
@@ -165,7 +166,7 @@ class OpenRlhfTrainer:
 
     def _attach(self) -> None:
         """Hooks on the one trainer. All verified in 0.11.2 by real runs."""
-        wrap, trainer = self._patches.wrap, self._trainer
+        wrap, trainer = patches.wrap, self._trainer
         # ppo_actor.py:153, ppo_critic.py:65: all passes over a rollout; :259, :121: one micro-batch.
         wrap(trainer, "ppo_train", self._around_training)
         wrap(trainer, "training_step", self._around_microbatch)

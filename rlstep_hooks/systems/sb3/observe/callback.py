@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +9,11 @@ import torch
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
-from rlstep_hooks.judge.report import Report
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
-from rlstep_hooks.record.describe import describe
+from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
 from rlstep_hooks.systems.sb3.plan import make_schedule, sizes_of
 from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
+    from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.session.recorder import Listener
 
@@ -59,12 +58,9 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         listeners: tuple[Listener, ...] | None = None,
     ) -> None:
         super().__init__()
-        self._on_fail = on_fail_asked(on_fail)
-        self._log_dir = log_dir
-        self._listeners = listeners
+        self._options = Options.asked(on_fail, log_dir, listeners)
+        self._session = Session(self._options)
         self._audit: LoopAudit | None = None
-        self._patches = Patches()
-        self._refused = ""
         self._rollout: RolloutBlock | None = None
         self._began_at = 0
         self._stops = False
@@ -74,10 +70,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
     @property
     def report(self) -> Report:
         """The report of the latest call of `learn`; while it runs, of what was seen so far."""
-        if self._audit is not None:
-            return self._audit.report
-        reason = self._refused or "training has not begun"
-        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+        return self._session.report
 
     def __enter__(self) -> StepAuditSB3Callback:
         """Also end the record when `learn` raises."""
@@ -93,35 +86,37 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
 
     def _on_training_start(self) -> None:
         self._end(None)
-        self._audit, self._refused = None, _refusal(self.model)
-        if not self._refused:
-            try:
-                self._audit = self._planned()
-            except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-                self._refused = f"the audit could not begin: {describe(error)}"
-        if self._audit is None:
-            print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
+        session = self._session = Session(self._options)
+        self._audit = None
+        refusal = _refusal(self.model)
+        if refusal:
+            session.refuse(refusal)
             return
-        self._audit.begin()
-        self._guard = Contained(self._audit, ("order", "refresh", "log_ratio"))
-        policy = self.model.policy
-        # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
-        self._patches.wrap(self.model.rollout_buffer, "_get_samples", self._around_get_samples)
-        # Its log-probs under the current weights.
-        self._patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
-        # A mini-batch that is trained: `train` asks for this right before the backward, and leaves earlier with target_kl.
-        self._patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
+        with session.beginning():
+            audit = self._planned(session)
+            audit.begin()
+            self._attach(session, audit)
+            self._audit = audit
 
-    def _planned(self) -> LoopAudit:
+    def _planned(self, session: Session) -> LoopAudit:
         sizes = sizes_of(self.model, int(self.locals["total_timesteps"]))
         return LoopAudit(
             make_schedule(sizes, version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
-            on_fail=self._on_fail,
-            log_dir=self._log_dir,
-            listeners=self._listeners,
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
+            session=session,
         )
+
+    def _attach(self, session: Session, audit: LoopAudit) -> None:
+        self._guard = Contained(audit, ("order", "refresh", "log_ratio"))
+        patches, policy = Patches(), self.model.policy
+        session.take_off(patches.restore)
+        # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
+        patches.wrap(self.model.rollout_buffer, "_get_samples", self._around_get_samples)
+        # Its log-probs under the current weights.
+        patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
+        # A mini-batch that is trained: `train` asks for this right before the backward, and leaves earlier with target_kl.
+        patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
 
     def _on_rollout_start(self) -> None:
         if self._audit is None:
@@ -153,9 +148,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
 
     def _end(self, error: BaseException | None, *, stopped: bool = False) -> None:
         self._rollout = self._minibatch = self._log_probs = None
-        self._patches.restore()
-        if self._audit is not None:
-            self._audit.end(error, stopped=stopped)
+        self._session.end(error, stopped=stopped)
 
     # Hooks
 

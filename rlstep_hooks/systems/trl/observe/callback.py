@@ -6,23 +6,19 @@ import functools
 import os
 import sys
 import weakref
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import wrapt
 from transformers import Trainer, TrainerCallback
 
-from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run, merge_ranks
-from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
-from rlstep_hooks.observe.deferred import INTERVAL
+from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.observe.patches import Patches
-from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import ConfigChanged, RunEnded, RunStarted
-from rlstep_hooks.record.ledger import open_ledger, rank_process
-from rlstep_hooks.session.recorder import Listener, Recorder
+from rlstep_hooks.record.events import ConfigChanged
+from rlstep_hooks.record.logger import logger
+from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
-from rlstep_hooks.show.console import ConsoleListener
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
@@ -30,15 +26,19 @@ from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
-    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.session.recorder import Listener, Recorder
 
 
 class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
     """Records a TRL run, judges it against its own configuration while it trains, and reports.
 
-    Pass it as `callbacks=[StepAuditCallback()]`; it finds its trainer itself. What it cannot do it says (`report.not_evaluated`
-    and a warning on stderr), and training goes on as without it.
+    Pass it as `callbacks=[StepAuditCallback()]`; it finds its trainer itself, also where it is added to a trainer that is there
+    already. What it cannot do it says (`report.not_evaluated` and a warning of the logger `rlstep`), and training goes on as
+    without it.
 
     Args:
         on_fail: "warn" only reports; "stop" ends training cleanly at the next step after an error; "raise" raises
@@ -64,17 +64,14 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         self._trainer: weakref.ref[Any] | None = None
         self._first_settings: dict[str, Any] = {}
         self._train_patch = Patches()
-        self._recorder: Recorder | None = None
+        self._session = Session(Options(self.on_fail, None, listeners))
+        """The audit of the latest training call."""
         self._observer: Observer | None = None
-        self._trackers: TrackerLogs | None = None
         self._stop: StopAgreement | None = None
-        self._report: Report | None = None
-        self._refused = ""
         self._training_calls = 0
         self._asked_to_stop = False
-        self._raised: Finding | None = None
-        self.folder: Path | None = None
-        """Where the current record is written; None in memory."""
+        self._sees_train = False
+        """Whether the call of `train` that is under way goes through `_around_train`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, is a new audit with the same arguments: the run's own stays with its trainer."""
@@ -83,37 +80,32 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def report(self) -> Report:
         """The report of the latest training call; while it runs, of what was seen so far."""
-        if self._report is not None:
-            return self._report
-        if self._recorder is not None:
-            return self._recorder.judge.report()
-        reason = self._refused or "training has not begun"
-        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+        trainer = self._trainer() if self._trainer is not None and not self._sees_train else None
+        if self._session.running and trainer is not None and not _is_training(trainer):
+            # Something raised where no hook is, in a call of `train` that had begun when the callback was added.
+            self._end(RuntimeError("training ended without a word to its callbacks"))
+        return self._session.report
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the current record is written; None in memory."""
+        return self._session.folder
 
     # transformers' events
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The trainer was built (fires for callbacks given to its constructor)."""
         trainer = _calling_trainer(self)
-        if trainer is None or not self._adopt(trainer):
-            return
-        settings = subject_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
-        self._first_settings = {name: getattr(args, name, None) for name in settings}
-        # `train` on the instance: the only way to see that training raised, and to take everything off then. In all releases.
-        self._train_patch.wrap(trainer, "train", self._around_train)
+        if trainer is not None:
+            self.meet(trainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training begins: plan, hooks, record."""
         trainer = _calling_trainer(self)
         if trainer is None:
-            self._refuse("the callback cannot find its trainer")
-            return
-        if self._adopt(trainer):
-            try:
-                self._begin(trainer, kwargs.get("optimizer"))
-            except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-                self._refuse(f"the audit could not begin: {describe(error)}")
-                self._detach()
+            self._session.refuse("the callback cannot find its trainer")
+        elif self._adopt(trainer):
+            self._begin(trainer, kwargs.get("optimizer"))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The loop is about to step."""
@@ -152,99 +144,119 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training ended without an exception."""
-        if self._recorder is not None and self._observer is not None:
+        if self._session.running:
             self._completed()
-            self._act(control, state)
+        self._act(control, state)
 
     # Life of one audit
+
+    def meet(self, trainer: Any) -> None:
+        """Audit a trainer that was just built. One that gets the callback later is met when it trains.
+
+        Args:
+            trainer: A trainer of TRL's that has this callback.
+        """
+        if not self._adopt(trainer):
+            return
+        settings = subject_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
+        self._first_settings = {name: getattr(trainer.args, name, None) for name in settings}
+        # `train` on the instance: the only way to see whatever training raises, and to take everything off then. In all releases.
+        self._train_patch.wrap(trainer, "train", self._around_train)
 
     def _adopt(self, trainer: Any) -> bool:
         """Whether this callback audits this trainer; says why where it does not."""
         mine = self._trainer() if self._trainer is not None else None
         if mine is not None and mine is not trainer:
-            _warn(
-                f"one callback audits one trainer; this {type(trainer).__name__} is not audited. Give it a callback of its own."
+            logger.warning(
+                "one callback audits one trainer; this %s is not audited. Give it a callback of its own.",
+                type(trainer).__name__,
             )
             return False
         reason = _unsupported(trainer)
         if reason:
-            self._refuse(reason)
+            self._session.refuse(reason)
             return False
         first = next(c for c in trainer.callback_handler.callbacks if isinstance(c, StepAuditCallback))
         if first is not self:
-            self._refuse("another StepAuditCallback already audits this trainer")
+            self._session.refuse("another StepAuditCallback already audits this trainer")
             return False
         self._trainer = weakref.ref(trainer)
         return True
 
-    def _refuse(self, reason: str) -> None:
-        if not self._refused:
-            self._refused = reason
-            _warn(f"not evaluated: {reason}. Training goes on without an audit.")
-
     def _begin(self, trainer: Any, optimizer: Any) -> None:
-        if self._observer is not None:  # transformers begins again within one call (auto_find_batch_size)
-            self._end("raised", error="training began again")
-            self._detach()
-        self._report, self._raised, self._asked_to_stop = None, None, False
-        accelerator = trainer.accelerator
-        rank, world_size = accelerator.process_index, accelerator.num_processes
-        run, agreed = agree_on_run(rank, world_size)
+        if self._session.running:  # transformers begins again within one call (auto_find_batch_size)
+            self._end(RuntimeError("training broke off and began again"))
+        self._asked_to_stop, self._observer, self._stop = False, None, None
+        self._session = Session(Options(self.on_fail, self._wanted_folder(trainer), self._listeners))
+        with self._session.beginning():
+            self._start(self._session, trainer, optimizer)
+
+    def _start(self, session: Session, trainer: Any, optimizer: Any) -> None:
+        rank, world_size = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        name, agreed = agree_on_run(rank, world_size)
         release, subject = cast("TrlRelease", installed_release()), cast("Subject", subject_of(trainer))
         start = subject.start(trainer, release)
-        opened = open_ledger(self._wanted_folder(trainer), run, rank_process(rank))
-        self.folder = opened.folder
-        if opened.trouble:
-            _warn(f"{opened.trouble}. The run is judged in memory.")
-        listeners = self._listeners
-        if listeners is None:
-            listeners = (ConsoleListener(),) if rank == 0 else ()
-        recorder = self._recorder = Recorder(opened.ledger, listeners)
         facts = start.facts | {"trained_before": self._training_calls > 0}
         self._training_calls += 1
-        recorder.emit(
-            RunStarted(
-                run=run,
+        recorder = session.begin(
+            Run(
+                name=name,
+                schedule=start.schedule,
+                versions=package_versions(),
+                facts=facts,
+                start_updates=start.updates,
                 rank=rank,
                 world_size=world_size,
                 local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=_unix_time(),
-                schedule=start.schedule,
-                start_updates=start.updates,
-                facts=facts,
-                versions=package_versions(),
             )
         )
-        recorder.settle()  # the plan is judged and shown before training begins
-        if opened.trouble:
-            recorder.cannot("recording", opened.trouble)
         if not agreed:
             recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
         self._compare_settings(trainer, recorder)
-        self._stop = StopAgreement(run, world_size) if self.on_fail == "stop" and subject.stops else None
-        if self.on_fail == "stop" and not subject.stops:
-            _warn(f"{type(trainer).__name__} does not stop when a callback asks it to; findings are only reported.")
-        # Who acts on findings gets numbers as early as they are there.
-        interval = INTERVAL if self.on_fail == "warn" else 0.0
-        self._observer = subject.observer(trainer, start, release, recorder, interval=interval)
-        self._observer.attach(optimizer)
+        if self.on_fail == "stop" and subject.stops:
+            self._stop = StopAgreement(name, world_size)
+        elif self.on_fail == "stop":
+            logger.warning(
+                "%s does not stop when a callback asks it to; findings are only reported.", type(trainer).__name__
+            )
+        observer = self._observer = subject.observer(trainer, start, release, recorder, interval=session.interval)
+        session.follow(observer)
+        observer.attach(optimizer)
         if scalars.asked():
-            self._trackers = TrackerLogs(
+            trackers = TrackerLogs(
                 trainer,
                 recorder,
-                summary=self._summary,
+                summary=session.summary,
                 training_over=self._completed,
                 adds=trainer.is_world_process_zero(),
             )
-        if not isinstance(vars(trainer).get("train"), wrapt.FunctionWrapper):
-            self._observer.on_raise = self._raised_in_step
+            session.take_off(trackers.remove)
+        if not self._sees_train:
+            self._watch_exits(trainer, subject)
 
-    def _raised_in_step(self, error: BaseException) -> None:
-        """A training step raised, and `train` is not wrapped (the callback was added late, or trains again)."""
-        self._end("raised", error=describe(error))
-        self._detach()
+    def _watch_exits(self, trainer: Any, subject: Subject) -> None:
+        """See an exception out of a call of `train` that had begun when the callback met its trainer: in what the loop calls."""
+        exits = Patches()
+        self._session.take_off(exits.restore)
+        for owner, name in subject.exits(trainer):
+            exits.wrap(owner, name, self._around_exit)
+
+    def _around_exit(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            result = wrapped(*args, **kwargs)
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self._watched(result) if isinstance(result, AbstractContextManager) else result
+
+    @contextmanager
+    def _watched(self, within: AbstractContextManager[Any]) -> Iterator[Any]:
+        with within as given:
+            try:
+                yield given
+            except BaseException as error:
+                self._end(error)
+                raise
 
     def _wanted_folder(self, trainer: Any) -> str | os.PathLike[str] | None:
         """Where to record; None for memory."""
@@ -276,62 +288,35 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
                 )
 
     def _around_train(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        self._sees_train = True
         try:
-            return wrapped(*args, **kwargs)
+            result = wrapped(*args, **kwargs)
         except BaseException as error:
-            self._end("raised", error=describe(error))
+            self._end(error)
             raise
         finally:
-            self._detach()
+            self._sees_train = False
             self._train_patch.restore()
-
-    def _summary(self) -> Summary:
-        """The judgement so far, in short; with that of the other ranks once training is over."""
-        assert self._recorder is not None  # set before the hook that asks
-        judge = self._recorder.judge
-        return judge.summary() if self._report is None else Summary.of(self._report, age=judge.age)
+        self._completed()
+        return result
 
     def _completed(self) -> None:
-        self._end("completed", stopped=self._asked_to_stop)
+        self._end(stopped=self._asked_to_stop)
 
-    def _end(self, status: Literal["completed", "raised"], *, error: str = "", stopped: bool = False) -> None:
-        recorder, observer = self._recorder, self._observer
-        if recorder is None or observer is None or self._report is not None:
-            return
-        observer.finish()
-        observer.detach()
-        ended = RunEnded(status=status, updates=observer.updates_made, error=error, stopped=stopped)
-        self._report = recorder.finish(ended)
-        started = recorder.judge.run
-        if started is not None and started.rank == 0:
-            self._report = merge_ranks(self._report, self.folder, started)
-        for listener in self._listeners if self._listeners is not None else (ConsoleListener(),):
-            finish = getattr(listener, "finished", None)
-            if finish is not None and started is not None and started.rank == 0:
-                finish(self._report)
-
-    def _detach(self) -> None:
-        if self._observer is not None:
-            self._observer.detach()
+    def _end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:
+        self._session.end(error, stopped=stopped)
         self._observer = None
-        if self._trackers is not None:
-            self._trackers.remove()
-        self._trackers = None
 
     def _act(self, control: Any, state: Any) -> None:
         """Carry out `on_fail` for errors found since the last time."""
-        recorder = self._recorder
-        # With "warn" nothing waits for the judgement: events are then judged in larger batches (`Recorder`).
-        if recorder is None or (self.on_fail == "warn" and self._listeners is None):
-            return
-        error = ends_training(recorder.take_findings())
-        if self.on_fail == "raise" and error is not None and self._raised is None:
-            self._raised = error
-            raise StepAuditError(error)
-        if self._stop is not None:
-            if error is not None:
+        session = self._session
+        session.tell_listeners()
+        session.raise_if_asked()
+        if self._stop is not None and session.running and state.global_step < state.max_steps:
+            if session.stop_if_asked():
                 self._stop.ask(state.global_step)
             if self._stop.due(state.global_step):
+                session.stops_with_others()
                 control.should_training_stop = True
 
 
@@ -349,6 +334,17 @@ def _calling_trainer(callback: StepAuditCallback) -> Any:
     return None
 
 
+def _is_training(trainer: Any) -> bool:
+    """Whether a call of a trainer's `train` is under way, in any thread."""
+    for frame in sys._current_frames().values():
+        below: Any = frame
+        while below is not None:
+            if below.f_code.co_name in ("train", "_inner_training_loop") and below.f_locals.get("self") is trainer:
+                return True
+            below = below.f_back
+    return False
+
+
 def _unsupported(trainer: Any) -> str:
     """Why a trainer cannot be audited; empty where it can."""
     release = installed_release()
@@ -358,13 +354,3 @@ def _unsupported(trainer: Any) -> str:
     if subject is None:
         return why_not(trainer)
     return subject.refusal(release)
-
-
-def _unix_time() -> float:
-    import time
-
-    return time.time()
-
-
-def _warn(text: str) -> None:
-    print(f"rlstep: {text}", file=sys.stderr)

@@ -53,6 +53,17 @@ class GrpoSubject(Subject):
         epoch = start.facts["position"]["epoch"]
         return TrlObserver(trainer, start.schedule, release, recorder, epochs=epoch, interval=interval)
 
+    def exits(self, trainer: Any) -> list[tuple[Any, str]]:
+        """What transformers' `_inner_training_loop` calls, in all releases that have it."""
+        called: list[tuple[Any, str]] = [
+            (trainer, "training_step"),
+            (trainer, "get_batch_samples"),
+            (trainer, "_maybe_log_save_evaluate"),
+            (trainer.accelerator, "clip_grad_norm_"),
+            (trainer.callback_handler, "call_event"),
+        ]
+        return [(owner, name) for owner, name in called if hasattr(owner, name)]
+
 
 def _updates_per_epoch(trainer: Any, accumulation: int) -> int:
     """Updates of one pass as transformers counts them, from the live loader's length; the whole run for a stream."""

@@ -12,8 +12,6 @@ from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems.entry import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
@@ -35,8 +33,6 @@ class Observer(ABC):
     """
 
     def __init__(self) -> None:
-        self.on_raise: Callable[[BaseException], None] | None = None
-        """Told of an exception out of training, where nobody else sees it."""
         self.microbatches_in_epoch = 0
 
     @property
@@ -101,6 +97,11 @@ class Subject(ABC):
         self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
         """Who observes it."""
+
+    @abstractmethod
+    def exits(self, trainer: Any) -> list[tuple[Any, str]]:
+        """What the loop calls, as far as it may raise: objects and their methods. A context manager that one of them gives is one
+        that a part of the loop runs in."""
 
 
 _SUBJECTS = {

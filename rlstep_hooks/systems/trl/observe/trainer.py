@@ -171,10 +171,6 @@ class TrlObserver(Observer):
         phase = self._phase = Activity("training")
         try:
             result = wrapped(*args, **kwargs)
-        except BaseException as error:
-            if self.on_raise is not None:
-                self.on_raise(error)
-            raise
         finally:
             self._phase = None
         with self._microbatch_guard:

@@ -49,3 +49,23 @@ class PpoSubject(Subject):
         if trainer.is_deepspeed_enabled:
             recorder.cannot("order", "DeepSpeed makes the updates inside its own engine, by windows of its own")
         return PpoObserver(trainer, recorder, interval=interval)
+
+    def exits(self, trainer: Any) -> list[tuple[Any, str]]:
+        """What its own `train` calls, 0.16 to 0.24: generation, the models of a rollout, and the block that trains a micro-batch."""
+        policy = trainer.accelerator.unwrap_model(trainer.model).policy
+        called = [
+            (policy, "generate"),
+            (trainer, "generate_completions"),
+            (trainer.accelerator, "accumulate"),
+            (trainer.callback_handler, "call_event"),
+        ]
+        return [*called, *((part, "forward") for part in _called_in_rollouts(trainer))]
+
+
+def _called_in_rollouts(trainer: Any) -> list[Any]:
+    """The modules besides the policy that a rollout calls: of reward and value model it takes the parts (utils.py `get_reward`)."""
+    parts = [trainer.ref_model] if trainer.ref_model is not None else []
+    for model in (trainer.reward_model, trainer.value_model):
+        names = (getattr(model, "base_model_prefix", ""), "score")
+        parts += [getattr(model, name) for name in names if name and hasattr(getattr(model, name, None), "forward")]
+    return parts

@@ -7,7 +7,6 @@ releases in which it was verified by real training (tests/systems/trl_ppo): 0.16
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +23,7 @@ from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
 from rlstep_hooks.systems.trl_ppo.plan import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
@@ -95,11 +94,6 @@ class PpoObserver(Observer):
         wrap(trainer.accelerator, "backward", self._around_backward)
         # accelerate's step, which does nothing within a window: a step that was due and not made is seen here.
         wrap(trainer.optimizer, "step", self._around_step)
-        # What raises in the loop passes one of these, or generation: `train` itself is running already.
-        wrap(trainer.accelerator, "accumulate", self._around_accumulate)
-        wrap(trainer.callback_handler, "call_event", self._around_call)
-        for part in _called_in_rollouts(trainer):
-            wrap(part, "forward", self._around_call)
         self.updates.attach(optimizer)
 
     def detach(self) -> None:
@@ -123,44 +117,17 @@ class PpoObserver(Observer):
             self._rollout_is_over()
         self._numbers.finish()
 
-    def _passing(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call, and tell of an exception."""
-        try:
-            return wrapped(*args, **kwargs)
-        except BaseException as error:
-            self._tell_raised(error)
-            raise
-
-    def _tell_raised(self, error: BaseException) -> None:
-        if self.active and self.on_raise is not None:
-            self.on_raise(error)
-
-    def _around_call(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        return self._passing(wrapped, args, kwargs)
-
-    def _around_accumulate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        return self._watched(wrapped(*args, **kwargs))
-
-    @contextmanager
-    def _watched(self, window: Any) -> Iterator[None]:
-        with window:
-            try:
-                yield
-            except BaseException as error:
-                self._tell_raised(error)
-                raise
-
     # Rollouts
 
     def _around_sampling(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         outer, self._sampling = self._sampling, True
         try:
-            return self._passing(wrapped, args, kwargs)
+            return wrapped(*args, **kwargs)
         finally:
             self._sampling = outer
 
     def _around_generate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        output = self._passing(wrapped, args, kwargs)
+        output = wrapped(*args, **kwargs)
         if self.active and not self._sampling:
             with self._rollout_guard:
                 self._add_generated(kwargs, output)
@@ -293,12 +260,3 @@ class PpoObserver(Observer):
         if due:
             self.updates.step_passed()
         return result
-
-
-def _called_in_rollouts(trainer: Any) -> list[Any]:
-    """The modules besides the policy that a rollout calls: of reward and value model it takes the parts (utils.py `get_reward`)."""
-    parts = [trainer.ref_model] if trainer.ref_model is not None else []
-    for model in (trainer.reward_model, trainer.value_model):
-        names = (getattr(model, "base_model_prefix", ""), "score")
-        parts += [getattr(model, name) for name in names if name and hasattr(getattr(model, name, None), "forward")]
-    return parts

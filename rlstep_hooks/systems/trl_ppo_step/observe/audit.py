@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,10 @@ import msgspec
 import torch
 from packaging.version import Version
 
-from rlstep_hooks.judge.report import Report
-from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
-from rlstep_hooks.record.describe import describe
+from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.system import SYSTEM
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
+    from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Listener
@@ -62,55 +61,44 @@ class StepAuditPPO:
         listeners: tuple[Listener, ...] | None = None,
     ) -> None:
         self._trainer = trainer
-        self._on_fail = on_fail_asked(on_fail)
-        self._log_dir = log_dir
-        self._listeners = listeners
-        self._patches = Patches()
+        self._session = Session(Options.asked(on_fail, log_dir, listeners))
         self._audit: LoopAudit | None = None
-        self._refused = ""
         self._steps = 0
         self._waits_for_old = False
 
     @property
     def report(self) -> Report:
         """The report; while the loop runs, of what was seen so far."""
-        if self._audit is not None:
-            return self._audit.report
-        reason = self._refused or "step() has not been called"
-        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+        return self._session.report
 
     def __enter__(self) -> StepAuditPPO:
         """Place the hooks."""
-        self._refused = _refusal(self._trainer)
-        if self._refused:
-            print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
+        refusal = _refusal(self._trainer)
+        if refusal:
+            self._session.refuse(refusal)
             return self
+        patches = Patches()
+        self._session.take_off(patches.restore)
         # One rollout and its updates (trl/trainer/ppo_trainer.py `step`, 0.9.6 and 0.11.4).
-        self._patches.wrap(self._trainer, "step", self._around_step)
+        patches.wrap(self._trainer, "step", self._around_step)
         # Old log-probs: its first forward without gradients.
-        self._patches.wrap(self._trainer, "batched_forward_pass", self._around_forward)
+        patches.wrap(self._trainer, "batched_forward_pass", self._around_forward)
         # One micro-batch, backward and optimizer step included.
-        self._patches.wrap(self._trainer, "train_minibatch", self._around_minibatch)
+        patches.wrap(self._trainer, "train_minibatch", self._around_minibatch)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take the hooks off and judge; an exception of the loop goes on."""
-        self._patches.restore()
-        if self._audit is not None:
-            self._audit.end(error)
+        self._session.end(error)
 
-    def _begin(self) -> LoopAudit | None:
+    def _begin(self) -> None:
         """Plan at the first call: only then it shows whether the script goes through the trainer's loader."""
-        try:
+        with self._session.beginning():
             audit = self._planned()
-        except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-            self._refused = f"the audit could not begin: {describe(error)}"
-            print(f"rlstep: not evaluated: {self._refused}. Training goes on without an audit.", file=sys.stderr)
-            return None
-        audit.begin()
-        return audit
+            audit.begin()
+            self._audit = audit
 
     def _planned(self) -> LoopAudit:
         trainer = self._trainer
@@ -120,16 +108,14 @@ class StepAuditPPO:
         return LoopAudit(
             plan_trainer(trainer, version("trl")),
             optimizer=optimizer,
-            on_fail=self._on_fail,
-            log_dir=self._log_dir,
-            listeners=self._listeners,
+            session=self._session,
             facts={"nominal_updates_per_rollout": _nominal(trainer.config)},
             versions=versions_of("trl", "transformers", "accelerate", "torch"),
         )
 
     def _around_step(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if self._audit is None and not self._refused:
-            self._audit = self._begin()
+        if self._audit is None and not self._session.refused:
+            self._begin()
         if self._audit is not None:
             self._compare_place(self._audit)
             self._steps += 1

@@ -16,6 +16,7 @@ import wrapt
 
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.verl.observe.plugin import FOLDER
 from rlstep_hooks.systems.verl.releases import installed_release
@@ -55,7 +56,9 @@ def attach() -> None:
 
 
 def detach() -> list[str]:
-    """Take all wrappers off again; names that somebody else has wrapped since are left and returned."""
+    """Take all wrappers off again, and place no more; names that somebody else has wrapped since are returned."""
+    global _attached
+    _attached = False
     return _patches.restore()
 
 
@@ -63,9 +66,10 @@ def _when_imported(module: str, place: Callable[[Any], None]) -> None:
     def contained(imported: Any) -> None:
         # Whatever is raised here would reach whoever imports verl.
         try:
-            place(imported)
+            if _attached:  # wrapt calls back also when all was taken off again
+                place(imported)
         except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
-            print(f"rlstep: not evaluated: {module} could not be hooked: {error!r}", flush=True)
+            not_evaluated(f"{module} could not be hooked: {error!r}")
 
     wrapt.when_imported(module)(contained)
 

@@ -7,7 +7,6 @@ calls and their records are complete, and reports when `fit` ends.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import EpochEnd, Generated, Rewarded
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run_name, versions
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import PhaseName
+    from rlstep_hooks.session.recorder import Recorder
 
 ATTACH_HINT = (
     "every worker must import rlstep_hooks: install it there, and on an existing Ray cluster pass RLSTEP_DIR on with "
@@ -71,6 +73,7 @@ def place_hooks(patches: Patches, trainer_class: Any) -> None:
     patches.wrap(trainer_class, "_load_checkpoint", _after_load)
     # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
     patches.wrap(trainer_class, "fit", _around_fit)
+    _hooked.append(trainer_class)
 
 
 def place_tracking_hook(patches: Patches, tracking: Any) -> None:
@@ -85,13 +88,18 @@ _controllers: dict[int, VerlController] = {}
 """By the id of their trainer, for as long as it trains; a process has one trainer."""
 
 
+_hooked: list[Any] = []
+"""Classes whose `fit` has a hook."""
+
+
 def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     try:
         if id(trainer) not in _controllers:
-            _controllers[id(trainer)] = VerlController(trainer)
+            controller = _controllers[id(trainer)] = VerlController(trainer)
+            controller.sees_fit_of(next(kind for kind in type(trainer).__mro__ if "fit" in vars(kind)))
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-        print(f"rlstep: not evaluated: the audit could not begin: {describe(error)}", flush=True)
+        not_evaluated(f"the audit could not begin: {describe(error)}")
     return result
 
 
@@ -99,7 +107,7 @@ def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     try:
         result = wrapped(*args, **kwargs)
     except BaseException as error:
-        _end(trainer, describe(error))
+        _end(trainer, error)
         raise
     _end(trainer)
     return result
@@ -111,10 +119,19 @@ def _around_log(wrapped: Any, tracking: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
-def _end(trainer: Any, error: str = "") -> None:
+def _end(trainer: Any, error: BaseException | None = None) -> None:
+    """The record ends.
+
+    Raises:
+        StepAuditError: The audit ended training, and `fit` returned as if all were well.
+    """
     controller = _controllers.pop(id(trainer), None)
-    if controller is not None:
-        controller.end(error)
+    if controller is None:
+        return
+    controller.end(error)
+    if error is None and controller.stopped_for is not None:
+        # `fit` has saved what it has; what follows it is the end of the driver, with this as its exit status.
+        raise StepAuditError(controller.stopped_for)
 
 
 class VerlController:
@@ -142,20 +159,28 @@ class VerlController:
         self._validating = False
         self._passes = 0
         self._updates_before = 0
-        self._on_fail = os.environ.get("RLSTEP_ON_FAIL", "warn")
-        self._stopped = False
+        self.stopped_for: Finding | None = None
+        """The error for which the audit ended training, where it did."""
         self._followed = False
         self._record = ControllerRecord(folder(), run_name())
-        self._recorder = self._record.recorder
+        self.schedule, reason = _plan(trainer)
+        self._recorder = self._begin()
         self._contained = Contained(self._recorder, ("order",))
         self._contained_rewards = Contained(self._recorder, ("rewards",))
         self._contained_rows = Contained(self._recorder, ("rows",))
-        self.schedule, reason = _plan(trainer)
-        self._begin()
-        if not self._record.cannot_follow(reason) and self.schedule is not None:
-            self._attach()
+        session = self._record.session
+        session.take_off(self._patches.restore)
+        with session.beginning():
+            if not self._record.cannot_follow(reason) and self.schedule is not None:
+                self._attach()
 
-    def _begin(self) -> None:
+    def sees_fit_of(self, kind: Any) -> None:
+        """Hook `fit` on the trainer itself where a class of its own has another one (trainers of verl.experimental): of V1, whose
+        checkpoint is loaded before `fit` is called."""
+        if kind not in _hooked:
+            self._patches.wrap(self._trainer, "fit", _around_fit)
+
+    def _begin(self) -> Recorder:
         trainer, schedule = self._trainer, self.schedule
         rollouts = int(trainer.global_steps)
         self._updates_before = updates = _updates_before(schedule, rollouts)
@@ -172,9 +197,10 @@ class VerlController:
             facts |= self._loader_facts(rollouts)
         except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning
             trouble = describe(error)
-        self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
+        recorder = self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
         if trouble:
-            self._recorder.cannot("checkpoints", f"a hook failed: {trouble}")
+            recorder.cannot("checkpoints", f"a hook failed: {trouble}")
+        return recorder
 
     def _loader_facts(self, rollouts: int) -> dict[str, Any]:
         """Where the loader of a resumed run goes on, and where the rows of the rollouts before it end."""
@@ -384,12 +410,12 @@ class VerlController:
         with self._contained:
             self._all_returned()
             error = self._record.take_error()
-        if error is not None and self._on_fail == "raise":
-            raise StepAuditError(error)
-        if error is not None and self._on_fail == "stop":
+        self._record.session.raise_if_asked()
+        trainer = self._trainer
+        if trainer.global_steps < trainer.total_training_steps and self._record.session.stop_if_asked():
+            self.stopped_for = error
             # Both loops look at this number before each rollout; V0 makes one more (ray_trainer.py:1507).
-            self._stopped = True
-            self._trainer.total_training_steps = self._trainer.global_steps
+            trainer.total_training_steps = trainer.global_steps
         return result
 
     def scalars(self) -> dict[str, float]:
@@ -400,10 +426,10 @@ class VerlController:
                 found = scalars(self._recorder.judge.summary())
         return found
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: BaseException | None = None) -> None:
         """Training returned, or raised `error`: write the last lines and report."""
         with Contained(self._recorder, ("recording",)):
-            self.report = self._record.end(updates_before=self._updates_before, error=error, stopped=self._stopped)
+            self.report = self._record.end(error)
         self._patches.restore()
 
 

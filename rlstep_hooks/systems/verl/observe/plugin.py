@@ -30,14 +30,20 @@ def activate() -> None:
         return
     if "://" in os.environ.get(FOLDER, ""):
         from rlstep_hooks.record.ledger import NO_FOLDER
+        from rlstep_hooks.record.logger import not_evaluated
 
-        print(f"rlstep: not evaluated: {FOLDER}={os.environ[FOLDER]}: {NO_FOLDER}", flush=True)
+        not_evaluated(f"{FOLDER}={os.environ[FOLDER]}: {NO_FOLDER}")
         return
     # Workers that Ray starts on this machine inherit the environment, but may have another working folder.
     os.environ[FOLDER] = os.path.abspath(os.environ.get(FOLDER) or "rlstep")
     from rlstep_hooks.systems.verl.observe.attach import attach
 
     attach()
+
+
+def imported(module: object) -> None:
+    """verl was imported under `rlstep run`: 0.6 and later; from 0.9 on its entry point asks too, and the second asks in vain."""
+    activate()
 
 
 activate()

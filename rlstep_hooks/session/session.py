@@ -1,0 +1,350 @@
+"""The life of one audit, the same for every system: it begins, hears events, ends a run that asked for it, and reports.
+
+A system's adapter makes a `Session` for each training call. It says what it knows of the run (`begin`), emits events to `recorder`,
+asks `error` where its framework can be ended, and says `end`. All else is here: options, record, plan, listeners, findings that end
+training, what cannot be evaluated, and the report.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlstep_hooks.judge.ranks import merge_ranks
+from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
+from rlstep_hooks.observe.deferred import INTERVAL
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, OnFail, on_fail_asked
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.events import RunEnded, RunStarted
+from rlstep_hooks.record.ledger import CONTROLLER, open_ledger, rank_process
+from rlstep_hooks.record.logger import logger, not_evaluated
+from rlstep_hooks.session.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from rlstep_hooks.judge.controlled.run import ControlledRun
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Listener
+
+
+class Hooks(Protocol):
+    """What an adapter has placed on a framework."""
+
+    @property
+    def updates_made(self) -> int:
+        """Updates of the whole run, as the framework counts them."""
+
+    def finish(self) -> None:
+        """Emit what still waits, numbers on the device too; training is over, so waiting is allowed."""
+
+    def detach(self) -> None:
+        """Take all hooks off. Every attribute is then the object it was before. A second call does nothing."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user asks of an audit."""
+
+    on_fail: OnFail
+    log_dir: str | os.PathLike[str] | None
+    """Folder for the record; None keeps everything in memory."""
+    listeners: tuple[Listener, ...] | None
+    """Views that follow the run; None for plan and verdict on the console."""
+
+    @classmethod
+    def asked(
+        cls,
+        on_fail: OnFail | None = None,
+        log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
+        listeners: tuple[Listener, ...] | None = None,
+    ) -> Options:
+        """Arguments, completed from RLSTEP_ON_FAIL and RLSTEP_DIR.
+
+        Raises:
+            ValueError: `on_fail` is none of the three.
+        """
+        folder = os.environ.get("RLSTEP_DIR") if isinstance(log_dir, LeftOut) else log_dir
+        return cls(on_fail_asked(on_fail), folder, listeners)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is known of a run when it begins."""
+
+    name: str
+    schedule: Schedule | None
+    """The plan, where there is one."""
+    versions: Mapping[str, str]
+    """Releases of the packages involved."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    start_updates: int = 0
+    """Policy updates made before (a resumed run)."""
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    controlled: ControlledRun | None = None
+    """The judge of a controller and its trainers, in a controller's process."""
+
+    @property
+    def reports(self) -> bool:
+        """Whether this process speaks for the run."""
+        return self.rank == 0
+
+
+class Session:
+    """One audit of one training call."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.folder: Path | None = None
+        """Where the record is written; None in memory."""
+        self.trouble = ""
+        """Why the record is not where it was asked for; empty where it is."""
+        self.refused = ""
+        """Why there is no audit; empty where there is one."""
+        self._run: Run | None = None
+        self._recorder: Recorder | None = None
+        self._listeners: tuple[Listener, ...] = ()
+        self._hooks: Hooks | None = None
+        self._take_off: list[Callable[[], object]] = []
+        self._report: Report | None = None
+        self._error: Finding | None = None
+        self._raised = False
+        self._stopping = False
+
+    # What it says
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where events go; None before `begin`."""
+        return self._recorder
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is a final report."""
+        return self._report is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether the audit has begun, and not ended."""
+        return self._recorder is not None and not self.ended
+
+    @property
+    def report(self) -> Report:
+        """The report; while training runs, of what was seen so far."""
+        if self._report is not None:
+            return self._report
+        if self._recorder is not None:
+            return self._recorder.judge.report()
+        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": self.refused or "training has not begun"})
+
+    def summary(self) -> Summary:
+        """The judgement so far, in short; with that of the other processes once training is over."""
+        assert self._recorder is not None  # set before the hook that asks
+        judge = self._recorder.judge
+        return judge.summary() if self._report is None else Summary.of(self._report, age=judge.age)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two times that numbers are worked up: who acts on findings gets them as early as they are there."""
+        return INTERVAL if self.options.on_fail == "warn" else 0.0
+
+    # It begins
+
+    def refuse(self, reason: str) -> None:
+        """Say why there is no audit. Only the first reason counts."""
+        if not self.refused:
+            self.refused = reason
+            not_evaluated(f"{reason}. Training goes on without an audit.")
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """A context in which an audit begins: what is raised there costs the audit, and not the training."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+            reason = f"the audit could not begin: {describe(error)}"
+            self._detach()
+            if self._recorder is not None:
+                self._recorder.cannot("order", reason)
+            self.refuse(reason)
+
+    def begin(self, run: Run) -> Recorder:
+        """Open the record, and have the plan judged and shown."""
+        self._run = run
+        process = rank_process(run.rank) if run.controlled is None else CONTROLLER
+        self._listeners = self._listening(
+            run
+        )  # before there is a file, which who follows the run expects to have a first line
+        opened = open_ledger(self.options.log_dir, run.name, process)
+        self.folder, self.trouble = opened.folder, opened.trouble
+        recorder = self._recorder = Recorder(opened.ledger, self._listeners, run.controlled)
+        recorder.emit(
+            RunStarted(
+                run=run.name,
+                rank=run.rank,
+                world_size=run.world_size,
+                local_world_size=run.local_world_size,
+                host=os.uname().nodename,
+                pid=os.getpid(),
+                started=time.time(),
+                schedule=run.schedule,
+                start_updates=run.start_updates,
+                facts=run.facts,
+                versions=dict(run.versions),
+            )
+        )
+        recorder.settle()  # the plan is judged and shown before training begins
+        if opened.trouble:
+            recorder.cannot("recording", opened.trouble)
+        return recorder
+
+    def _listening(self, run: Run) -> tuple[Listener, ...]:
+        if self.options.listeners is not None:
+            return self.options.listeners
+        if not run.reports:
+            return ()
+        from rlstep_hooks.show.console import (
+            ConsoleListener,
+        )  # a terminal's package, which an audit without one does not need
+
+        return (ConsoleListener(),)
+
+    def follow(self, hooks: Hooks) -> None:
+        """Have hooks finish, and take them off, when the audit ends, however it ends."""
+        self._hooks = hooks
+        self._take_off.append(hooks.detach)
+
+    def take_off(self, remove: Callable[[], object]) -> None:
+        """Call this too when the audit ends: what was placed last is taken off first."""
+        self._take_off.append(remove)
+
+    # It acts
+
+    @property
+    def error(self) -> Finding | None:
+        """The error for which `on_fail` ends training, the first of them; None where it does not, or none was found yet.
+
+        What the plan alone shows ends no run: see `ends_training`.
+        """
+        if self._error is None and self._recorder is not None and self.options.on_fail != "warn":
+            self._error = ends_training(self._recorder.take_findings())
+        return self._error
+
+    def raise_if_asked(self) -> None:
+        """Carry out "raise".
+
+        Raises:
+            StepAuditError: An error was found, for the first time.
+        """
+        if self.options.on_fail != "raise" or self._raised or self.error is None:
+            return
+        self._raised = True
+        raise StepAuditError(self.error)
+
+    def stop_if_asked(self) -> bool:
+        """Carry out "stop": whether the framework should end training now."""
+        if self.options.on_fail == "stop" and self.error is not None:
+            self._stopping = True
+        return self._stopping
+
+    def stops_with_others(self) -> None:
+        """Training ends now, because this process or another one of the run asked for it."""
+        self._stopping = True
+
+    def tell_listeners(self) -> None:
+        """Judge what waits where somebody follows the run; where nobody does, events are judged in larger batches (`Recorder`)."""
+        if self._recorder is not None and self.options.listeners:
+            self._recorder.settle()
+
+    # It ends
+
+    def end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:
+        """Take all hooks off, write the last lines, judge and report. A second call does nothing, and nothing is raised.
+
+        Args:
+            error: What training raised; None where it returned.
+            stopped: Whether somebody wished an end before the plan's.
+        """
+        recorder, run = self._recorder, self._run
+        if recorder is None or run is None or self._report is not None:
+            self._detach()
+            return
+        updates = self._finish(recorder)
+        by = self._ended_by(error)
+        stopped_by = by.code if by is not None else "another process" if self._stopping else ""
+        ended = RunEnded(
+            status="completed" if error is None else "raised",
+            updates=run.start_updates + recorder.judge.counts.updates if updates is None else updates,
+            error="" if error is None else describe(error),
+            stopped=stopped or bool(stopped_by),
+            stopped_by=stopped_by,
+        )
+        try:
+            report = recorder.finish(ended)
+            started = recorder.judge.run
+            if run.reports and run.controlled is None and started is not None:
+                report = merge_ranks(report, self.folder, started)
+        except Exception as fault:  # noqa: BLE001 - a fault of the judge must not end training
+            reason = f"the report could not be made: {describe(fault)}"
+            not_evaluated(reason)
+            report = Report(run=run.name, verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+        self._report = report
+        if by is not None:
+            _tell_ended(by, self.options.on_fail, report)
+        self._tell_finished(run, report)
+
+    def _finish(self, recorder: Recorder) -> int | None:
+        """Have all hooks finish, and take them off.
+
+        Returns:
+            Updates as the framework counts them; None where no hook knows.
+        """
+        updates = None
+        try:
+            if self._hooks is not None:
+                self._hooks.finish()
+                updates = self._hooks.updates_made
+        except Exception as fault:  # noqa: BLE001 - what is lost here are the last numbers
+            recorder.cannot("recording", f"the last numbers were lost: {describe(fault)}")
+        self._detach()
+        return updates
+
+    def _detach(self) -> None:
+        while self._take_off:
+            try:
+                self._take_off.pop()()
+            except Exception as fault:  # noqa: BLE001 - the host's exception, if there is one, must not be replaced
+                logger.warning("a hook could not be taken off: %s", describe(fault))
+
+    def _ended_by(self, error: BaseException | None) -> Finding | None:
+        """The finding for which the audit ended training; None where it did not."""
+        if isinstance(error, StepAuditError):
+            return error.finding
+        return self._error if self._stopping else None
+
+    def _tell_finished(self, run: Run, report: Report) -> None:
+        if not run.reports:
+            return
+        for listener in self._listeners:
+            finished = getattr(listener, "finished", None)
+            if finished is None:
+                continue
+            try:
+                finished(report)
+            except Exception as fault:  # noqa: BLE001 - a view must not end training
+                logger.warning("%s stopped: %s", type(listener).__name__, describe(fault))
+
+
+def _tell_ended(by: Finding, on_fail: OnFail, report: Report) -> None:
+    """Say loudly that the audit ended training: which finding, and how far it came."""
+    schedule = report.schedule
+    made = report.updates_before + report.counts.updates
+    planned = f" of {schedule.updates} planned" if schedule is not None and schedule.updates is not None else ""
+    logger.error("on_fail=%s ended training after %s updates%s, for this error:\n%s", on_fail, made, planned, by)
