@@ -179,9 +179,11 @@ class Session:
         """Open the record, and have the plan judged and shown."""
         self._run = run
         process = rank_process(run.rank) if run.controlled is None else CONTROLLER
+        self._listeners = self._listening(
+            run
+        )  # before there is a file, which who follows the run expects to have a first line
         opened = open_ledger(self.options.log_dir, run.name, process)
         self.folder, self.trouble = opened.folder, opened.trouble
-        self._listeners = self._listening(run)
         recorder = self._recorder = Recorder(opened.ledger, self._listeners, run.controlled)
         recorder.emit(
             RunStarted(

@@ -525,17 +525,13 @@ class Quantities:
     def written(self) -> dict[str, Any]:
         """The settings behind the plan, as they were written, with the defaults that hold."""
         settings, defaults = self.request.settings, self.system.defaults(self.request.version)
-        shown = self.system.shown
+        looked_at, shown = self.settings_looked_at(), self.system.shown
         if shown is None:
-            looked_at = self.settings_looked_at()
-            shown = tuple(
-                name
-                for name in looked_at
-                if name in defaults and (defaults[name] is not REQUIRED or name in self._known)
-            )
+            shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
         return {
             name: plain(settings.value(*self._names(name)) if name in self.system.settings else self.value(name))
             for name in shown
+            if name in looked_at or name not in self.system.settings
         }
 
 

@@ -90,6 +90,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("there are more systems to name", field="words", before=" paper, trlx", after=" paper, trlx"),
     Allowed("a plainer word", field="words", before="stands twice", after="occurs twice"),
+    Allowed("a plainer word", field="words", before="has no default for it", after="requires it"),
     Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
@@ -159,6 +160,8 @@ ALLOWED: tuple[Allowed, ...] = (
         before=r'^"\d+ GPUs .*cannot be shared by copies',
         after="of the command: .*cannot be shared by copies",
     ),
+    Allowed("settings of the other recipe are unused", system="torchtune", field="unused", before="^null$"),
+    Allowed("both recipes demand it", system="torchtune", now="forward_batch_size = True is not a whole number"),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
 
