@@ -118,7 +118,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "an unknown release is refused in one form",
         field="words",
-        before="is not supported: |PPOTrainer of TRL|has no step",
+        before="is not supported: |PPOTrainer of TRL|has no step|is not known; 3 and 4",
         after="is not known: ",
     ),
     Allowed("the default of RLOOConfig, which the plan always took", system="trl", field="schedule.settings.beta"),
@@ -133,6 +133,19 @@ ALLOWED: tuple[Allowed, ...] = (
         field="schedule.critic.settings.rollout.micro",
     ),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
+    Allowed(
+        "as the launch says it, not as the plan took it",
+        system="swift",
+        field="schedule.settings.steps_per_generation",
+        after="^null$",
+    ),
+    Allowed(
+        "the place of the setting is said too",
+        system="swift",
+        field="words",
+        before="cannot be shared by copies",
+        after="argument .* cannot be shared by copies",
+    ),
     Allowed("as the launch says it, not as the plan took it", system="prime_rl", field="schedule.settings."),
     Allowed(
         "the critic's default is shown without a critic too",
@@ -232,8 +245,11 @@ def differences(case: Case) -> list[tuple[str, Any, Any]]:
 
 
 def _untitled(said: dict[str, Any]) -> dict[str, Any]:
-    """An answer without the titles of its findings: a title belongs to the rule, whose code is compared."""
-    findings = [{name: text for name, text in found.items() if name != "title"} for found in said.get("findings", [])]
+    """An answer without what a finding has of its rule: the title, and whether it is one of a plan. The rule's code is compared."""
+    findings = [
+        {name: text for name, text in found.items() if name not in ("title", "planned")}
+        for found in said.get("findings", [])
+    ]
     return said | {"findings": findings} if "findings" in said else said
 
 
