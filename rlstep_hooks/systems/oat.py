@@ -163,6 +163,7 @@ SYSTEM = System(
         Demand(
             "not ends(program, 'oat.experiment.main') and (algo is None or upper(algo) == 'PPO')",
             "{program} learns from preferences; PPO, GRPO and Dr. GRPO (oat.experiment.run_math_rl, train_zero_math.py) are read",
+            about="program",
         ),
         Demand(
             "critic_type in ('ppo', 'grpo', 'drgrpo')",
