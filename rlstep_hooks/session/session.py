@@ -187,12 +187,12 @@ class Session:
         """Open the record, and have the plan judged and shown."""
         self._run = run
         process = rank_process(run.rank) if run.controlled is None else CONTROLLER
+        # Before there is a file, which who follows the run expects to have a first line.
+        self._listeners = self._listening(run)
         opened = open_ledger(self.options.log_dir, run.name, process)
         self.folder, self.trouble = opened.folder, opened.trouble
-        self._listeners = self._listening(run)
-        recorder = self._recorder = Recorder(
-            opened.ledger, run.controlled or Judge(self._deviations_of), self._listeners
-        )
+        judge = run.controlled or Judge(self._deviations_of)
+        recorder = self._recorder = Recorder(opened.ledger, judge, self._listeners)
         recorder.emit(
             RunStarted(
                 run=run.name,

@@ -226,7 +226,7 @@ class Demand(msgspec.Struct, frozen=True):
     holds: str
     says: str
     about: str = ""
-    """The setting whose place is shown."""
+    """The setting whose place is shown; "program" for that of the program."""
     where: str = ""
 
 
@@ -525,17 +525,13 @@ class Quantities:
     def written(self) -> dict[str, Any]:
         """The settings behind the plan, as they were written, with the defaults that hold."""
         settings, defaults = self.request.settings, self.system.defaults(self.request.version)
-        shown = self.system.shown
+        looked_at, shown = self.settings_looked_at(), self.system.shown
         if shown is None:
-            looked_at = self.settings_looked_at()
-            shown = tuple(
-                name
-                for name in looked_at
-                if name in defaults and (defaults[name] is not REQUIRED or name in self._known)
-            )
+            shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
         return {
             name: plain(settings.value(*self._names(name)) if name in self.system.settings else self.value(name))
             for name in shown
+            if name in looked_at or name not in self.system.settings
         }
 
 
@@ -572,8 +568,8 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
     """Refuse what the framework refuses; what cannot be known is not refused."""
     if not launch.holds(check.where) or launch.evaluate(check.holds):
         return
-    if isinstance(check, Demand) and not check.about:
-        raise LaunchError(launch.fill(check.says))
+    if isinstance(check, Demand) and check.about in ("", "program"):
+        raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(check.about))
     raise PlanError(

@@ -6,37 +6,15 @@ configurations in recipes/configs that run them.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.launch.settings import MISSING, Settings
-from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.phases import Passes, equal_minibatches, schedule_in_phases
-from rlstep_hooks.planning.reading import Formula, Note, Reading, nearest
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.reader import Reader, Request
+from rlstep_hooks.systems.declaration import REQUIRED, Check, Demand, Entry, Formula, Note, System, count, flag, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from rlstep_hooks.systems.reader import Request
 
-_COMMIT = "torchtune bd2a0fc"
-_PPO = f"{_COMMIT} recipes/ppo_full_finetune_single_device.py"
-_GRPO = f"{_COMMIT} recipes/dev/grpo_full_finetune_distributed.py"
-_START_UP = "at start-up, when the parameters are set up"
-
-DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("batch_size", "ppo_epochs", "num_steps", "forward_batch_size"), MISSING),
-    # PPO.
-    "ppo_batch_size": MISSING,
-    "gradient_accumulation_steps": MISSING,
-    "optimizer_in_bwd": False,
-    # GRPO.
-    "grpo_samples": MISSING,
-    "epochs": MISSING,
-    # Both.
-    "shuffle": MISSING,
-}
-"""The recipes take nothing for granted."""
+_PPO = "torchtune bd2a0fc recipes/ppo_full_finetune_single_device.py"
+_GRPO = "torchtune bd2a0fc recipes/dev/grpo_full_finetune_distributed.py"
 
 SHIPPED: dict[str, dict[str, Any]] = {
     "mistral/7B_full_ppo_low_memory": {
@@ -76,205 +54,176 @@ SHIPPED: dict[str, dict[str, Any]] = {
 """Configurations that come with torchtune and are named without a file."""
 
 
-class Torchtune(Reader):
-    """torchtune's PPO recipe and its GRPO recipe under dev."""
-
-    name = "torchtune"
-    title = "torchtune"
-    version = "bd2a0fc"
-    overrides = True
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """What the recipes demand; a configuration that comes with torchtune gives it."""
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; see the module for its sources."""
-        settings = _with_shipped(request.settings)
-        program = request.command.program.name
-        if "async_grpo" in program:
-            raise LaunchError("async_grpo_full_finetune_distributed is another recipe, which is not known here")
-        if "grpo" in program or ("ppo" not in program and settings.is_given("grpo_samples")):
-            return _grpo(self, request, settings)
-        return _ppo(self, request, settings)
+def _shipped(launch: Request) -> dict[str, Any]:
+    """What the configuration that is named gives; the recipes take nothing for granted."""
+    return SHIPPED.get((launch.settings.text("config") or "").removesuffix(".yaml"), {})
 
 
-def _with_shipped(settings: Settings) -> Settings:
-    """The settings over those of the configuration that comes with torchtune, if one is named."""
-    shipped = SHIPPED.get((settings.text("config") or "").removesuffix(".yaml"))
-    if shipped is None:
-        return settings
-    settings.is_given(*DEFAULTS, *shipped)  # they count as read in the launch's own settings
-    given = {setting.name: setting for setting in (*settings.used, *settings.unused)}
-    return Settings(given, {**DEFAULTS, **shipped})
+def _checked(holds: str, says: str, fix: str) -> Check:
+    """A condition of the PPO recipe."""
+    return Check(
+        holds,
+        says,
+        fix=fix,
+        when="at start-up, when the parameters are set up",
+        source=f"{_PPO} _setup_training_hyperparameters",
+        where="ppo",
+    )
 
 
-def _ppo(reader: Torchtune, request: Request, settings: Settings) -> Reading:
-    """The recipe `ppo_full_finetune_single_device`."""
-    batch = settings.count("batch_size")
-    size = settings.count("ppo_batch_size")
-    accumulation = settings.count("gradient_accumulation_steps")
-    epochs = settings.count("ppo_epochs")
-    samples = settings.count("num_steps")
-    _check_ppo(settings, batch, size, accumulation, samples)
-    rollouts = samples // batch
-    rows = request.rows()
-    if rows.count is None:
-        passes = Passes.dropping(None, batch, epochs=1, limit=rollouts, why=rows.source)
-    else:
-        per_epoch = rows.count // batch
-        passes = Passes.dropping(rows.count, batch, epochs=-(-rollouts // max(per_epoch, 1)), limit=rollouts)
-    formulas = (
-        Formula("samples_per_rollout", "batch_size", f"{_PPO} train"),
-        Formula("samples_per_update", "ppo_batch_size", f"{_PPO} train"),
-        Formula("updates_per_rollout", "ppo_epochs * batch_size / ppo_batch_size", f"{_PPO} train"),
-        *(
-            [Formula("rollouts", "floor(num_steps / batch_size)", f"{_PPO} _setup_training_hyperparameters")]
-            if passes.rollouts
-            else []
+SYSTEM = System(
+    name="torchtune",
+    title="torchtune",
+    version="bd2a0fc",
+    recognised=(
+        Entry(
+            "torchtune",
+            programs=(
+                "executable:tune run *ppo*",
+                "executable:tune run *grpo*",
+                "script:ppo_full_finetune_single_device.py",
+                "script:grpo_full_finetune_distributed.py",
+            ),
+            keys=("ppo_batch_size", "grpo_samples"),
         ),
-        Formula("rollouts_per_epoch", "floor(rows / batch_size)", f"{_PPO} _setup_data (drop_last)"),
+    ),
+    overrides=True,
+    defaults_of=_shipped,
+    settings={
+        "batch_size": count(REQUIRED, where="ppo or grpo"),
+        "ppo_batch_size": count(REQUIRED, where="ppo"),
+        "gradient_accumulation_steps": count(REQUIRED, where="ppo"),
+        "grpo_samples": count(REQUIRED, where="grpo"),
+        "ppo_epochs": count(REQUIRED, where="ppo or grpo"),
+        "epochs": count(REQUIRED, where="grpo"),
+        "num_steps": count(REQUIRED, where="ppo or grpo"),
+        "forward_batch_size": count(REQUIRED, where="ppo or grpo"),
+        "optimizer_in_bwd": flag(where="ppo"),
+        "shuffle": flag(REQUIRED, where="ppo or grpo"),
+        "lr_scheduler._component_": text(),
+        "lr_scheduler.num_warmup_steps": count(least=0),
+    },
+    shown=(
+        "batch_size",
+        "ppo_batch_size",
+        "gradient_accumulation_steps",
+        "grpo_samples",
+        "ppo_epochs",
+        "epochs",
+        "num_steps",
+    ),
+    let={
+        "asynchronous": "'async_grpo' in program",
+        "grpo": "not asynchronous and ('grpo' in program or 'ppo' not in program and given(grpo_samples))",
+        "ppo": "not asynchronous and not grpo",
+        "algorithm": "'PPO' if ppo else 'GRPO'",
+        "world_size": "1 if ppo else world_size",
+        "prompts_per_rollout": "batch_size * world_size",
+        "samples_per_prompt": "1 if ppo else grpo_samples",
+        "reuse_epochs": "ppo_epochs",
+        "samples_per_microbatch": "ppo_batch_size // gradient_accumulation_steps if ppo else samples_per_rollout",
+        "rows_of_rollouts": "rollouts_per_epoch * prompts_per_rollout",
+        "rows_dropped_per_epoch": "max(rows - rows_of_rollouts, 0)",
+        "rows_drawn_twice": "max(rows_of_rollouts - rows, 0)",
+        "rows_reshuffled": "shuffle",
+        "counted": "'samples' if ppo else 'rollouts'",
+    },
+    always={
+        "loader": "drops",
+        "old_logprob_source": "at_rollout",
+        "reference_source": "at_rollout",
+        "step_unit": "update",
+        "step_means": "1 step of the logs = 1 update; num_steps counts {counted}",
+    },
+    formulas=(
+        Formula("samples_per_rollout", "batch_size", f"{_PPO} train", where="ppo"),
+        Formula("samples_per_rollout", "batch_size * world_size * grpo_samples", f"{_GRPO} generate_trajectory"),
+        Formula("samples_per_update", "ppo_batch_size", f"{_PPO} train", where="ppo"),
+        Formula("samples_per_update", "samples_per_rollout", f"{_GRPO} train"),
+        Formula("updates_per_rollout", "ppo_epochs * batch_size / ppo_batch_size", f"{_PPO} train", where="ppo"),
+        Formula("updates_per_rollout", "ppo_epochs", f"{_GRPO} train"),
+        Formula("rollouts_per_epoch", "floor(rows / batch_size)", f"{_PPO} _setup_data (drop_last)", where="ppo"),
+        # Each process gets as many rows, some of them twice; its last batch is dropped when it is not full.
+        Formula(
+            "rollouts_per_epoch",
+            "floor(ceil(rows / world_size) / batch_size)",
+            f"{_GRPO} _setup_data (StatefulDistributedSampler, drop_last)",
+        ),
+        Formula(
+            "rollouts",
+            "0 if known(rows) and rows < batch_size else floor(num_steps / batch_size)",
+            f"{_PPO} _setup_training_hyperparameters",
+            where="ppo",
+        ),
+        Formula("rollouts", "limited(epochs * rollouts_per_epoch, num_steps)", f"{_GRPO} train"),
+        Formula("lr_ticks", "rollouts * ppo_epochs", f"{_GRPO} train", where="grpo"),
         Formula(
             "lr_horizon",
             "floor(num_steps / batch_size) * ppo_epochs * floor(batch_size / ppo_batch_size)",
             f"{_PPO} setup",
+            where="ppo",
         ),
-    )
-    schedule = schedule_in_phases(
-        framework=reader.title,
-        version=request.version,
-        algorithm="PPO",
-        passes=passes,
-        prompts_per_rollout=batch,
-        samples_per_prompt=1,
-        minibatches=equal_minibatches(batch, batch // size),
-        reuse_epochs=epochs,
-        samples_per_microbatch=size // accumulation,
-        rows_reshuffled=settings.flag("shuffle"),
-        old_logprob_source="at_rollout",
-        reference_source="at_rollout",
-        lr_horizon=rollouts * epochs * (batch // size),
-        step_unit="update",
-        step_means="1 step of the logs = 1 update; num_steps counts samples",
-        settings=settings.written(
-            "batch_size", "ppo_batch_size", "gradient_accumulation_steps", "ppo_epochs", "num_steps"
+        Formula("lr_horizon", "epochs * rollouts_per_epoch", f"{_GRPO} setup (without ppo_epochs and num_steps)"),
+    ),
+    checks=(
+        Demand("not asynchronous", "async_grpo_full_finetune_distributed is another recipe, which is not known here"),
+        _checked(
+            "batch_size % forward_batch_size == 0",
+            "batch_size ({batch_size}) must be exactly divisible by forward_batch_size ({forward_batch_size}).",
+            "forward_batch_size = {nearest(forward_batch_size, batch_size % it == 0)}",
         ),
-        formulas=formulas,
-    )
-    notes = [
-        Note("unit", f"num_steps counts samples: {samples} are {rollouts} rollouts of {batch}"),
-        Note("unit", "policy and value model share one optimizer, and so their updates"),
-    ]
-    if samples % batch:
-        notes.append(Note("drops", f"{samples % batch} of num_steps = {samples} samples do not fill a rollout"))
-    return Reading(schedule=schedule, formulas=formulas, notes=tuple(notes), facts=_rate(settings))
-
-
-def _check_ppo(settings: Settings, batch: int, size: int, accumulation: int, samples: int) -> None:
-    """The conditions of `_setup_training_hyperparameters`.
-
-    Raises:
-        PlanError: One of them does not hold.
-    """
-    forward = settings.count("forward_batch_size")
-    message = fix = ""
-    if batch % forward:
-        message = f"batch_size ({batch}) must be exactly divisible by forward_batch_size ({forward})."
-        fix = f"forward_batch_size = {nearest(forward, lambda v: batch % v == 0)}"
-    elif batch % size:
-        message = f"batch_size ({batch}) must be exactly divisible by ppo_batch_size ({size})."
-        fix = f"ppo_batch_size = {nearest(size, lambda v: batch % v == 0)}"
-    elif size % accumulation:
-        message = f"ppo_batch_size ({size}) must be exactly divisible by gradient_accumulation_steps ({accumulation})."
-        fix = f"gradient_accumulation_steps = {nearest(accumulation, lambda v: size % v == 0)}"
-    elif accumulation > 1 and settings.flag("optimizer_in_bwd"):
-        message = "Gradient accumulation is not supported with optimizer in bwd."
-        fix = "gradient_accumulation_steps = 1, or optimizer_in_bwd = False"
-    elif samples < batch:
-        message = f"num_steps {samples} must be greater than the batch size {batch}."
-        fix = f"num_steps = {batch} or more; it counts samples"
-    if message:
-        raise PlanError(message, when=_START_UP, fix=fix, source=f"{_PPO} _setup_training_hyperparameters")
-
-
-def _grpo(reader: Torchtune, request: Request, settings: Settings) -> Reading:
-    """The recipe `dev/grpo_full_finetune_distributed`."""
-    batch = settings.count("batch_size")
-    group = settings.count("grpo_samples")
-    reuse = settings.count("ppo_epochs")
-    epochs = settings.count("epochs")
-    limit = settings.count("num_steps")
-    world_size = request.world_size(None)
-    prompts = batch * world_size
-    rows = request.rows()
-    horizon = None
-    repeated = 0
-    if rows.count is None:
-        passes = Passes.dropping(None, prompts, epochs=epochs, limit=limit, why=rows.source)
-    else:
-        # Each process gets as many rows, some of them twice; its last batch is dropped when it is not full.
-        share = -(-rows.count // world_size)
-        per_epoch = share // batch
-        rollouts = min(per_epoch * epochs, limit)
-        horizon = epochs * per_epoch
-        repeated = max(per_epoch * prompts - rows.count, 0)
-        passes = Passes(
-            rows=rows.count,
-            rollouts=rollouts,
-            per_epoch=per_epoch,
-            dropped=max(rows.count - per_epoch * prompts, 0),
-            consumed=Fraction(rollouts * prompts),
-        )
-    per_epoch_text = "floor(ceil(rows / world_size) / batch_size)"
-    formulas = [
-        Formula("samples_per_rollout", "batch_size * world_size * grpo_samples", f"{_GRPO} generate_trajectory"),
-        Formula("updates_per_rollout", "ppo_epochs", f"{_GRPO} train"),
-        Formula("lr_ticks", "rollouts * ppo_epochs", f"{_GRPO} train"),
-    ]
-    if rows.count is not None:
-        formulas += [
-            Formula(
-                "rollouts_per_epoch", per_epoch_text, f"{_GRPO} _setup_data (StatefulDistributedSampler, drop_last)"
-            ),
-            Formula("rollouts", f"min(epochs * {per_epoch_text}, num_steps)", f"{_GRPO} train"),
-            Formula("lr_horizon", f"epochs * {per_epoch_text}", f"{_GRPO} setup (without ppo_epochs and num_steps)"),
-        ]
-    samples = prompts * group
-    schedule = schedule_in_phases(
-        framework=reader.title,
-        version=request.version,
-        algorithm="GRPO",
-        passes=passes,
-        prompts_per_rollout=prompts,
-        samples_per_prompt=group,
-        minibatches=(samples,),
-        world_size=world_size,
-        reuse_epochs=reuse,
-        samples_per_microbatch=samples,
-        rows_reshuffled=settings.flag("shuffle"),
-        old_logprob_source="at_rollout",
-        reference_source="at_rollout",
-        lr_horizon=horizon,
-        step_unit="update",
-        step_means="1 step of the logs = 1 update; num_steps counts rollouts",
-        settings=settings.written("batch_size", "grpo_samples", "ppo_epochs", "epochs", "num_steps"),
-        formulas=tuple(formulas),
-    )
-    notes = [
-        Note("unit", f"num_steps counts rollouts, batch_size counts prompts of each of the {world_size} processes")
-    ]
-    if repeated:
-        notes.append(Note("pads", f"{repeated} rows of each pass are drawn twice so that the processes get as many"))
-    if passes.rows is None:
-        notes.append(Note("assumes", f"the rows last for num_steps = {limit} rollouts; give --rows"))
-    return Reading(schedule=schedule, formulas=tuple(formulas), notes=tuple(notes), facts=_rate(settings))
-
-
-def _rate(settings: Settings) -> dict[str, Any]:
-    """The schedule of the rate; there is none unless one is named."""
-    if settings.text("lr_scheduler._component_") is None:
-        return {"lr_constant": True, "lr_warmup": 0}
-    return {"lr_constant": False, "lr_warmup": settings.optional_count("lr_scheduler.num_warmup_steps", least=0)}
-
-
-READER = Torchtune()
+        _checked(
+            "batch_size % ppo_batch_size == 0",
+            "batch_size ({batch_size}) must be exactly divisible by ppo_batch_size ({ppo_batch_size}).",
+            "ppo_batch_size = {nearest(ppo_batch_size, batch_size % it == 0)}",
+        ),
+        _checked(
+            "ppo_batch_size % gradient_accumulation_steps == 0",
+            "ppo_batch_size ({ppo_batch_size}) must be exactly divisible by gradient_accumulation_steps "
+            "({gradient_accumulation_steps}).",
+            "gradient_accumulation_steps = {nearest(gradient_accumulation_steps, ppo_batch_size % it == 0)}",
+        ),
+        _checked(
+            "gradient_accumulation_steps == 1 or not optimizer_in_bwd",
+            "Gradient accumulation is not supported with optimizer in bwd.",
+            "gradient_accumulation_steps = 1, or optimizer_in_bwd = False",
+        ),
+        _checked(
+            "num_steps >= batch_size",
+            "num_steps {num_steps} must be greater than the batch size {batch_size}.",
+            "num_steps = {batch_size} or more; it counts samples",
+        ),
+    ),
+    notes=(
+        Note(
+            "unit",
+            "num_steps counts samples: {num_steps} are {num_steps // batch_size} rollouts of {batch_size}",
+            "ppo",
+        ),
+        Note("unit", "policy and value model share one optimizer, and so their updates", "ppo"),
+        Note(
+            "drops",
+            "{num_steps % batch_size} of num_steps = {num_steps} samples do not fill a rollout",
+            "ppo and num_steps % batch_size",
+        ),
+        Note(
+            "unit",
+            "num_steps counts rollouts, batch_size counts prompts of each of the {world_size} processes",
+            "grpo",
+        ),
+        Note(
+            "pads",
+            "{rows_drawn_twice} rows of each pass are drawn twice so that the processes get as many",
+            "grpo and rows_drawn_twice",
+        ),
+        Note(
+            "assumes",
+            "the rows last for num_steps = {num_steps} rollouts; give --rows",
+            "grpo and not known(rows)",
+        ),
+    ),
+    facts={
+        "lr_constant": "lr_scheduler._component_ is None",
+        "lr_warmup": "0 if lr_scheduler._component_ is None else lr_scheduler.num_warmup_steps",
+    },
+)

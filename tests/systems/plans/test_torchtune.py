@@ -73,6 +73,8 @@ def test_overrides_and_files(tmp_path: Path) -> None:
 def test_what_was_read_is_not_called_unused() -> None:
     plan = planned(MISTRAL + "num_steps=256 lr_scheduler.num_warmup_steps=5 seed=1")
     assert [setting.name for setting in plan.unused] == ["seed"]
+    other = planned(MISTRAL + "grpo_samples=4")
+    assert [setting.name for setting in other.unused] == ["grpo_samples"]
 
 
 def test_rollouts_of_few_rows() -> None:
@@ -85,6 +87,13 @@ def test_without_a_schedule_the_rate_is_constant() -> None:
     reading = read(launch)
     assert reading.facts["lr_constant"] is True
     assert reading.schedule.rollouts == 62
+
+
+def test_without_rows_the_end_of_the_rate_is_not_known() -> None:
+    """It is made for all epochs of the rows, also where num_steps ends the run before."""
+    schedule = read(GRPO).schedule
+    assert (schedule.rollouts, schedule.lr_ticks, schedule.lr_horizon) == (200, 200, None)
+    assert "--rows" in schedule.not_evaluated["lr_horizon"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-from rlstep_hooks import StepAuditCallback, StepAuditError
+from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.record.events import RunEnded
 from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
 from rlstep_hooks.testing.tiny_ppo import tiny_ppo_trainer
@@ -136,12 +136,13 @@ def test_a_second_training_call_is_audited_too(build: Callable[..., Any]) -> Non
     assert audit.report.counts.updates == first.counts.updates
 
 
-def test_on_fail_raise(build: Callable[..., Any]) -> None:
+def test_what_the_plan_alone_shows_ends_no_training(build: Callable[..., Any]) -> None:
     audit = StepAuditCallback(on_fail="raise", log_dir=None, listeners=())
     trainer, _ = build(audit=audit, rows=16, gradient_accumulation_steps=2, total_episodes=32)
-    with pytest.raises(StepAuditError, match="RLS113"):
-        trainer.train()
-    assert audit.report.findings[0].deviation == "trl-ppo-last-rollout"
+    trainer.train()
+    finding = audit.report.findings[0]
+    assert (finding.code, finding.planned, finding.deviation) == ("RLS113", True, "trl-ppo-last-rollout")
+    assert (audit.report.verdict, audit.report.complete) == ("FAIL", True)
 
 
 def test_on_fail_stop_is_said_to_be_impossible(build: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
