@@ -167,6 +167,18 @@ ALLOWED: tuple[Allowed, ...] = (
         before=r'^"\d+ GPUs .*cannot be shared by copies',
         after="of the command: .*cannot be shared by copies",
     ),
+    Allowed(
+        "gradients wait for the next rollout: sizes are known all the same",
+        system="oat",
+        field="schedule.critic.microb",
+        before="^0$",
+    ),
+    Allowed(
+        "gradients wait for the next rollout: sizes are known all the same",
+        system="oat",
+        field="schedule.critic.samples_per_u",
+        before="^null$",
+    ),
     Allowed("settings of the other recipe are unused", system="torchtune", field="unused", before="^null$"),
     Allowed("both recipes demand it", system="torchtune", now="forward_batch_size = True is not a whole number"),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
