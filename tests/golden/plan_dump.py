@@ -146,6 +146,13 @@ ALLOWED: tuple[Allowed, ...] = (
         before="cannot be shared by copies",
         after="argument .* cannot be shared by copies",
     ),
+    Allowed(
+        "sequences that are shared only where the launch says so",
+        system="roll",
+        field="schedule.settings.",
+        before="^1$",
+        after="^null$",
+    ),
     Allowed("as the launch says it, not as the plan took it", system="prime_rl", field="schedule.settings."),
     Allowed(
         "the critic's default is shown without a critic too",
