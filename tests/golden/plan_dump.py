@@ -91,6 +91,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("there are more systems to name", field="words", before=" paper, trlx", after=" paper, trlx"),
     Allowed("a plainer word", field="words", before="stands twice", after="occurs twice"),
     Allowed("a plainer word", field="words", before="has no default for it", after="requires it"),
+    Allowed("a plainer word", field="notes", before="others each time", after="a different set each pass"),
     Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
     Allowed("what is not known says why", field="schedule.not_evaluated", before="^null$"),
@@ -226,14 +227,17 @@ def differences(case: Case) -> list[tuple[str, Any, Any]]:
         return []
     return [
         found
-        for found in _differing("", _untitled(case.answer), _untitled(now))
+        for found in _differing("", _comparable(case.answer), _comparable(now))
         if not any(_fits(allowed, case, *found) and re.search(allowed.now, said) for allowed in ALLOWED)
     ]
 
 
-def _untitled(said: dict[str, Any]) -> dict[str, Any]:
-    """An answer without the titles of its findings: a title belongs to the rule, whose code is compared."""
-    findings = [{name: text for name, text in found.items() if name != "title"} for found in said.get("findings", [])]
+def _comparable(said: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what belongs to the rule of a finding, whose code is compared: its title, and whether it is of the plan."""
+    findings = [
+        {name: text for name, text in found.items() if name not in ("title", "planned")}
+        for found in said.get("findings", [])
+    ]
     return said | {"findings": findings} if "findings" in said else said
 
 

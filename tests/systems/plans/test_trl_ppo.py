@@ -258,7 +258,7 @@ def test_rloo_is_another_trainer_from_022_on() -> None:
 
 def test_there_is_no_ppo_from_113_on() -> None:
     assert read(PPO, rows=96, version="1.12.0").schedule.updates_per_rollout == 16
-    with pytest.raises(LaunchError, match=r"1\.13 has none"):
+    with pytest.raises(LaunchError, match=r"1\.13 has no PPOTrainer"):
         read(PPO, rows=96, version="1.13.0")
 
 
