@@ -13,6 +13,7 @@ from rlstep_hooks.judge.run_diff.recorded import RecordedRun, is_recorded, recor
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.record.ledger import is_url
+from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,7 +66,7 @@ def _recorded(words: list[str], copies: ExitStack) -> RecordedRun | None:
     try:
         if is_url(place):
             return _copied(place, copies)
-        return recorded_run(place) if is_recorded(place) else None
+        return recorded_run(place, deviations_of=index.deviations_of) if is_recorded(place) else None
     except (NoRecordError, OSError) as error:
         raise LaunchError(str(error)) from None
 
@@ -83,7 +84,7 @@ def _copied(url: str, copies: ExitStack) -> RecordedRun:
         except RemoteError:
             raise error from None
         url = holder
-    return msgspec.structs.replace(recorded_run(str(folder)), place=url)
+    return msgspec.structs.replace(recorded_run(str(folder), deviations_of=index.deviations_of), place=url)
 
 
 def _planned(words: list[str], options: Options) -> Plan:
@@ -131,7 +132,7 @@ def _run_and_plan(name: str, run: RecordedRun, words: list[str], options: Option
     completed = options_beside(run, plan, options)
     if completed != options:
         plan = _planned(words, completed)
-    difference = compare_with_plan(run, plan)
+    difference = compare_with_plan(run, plan, deviations_of=index.deviations_of)
     if as_json:
         _print_json({"run": _named(run), "plan": plan.source, **_fields(difference)})
     else:

@@ -12,6 +12,7 @@ from rlstep_hooks.judge.ranks import RECORD_WAIT
 from rlstep_hooks.judge.replay import latest_run
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.live import Lines, Redrawn
+from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
     found = _found(console, folder)
     if name is not None and name not in found:
         return  # the report lists the runs
-    run = FollowedRun(folder, name or latest_run(records(folder)))
+    run = FollowedRun(folder, name or latest_run(records(folder)), deviations_of=index.deviations_of)
     news = run.look()
     if run.over:
         return

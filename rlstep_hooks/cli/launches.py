@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _recorded(folder: Path) -> Plan:
     from rlstep_hooks.judge.replay import NoRecordError, report_of
 
     try:
-        schedule = report_of(folder, None).schedule
+        schedule = report_of(folder, None, deviations_of=index.deviations_of).schedule
     except NoRecordError as error:
         raise LaunchError(str(error)) from None
     if schedule is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlstep_hooks.judge.replay import NoRecordError, other_runs, report_of
 from rlstep_hooks.record.ledger import records
+from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def show(
         html: File for the report as an HTML page.
     """
     try:
-        report = report_of(folder, run)
+        report = report_of(folder, run, deviations_of=index.deviations_of)
         if trace is not None or html is not None:
             _write(report, records(folder)[report.run], trace, html)
     except (NoRecordError, OSError) as error:

@@ -14,6 +14,7 @@ from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
 from rlstep_hooks.cli.ray_job import advice
 from rlstep_hooks.observe.options import on_fail_asked
 from rlstep_hooks.record.ledger import record_files, records
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.injection import environment
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _report(folder: Path, before: set[str], status: int) -> list[Report]:
             highlight=False,
         )
         return []
-    reports = [report_of(folder, run) for run in new]
+    reports = [report_of(folder, run, deviations_of=index.deviations_of) for run in new]
     for number, report in enumerate(reports, 1):
         if len(reports) > 1:
             console.print(_whose(report, number, len(reports)), "")

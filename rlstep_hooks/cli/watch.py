@@ -11,6 +11,7 @@ from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.show.console import plan_table, rows_table
 from rlstep_hooks.show.live import Lines
 from rlstep_hooks.show.plan import plan_rows
+from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ class Watch:
         """Look at all runs once."""
         for name in record_files(self._folder):
             if name not in self._before and name not in self._runs:
-                self._runs[name] = FollowedRun(self._folder, name)
+                self._runs[name] = FollowedRun(self._folder, name, deviations_of=index.deviations_of)
         for run in self._runs.values():
             if not run.complete:
                 self._tell(run.look())

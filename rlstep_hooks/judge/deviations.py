@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
 import msgspec
 from packaging.version import Version
@@ -50,20 +49,13 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
         return Version(self.since) <= release and (self.fixed_in is None or release < Version(self.fixed_in))
 
 
-_HOMES = {
-    "OpenRLHF": ("openrlhf",),
-    "SimpleRL": ("simplerl",),
-    "TRL": ("trl", "trl_ppo"),
-    "TinyZero": ("tinyzero",),
-    "verl": ("verl",),
-}
-"""Framework -> the folders of `rlstep_hooks.systems` with its deviations."""
+DeviationsOf = Callable[[str, str], tuple[Deviation, ...]]
+"""The known deviations of one release: the framework's name in a Schedule, and the release. Whoever makes a judge hands it over."""
 
 
-def known_deviations(framework: str, version: str) -> tuple[Deviation, ...]:
-    """The deviations of one release of a framework. Loads data only, never the framework."""
-    homes = [import_module(f"rlstep_hooks.systems.{folder}.deviations") for folder in _HOMES.get(framework, ())]
-    return tuple(deviation for home in homes for deviation in home.DEVIATIONS if deviation.concerns(version))
+def none_known(framework: str, version: str) -> tuple[Deviation, ...]:
+    """Of frameworks that keep to their documents."""
+    return ()
 
 
 def explain(finding: Finding, deviation: Deviation) -> Finding:

@@ -13,6 +13,7 @@ import msgspec
 
 from rlstep_hooks.judge.controlled.live import recorded_phases
 from rlstep_hooks.judge.controlled.run import ControlledRun, at_rank
+from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.standing import Standing, Tally
 from rlstep_hooks.planning.finding import Finding, Verdict
@@ -110,9 +111,11 @@ class FollowedRun:
     Args:
         folder: The folder of records.
         run: The run's name. Its records may appear later.
+        deviations_of: The known deviations of frameworks.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, *, deviations_of: DeviationsOf = none_known) -> None:
+        self._deviations_of = deviations_of
         self.folder = folder
         self.run = run
         self._processes: dict[str, _Process] = {}
@@ -169,8 +172,8 @@ class FollowedRun:
 
     def _judge_of(self, record: Record) -> Judge | ControlledRun:
         if record.process == CONTROLLER:
-            return ControlledRun(lambda rank: recorded_phases(self.folder, self.run, rank))
-        return Judge()
+            return ControlledRun(lambda rank: recorded_phases(self.folder, self.run, rank), self._deviations_of)
+        return Judge(self._deviations_of)
 
     def _read(self, process: _Process) -> None:
         for event in process.read():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
-from rlstep_hooks.judge.deviations import Deviation, Evidence, explain, known_deviations
+from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
 from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, Summary
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Place, Progress, Rule, disabled
@@ -57,9 +57,14 @@ class _LagTotals:
 
 
 class Judge:
-    """Judges one process of one run."""
+    """Judges one process of one run.
 
-    def __init__(self) -> None:
+    Args:
+        deviations_of: The known deviations of its framework, which explain findings.
+    """
+
+    def __init__(self, deviations_of: DeviationsOf = none_known) -> None:
+        self._deviations_of = deviations_of
         self._run: RunStarted | None = None
         self._rules: list[Rule] = []
         self._handlers: dict[str, list[tuple[Rule, Callable[..., Finding | None]]]] = {name: [] for name in HANDLERS}
@@ -219,7 +224,7 @@ class Judge:
             return []
         schedule = event.schedule
         self._progress = Progress(schedule, event)
-        self._deviations = known_deviations(schedule.framework, schedule.version)
+        self._deviations = self._deviations_of(schedule.framework, schedule.version)
         start = position_of(schedule, _start(event))
         self._conformance = conformance = matcher(schedule, start)
         self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)

@@ -9,6 +9,7 @@ import msgspec
 from rlstep_hooks.judge.controlled.compose import TrainerStream
 from rlstep_hooks.judge.controlled.live import recorded_phases
 from rlstep_hooks.judge.controlled.run import ControlledRun
+from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.ranks import merge_ranks
 from rlstep_hooks.record.describe import describe
@@ -32,12 +33,13 @@ class NoRecordError(LookupError):
     """A folder holds no record of the run asked for."""
 
 
-def report_of(folder: Path, run: str | None = None) -> Report:
+def report_of(folder: Path, run: str | None = None, *, deviations_of: DeviationsOf = none_known) -> Report:
     """The report of one recorded run, finished or not.
 
     Args:
         folder: The folder of records.
         run: Name of the run; None for the latest.
+        deviations_of: The known deviations of frameworks.
 
     Raises:
         NoRecordError: There is no such record.
@@ -47,7 +49,7 @@ def report_of(folder: Path, run: str | None = None) -> Report:
         raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
     if run is not None and run not in runs:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
-    return _report(folder, runs[run or latest_run(runs)])
+    return _report(folder, runs[run or latest_run(runs)], deviations_of)
 
 
 def latest_run(runs: dict[str, list[Record]]) -> str:
@@ -85,11 +87,15 @@ def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
             yield from Tail(record.path).read()
 
 
-def _report(folder: Path, found: list[Record]) -> Report:
+def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf) -> Report:
     controller = next((record for record in found if record.process == CONTROLLER), None)
     problems = [] if controller else [problem for record in found if (problem := _without_beginning(record))]
     first = controller or next((record for record in found if not _without_beginning(record)), found[0])
-    judge = ControlledRun(lambda rank: recorded_phases(folder, first.run, rank)) if controller else Judge()
+    judge = (
+        ControlledRun(lambda rank: recorded_phases(folder, first.run, rank), deviations_of)
+        if controller
+        else Judge(deviations_of)
+    )
     last = 0.0
     for event in Tail(first.path).read():
         # A damaged first line may not name the run; the file's name does.

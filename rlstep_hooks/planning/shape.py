@@ -113,7 +113,7 @@ def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Sch
     not_evaluated = {**schedule.not_evaluated, **unknown}
     for name in over:
         not_evaluated.pop(name, None)
-    nothing = dict.fromkeys(name for name in unknown if name in Schedule.__struct_fields__)
+    nothing = dict.fromkeys(name for name in _fields(unknown) if name != "syncs")  # which are "unseen" then
     return msgspec.structs.replace(schedule, **{**over, **nothing, "not_evaluated": not_evaluated})
 
 

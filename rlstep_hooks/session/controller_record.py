@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rlstep_hooks.judge.deviations import DeviationsOf
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
@@ -26,18 +27,19 @@ class ControllerRecord:
     Args:
         folder: Where all processes of the run record.
         run: Its name.
+        deviations_of: The known deviations of the framework.
 
     Raises:
         ValueError: RLSTEP_ON_FAIL is none of the three.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
-        self.session = Session(Options.asked(log_dir=folder))
+    def __init__(self, folder: Path, run: str, deviations_of: DeviationsOf) -> None:
+        self.session = Session(Options.asked(log_dir=folder), deviations_of)
         self.sink = ray_sink.Sink(folder, run) if ray_sink.asked() else None
         """Where trainers without a disk in common send their records; None where they write files."""
         self.called: list[PhaseName] = []
         """Calls to all trainers that were made and may not have returned."""
-        self._controlled = ControlledRun(lambda rank: recorded_phases(folder, run, rank))
+        self._controlled = ControlledRun(lambda rank: recorded_phases(folder, run, rank), deviations_of)
         self._run = run
         self._calls: dict[PhaseName, int] = {}
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from rlstep_hooks.judge.conformance import observed_lag
-from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import (
     AnyEvent,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.controlled.run import ControlledRun
+    from rlstep_hooks.judge.judge import Judge
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.ledger import Ledger
@@ -52,10 +52,8 @@ class Recorder:
     much less than each by itself between two forwards of a model.
     """
 
-    def __init__(
-        self, ledger: Ledger, listeners: tuple[Listener, ...] = (), judge: Judge | ControlledRun | None = None
-    ) -> None:
-        self._judge = judge or Judge()
+    def __init__(self, ledger: Ledger, judge: Judge | ControlledRun, listeners: tuple[Listener, ...] = ()) -> None:
+        self._judge = judge
         self._waiting: list[AnyEvent] = []
         self._joined: list[AnyEvent] = []
         """Events that are written with the next one."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.ranks import merge_ranks
 from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.judge.controlled.run import ControlledRun
+    from rlstep_hooks.judge.deviations import DeviationsOf
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Listener
@@ -98,10 +100,16 @@ class Run:
 
 
 class Session:
-    """One audit of one training call."""
+    """One audit of one training call.
 
-    def __init__(self, options: Options) -> None:
+    Args:
+        options: What its user asked for.
+        deviations_of: The known deviations of the framework.
+    """
+
+    def __init__(self, options: Options, deviations_of: DeviationsOf) -> None:
         self.options = options
+        self._deviations_of = deviations_of
         self.folder: Path | None = None
         """Where the record is written; None in memory."""
         self.trouble = ""
@@ -179,12 +187,12 @@ class Session:
         """Open the record, and have the plan judged and shown."""
         self._run = run
         process = rank_process(run.rank) if run.controlled is None else CONTROLLER
-        self._listeners = self._listening(
-            run
-        )  # before there is a file, which who follows the run expects to have a first line
+        # Before there is a file, which who follows the run expects to have a first line.
+        self._listeners = self._listening(run)
         opened = open_ledger(self.options.log_dir, run.name, process)
         self.folder, self.trouble = opened.folder, opened.trouble
-        recorder = self._recorder = Recorder(opened.ledger, self._listeners, run.controlled)
+        judge = run.controlled or Judge(self._deviations_of)
+        recorder = self._recorder = Recorder(opened.ledger, judge, self._listeners)
         recorder.emit(
             RunStarted(
                 run=run.name,

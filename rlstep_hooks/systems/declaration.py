@@ -226,7 +226,7 @@ class Demand(msgspec.Struct, frozen=True):
     holds: str
     says: str
     about: str = ""
-    """The setting whose place is shown."""
+    """The setting whose place is shown; "program" for that of the program."""
     where: str = ""
 
 
@@ -568,8 +568,8 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
     """Refuse what the framework refuses; what cannot be known is not refused."""
     if not launch.holds(check.where) or launch.evaluate(check.holds):
         return
-    if isinstance(check, Demand) and not check.about:
-        raise LaunchError(launch.fill(check.says))
+    if isinstance(check, Demand) and check.about in ("", "program"):
+        raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(check.about))
     raise PlanError(

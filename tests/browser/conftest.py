@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.events import Rollout, RunStarted, Update
 from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
 from rlstep_hooks.show.page.build import page_of
 from rlstep_hooks.show.page.writer import write_page
+from tests.reports import report_of
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.conformance import Conformance
-from rlstep_hooks.judge.deviations import known_deviations
 from rlstep_hooks.judge.timeline import (
     ExpectedMicroBatch,
     ExpectedRollout,
@@ -22,6 +21,7 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, RunEnded, WeightSync
+from rlstep_hooks.systems.index import deviations_of
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 from rlstep_hooks.systems.openrlhf.settings import is_config
@@ -316,6 +316,6 @@ def test_releases_that_were_not_read() -> None:
 
 
 def test_deviations_belong_to_releases() -> None:
-    names = {d.name for d in known_deviations("OpenRLHF", "0.11.2")}
+    names = {d.name for d in deviations_of("OpenRLHF", "0.11.2")}
     assert "openrlhf-freezes-one-more" in names
-    assert "openrlhf-freezes-one-more" not in {d.name for d in known_deviations("OpenRLHF", "0.9.0")}
+    assert "openrlhf-freezes-one-more" not in {d.name for d in deviations_of("OpenRLHF", "0.9.0")}

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlstep_hooks.judge.deviations import known_deviations
 from rlstep_hooks.judge.timeline import (
     ExpectedEvent,
     ExpectedMicroBatch,
@@ -18,6 +17,7 @@ from rlstep_hooks.judge.timeline import (
     expected_events,
 )
 from rlstep_hooks.planning.schedule import Schedule, lag_pattern
+from rlstep_hooks.systems.index import deviations_of
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.plan import make_schedule
 from tests.golden.letters import expand, letters
@@ -94,7 +94,7 @@ def test_the_passes_of_the_loader_are_the_epochs_that_the_trainer_reports(timeli
 @pytest.mark.parametrize("timeline", [t for t in TIMELINES if t.deviation], ids=lambda t: f"{t.config}-{t.releases[0]}")
 def test_where_run_and_plan_part_there_is_a_known_deviation(timeline: Timeline) -> None:
     for release in timeline.releases:
-        assert timeline.deviation in {d.name for d in known_deviations("TRL", release)}
+        assert timeline.deviation in {d.name for d in deviations_of("TRL", release)}
 
 
 def test_the_golden_data_count_their_own_letters() -> None:

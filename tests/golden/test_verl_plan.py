@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 import rlstep_hooks
-from rlstep_hooks.judge.deviations import known_deviations
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.timeline import (
     ExpectedEpochEnd,
@@ -22,6 +21,7 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import RunStarted
+from rlstep_hooks.systems.index import deviations_of
 from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
 from rlstep_hooks.systems.simplerl.script import config_of_flags
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
@@ -477,7 +477,7 @@ def test_any_configuration_is_planned_by_one_function(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_horizon_that_verl_builds_too_long_is_explained(settings: dict[str, Any], code: str, name: str) -> None:
-    judge = Judge()
+    judge = Judge(deviations_of)
     judge.observe(started(planned(**settings)))
     found = {finding.code: finding.deviation for finding in judge.report().findings}
     assert found[code] == name
@@ -603,16 +603,16 @@ def test_forks_make_one_rollout_fewer_but_never_none(total: int) -> None:
 def test_a_fork_audited_against_its_settings_fails_with_the_explanation() -> None:
     schedule = plan_tinyzero(tinyzero_script(64, dynamic=False), rows=327680).schedule
     written = msgspec.structs.replace(schedule, rollouts=19200, updates=76800, lr_ticks=19199)
-    judge = Judge()
+    judge = Judge(deviations_of)
     judge.observe(started(written))
     assert {f.code: f.deviation for f in judge.report().findings}["RLS601"] == "tinyzero-one-rollout-fewer"
 
 
 def test_deviations_are_found_by_the_name_of_their_framework() -> None:
-    assert {d.name.split("-")[0] for d in known_deviations("TinyZero", "0.1")} == {"tinyzero"}
-    assert {d.name.split("-")[0] for d in known_deviations("SimpleRL", "0.1")} == {"simplerl"}
-    assert {d.name.split("-")[0] for d in known_deviations("verl", "0.9.1")} == {"verl"}
-    assert all(d.codes or d.name.endswith("steps-are-rollouts") for d in known_deviations("TinyZero", "0.1"))
+    assert {d.name.split("-")[0] for d in deviations_of("TinyZero", "0.1")} == {"tinyzero"}
+    assert {d.name.split("-")[0] for d in deviations_of("SimpleRL", "0.1")} == {"simplerl"}
+    assert {d.name.split("-")[0] for d in deviations_of("verl", "0.9.1")} == {"verl"}
+    assert all(d.codes or d.name.endswith("steps-are-rollouts") for d in deviations_of("TinyZero", "0.1"))
 
 
 def test_a_run_in_letters() -> None:

@@ -25,6 +25,7 @@ from rlstep_hooks.record.events import (
     Update,
 )
 from rlstep_hooks.show.summary import rule_counts
+from rlstep_hooks.systems.index import deviations_of
 from tests.scripted import RELEASES, Case, cases, make_plan, scripted_run, started
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ REUSE = make_plan(iterations=2, max_steps=8)
 
 
 def judge(events: Iterable[AnyEvent]) -> Report:
-    judged = Judge()
+    judged = Judge(deviations_of)
     for event in events:
         judged.observe(event)
     return judged.report()
@@ -108,7 +109,7 @@ def test_any_dropped_or_repeated_event_fails(case: Case, data: st.DataObject) ->
     events = scripted_run(case.schedule, measured=False)
     index = data.draw(st.integers(1, len(events) - 2))
     times = data.draw(st.sampled_from([0, 2]))
-    judged = Judge()
+    judged = Judge(deviations_of)
     found: list[Finding] = []
     for event in [*events[:index], *[events[index]] * times, *events[index + 1 :]]:
         found += judged.observe(event)
@@ -459,7 +460,7 @@ def test_numbers_that_never_come_are_not_waited_for_without_end(
     """Also of a run of which no more than one kind of event is seen."""
     monkeypatch.setattr(base, "WAITING", 40)
     events = scripted_run(make_plan(rows=None, iterations=2, max_steps=200), measured=False)
-    one = Judge()
+    one = Judge(deviations_of)
     most = 0
     for event in events:
         if isinstance(event, (RunStarted, *kinds)):

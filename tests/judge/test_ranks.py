@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run, merge_ranks
 from rlstep_hooks.record.events import (
     AnyEvent,
@@ -40,7 +41,7 @@ MANY = 200
 def write(folder: Path, rank: int, spoil: Spoil = lambda event: event, *, local: int = 2) -> tuple[Report, RunStarted]:
     """One process's record, as its recorder would write it; `spoil` changes events, or drops them with None."""
     ledger = FolderLedger(folder, "run", rank_process(rank))
-    recorder = Recorder(ledger)
+    recorder = Recorder(ledger, Judge())
     for event in scripted_run(PLAN):
         if isinstance(event, RunStarted):
             event = msgspec.structs.replace(event, rank=rank, world_size=2, local_world_size=local)

@@ -11,7 +11,6 @@ import pytest
 
 import rlstep_hooks.judge.rules
 from rlstep_hooks.judge.conformance import Difference, OrderedEvent
-from rlstep_hooks.judge.deviations import known_deviations
 from rlstep_hooks.judge.rules import BY_CODE, RANK_RULES, RULES, page
 from rlstep_hooks.judge.rules.base import HANDLERS, Progress, Rule
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
@@ -27,6 +26,7 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import TOPICS, EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
+from rlstep_hooks.systems.index import deviations_of
 from tests.scripted import RELEASES, make_plan, started
 
 PLAN = make_plan(iterations=2, max_steps=8)
@@ -164,7 +164,7 @@ def test_a_rule_handles_some_event_and_names_no_other_handler(rule: type[Rule]) 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.trl)
 def test_known_deviations_explain_rules_that_exist(release: object) -> None:
-    deviations = known_deviations("TRL", release.trl)  # type: ignore[attr-defined]
+    deviations = deviations_of("TRL", release.trl)  # type: ignore[attr-defined]
     assert deviations
     assert all(deviation.codes and deviation.codes <= set(BY_CODE) for deviation in deviations)
     assert all(d.document and d.code and d.evidence and d.workaround for d in deviations)
@@ -172,13 +172,12 @@ def test_known_deviations_explain_rules_that_exist(release: object) -> None:
 
 
 def test_a_framework_without_known_deviations_has_none() -> None:
-    assert known_deviations("nobody's", "1.0") == ()
+    assert deviations_of("nobody's", "1.0") == ()
 
 
 def test_a_deviation_holds_from_its_first_release_to_the_one_that_fixed_it() -> None:
     held = {
-        release: {d.name for d in known_deviations("TRL", release)}
-        for release in ("0.17.0", "0.18.2", "0.19.1", "0.20.0")
+        release: {d.name for d in deviations_of("TRL", release)} for release in ("0.17.0", "0.18.2", "0.19.1", "0.20.0")
     }
     name = "trl-stale-without-old-log-probs"
     assert [release for release, found in held.items() if name in found] == ["0.18.2", "0.19.1"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.record import ledger as ledger_module
 from rlstep_hooks.record.events import (
@@ -236,7 +237,7 @@ def record(recorder: Recorder, events: list[AnyEvent]) -> None:
 @pytest.mark.parametrize("room", [0, 1, 20])
 def test_a_full_disk_ends_the_recording_and_not_the_judging(room: int) -> None:
     disk = FullDisk(room)
-    recorder = Recorder(disk)
+    recorder = Recorder(disk, Judge())
     record(recorder, scripted_run(REUSE))
     report = recorder.judge.report()
     assert disk.tried == room + 1
@@ -270,7 +271,7 @@ def test_a_rule_that_raises_is_not_evaluated_and_ends_nothing(
     rule: type[Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlstep_hooks.judge.judge.RULES", (rule,))
-    recorder = Recorder(MemoryLedger())
+    recorder = Recorder(MemoryLedger(), Judge())
     record(recorder, scripted_run(REUSE))
     report = recorder.judge.report()
     assert report.verdict == "NOT_EVALUATED"
@@ -292,7 +293,7 @@ class Grumpy:
 
 def test_a_listener_that_raises_is_let_go() -> None:
     grumpy = Grumpy()
-    recorder = Recorder(MemoryLedger(), (grumpy,))
+    recorder = Recorder(MemoryLedger(), Judge(), (grumpy,))
     record(recorder, scripted_run(REUSE))
     assert "no terminal" in recorder.judge.report().not_evaluated["recording"]
     assert grumpy.heard_events == 3
@@ -300,7 +301,7 @@ def test_a_listener_that_raises_is_let_go() -> None:
 
 
 def test_findings_are_handed_out_once() -> None:
-    recorder = Recorder(MemoryLedger())
+    recorder = Recorder(MemoryLedger(), Judge())
     events = scripted_run(REUSE)
     record(recorder, [e for e in events if not (isinstance(e, Rollout) and e.index == 1)])
     assert {finding.code for finding in recorder.take_findings()} >= {"RLS202"}
@@ -310,7 +311,7 @@ def test_findings_are_handed_out_once() -> None:
 def test_the_digest_follows_the_structure_and_not_the_time() -> None:
     digests = []
     for change in ({}, {"at": 3.0}, {"trained": None}, {"samples": 3}):
-        recorder = Recorder(MemoryLedger())
+        recorder = Recorder(MemoryLedger(), Judge())
         record(
             recorder,
             [msgspec.structs.replace(e, **change) if isinstance(e, MicroBatch) else e for e in scripted_run(REUSE)],
@@ -323,7 +324,7 @@ def test_the_digest_follows_the_structure_and_not_the_time() -> None:
 def test_rollouts_carry_the_digest_where_there_are_ranks_to_compare(world_size: int, carried: bool) -> None:
     ledger = MemoryLedger()
     events = scripted_run(REUSE)
-    record(Recorder(ledger), [started(REUSE, world_size=world_size), *events[1:]])
+    record(Recorder(ledger, Judge()), [started(REUSE, world_size=world_size), *events[1:]])
     digests = [event.digest for event in ledger.events if isinstance(event, Rollout)]
     assert [digest != 0 for digest in digests] == [carried] * len(digests)
 
@@ -342,7 +343,7 @@ class Writes(MemoryLedger):
 
 def test_an_event_that_waits_for_the_next_is_written_with_it_and_counted_before() -> None:
     ledger = Writes()
-    recorder = Recorder(ledger)
+    recorder = Recorder(ledger, Judge())
     first, *others = scripted_run(REUSE, measured=False)
     recorder.emit(first)
     for event in others:
@@ -354,7 +355,7 @@ def test_an_event_that_waits_for_the_next_is_written_with_it_and_counted_before(
 
 def test_an_event_whose_next_never_comes_is_written_when_somebody_asks() -> None:
     ledger = Writes()
-    recorder = Recorder(ledger)
+    recorder = Recorder(ledger, Judge())
     events = scripted_run(REUSE, measured=False)
     index = next(i for i, event in enumerate(events) if isinstance(event, MicroBatch))
     record(recorder, events[:index])

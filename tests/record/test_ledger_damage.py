@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli.report import show
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.events import AnyEvent, MicroBatch, RunEnded, Update, encode
 from rlstep_hooks.record.ledger import LONGEST_LINE, FolderLedger, MemoryLedger, rank_process, read_lines, records
@@ -57,7 +58,7 @@ def of_two_ranks(rank: int) -> list[AnyEvent]:
 
 def emit_for_ever(folder: Path, emitted: mmap.mmap) -> None:
     """Record updates until somebody ends it, and say after each how many are safe."""
-    recorder = Recorder(FolderLedger(folder, "run", "rank0"))
+    recorder = Recorder(FolderLedger(folder, "run", "rank0"), Judge())
     recorder.emit(started(REUSE))
     safe = memoryview(emitted).cast("q")  # set in one go; `struct.pack_into` writes zeros first
     number = 1
@@ -122,14 +123,14 @@ def test_a_disk_that_fills_up(tmp_path: Path, room: int) -> None:
 
     def record() -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-        recorder = Recorder(FolderLedger(tmp_path, "run", "rank0"))
+        recorder = Recorder(FolderLedger(tmp_path, "run", "rank0"), Judge())
         for event in EVENTS:
             recorder.emit(event)
         report = recorder.judge.report()
         return {"verdict": report.verdict, "updates": report.counts.updates, **report.not_evaluated}
 
     whole = MemoryLedger()
-    Recorder(whole).emit(*EVENTS)
+    Recorder(whole, Judge()).emit(*EVENTS)
     events = list(whole.events)
     live = in_child(record)
     assert (live["verdict"], live["updates"]) == ("PASS", 8)
@@ -162,7 +163,7 @@ def test_a_clock_that_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times of events come from a clock that nobody sets."""
     clock = iter([1e9, 2e9, 0.0, -5.0] * 100)
     monkeypatch.setattr("time.time", lambda: next(clock))
-    recorder = Recorder(MemoryLedger())
+    recorder = Recorder(MemoryLedger(), Judge())
     moments = [recorder.now() for _ in range(50)]
     assert moments == sorted(moments)
     assert 0 <= moments[0] <= moments[-1] < 60

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rlstep_hooks.judge.deviations import none_known
 from rlstep_hooks.judge.report import StepAuditError, ends_training
 from rlstep_hooks.observe.options import on_fail_asked
 from rlstep_hooks.planning.finding import Finding, Where
@@ -31,7 +32,7 @@ PLAN = msgspec.structs.replace(Schedule.ppo(actors=4, steps=4, rollouts=3), lr_t
 
 
 def session(on_fail: Any = "warn", **more: Any) -> Session:
-    made = Session(Options.asked(on_fail, None, ()))
+    made = Session(Options.asked(on_fail, None, ()), none_known)
     made.begin(Run(name="run", schedule=PLAN, versions={}, **more))
     return made
 
@@ -144,7 +145,7 @@ def broken() -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_audit_that_cannot_begin_says_so_and_takes_all_off(begun: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    audit = session() if begun else Session(Options.asked("warn", None, ()))
+    audit = session() if begun else Session(Options.asked("warn", None, ()), none_known)
     off: list[str] = []
     audit.take_off(lambda: off.append("off"))
     with audit.beginning():
@@ -162,7 +163,7 @@ def test_a_handler_of_the_users_own_gets_the_lines(caplog: pytest.LogCaptureFixt
 
     logger.addHandler(caplog.handler)
     try:
-        Session(Options.asked("warn", None, ())).refuse("no reason")
+        Session(Options.asked("warn", None, ()), none_known).refuse("no reason")
     finally:
         logger.removeHandler(caplog.handler)
     assert caplog.messages == ["not evaluated: no reason. Training goes on without an audit."]

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.controlled.live import recorded_phases
-from rlstep_hooks.judge.controlled.run import ControlledRun
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import AnyEvent, Judged
 from rlstep_hooks.record.ledger import CONTROLLER, Record, records
 from tests.detection.outcomes import Delay, delay_of
+from tests.reports import ControlledRun, report_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -40,7 +40,7 @@ class ScriptedAudit:
         self.report = Report(verdict="NOT_EVALUATED", not_evaluated={"order": "training has not begun"})
 
     def train(self, *, without: int | None = None, told: bool = True) -> None:
-        recorder = Recorder(MemoryLedger())
+        recorder = Recorder(MemoryLedger(), Judge())
         events = scripted_run(make_plan(max_steps=4))[: None if told else 1]
         recorder.emit(*(event for number, event in enumerate(events) if number != without))
         errors = [finding for finding in recorder.take_findings() if finding.severity == "error"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.controlled.compose import TrainerPhases, TrainerStream
+from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge, merge_findings
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks import listed, shape, why_it_matters
@@ -28,11 +29,11 @@ HEARD = 65_536
 class _Trainer:
     """One trainer of the run: its events, their judge, and what it did since trainers were last compared."""
 
-    def __init__(self, rank: int, phases: TrainerPhases) -> None:
+    def __init__(self, rank: int, phases: TrainerPhases, deviations_of: DeviationsOf) -> None:
         self.rank = rank
         self.phases = phases
         self.stream = TrainerStream(rank, phases)
-        self.judge = Judge()
+        self.judge = Judge(deviations_of)
         self.done: list[tuple[int, str]] = []
         """What must be the same on all trainers, in words, each entry with its rollout."""
 
@@ -73,10 +74,12 @@ class ControlledRun:
 
     Args:
         phases_of: Gives the records of the trainer of a rank.
+        deviations_of: The known deviations of the framework.
     """
 
-    def __init__(self, phases_of: Callable[[int], TrainerPhases]) -> None:
+    def __init__(self, phases_of: Callable[[int], TrainerPhases], deviations_of: DeviationsOf = none_known) -> None:
         self._phases_of = phases_of
+        self._deviations_of = deviations_of
         self._trainers: list[_Trainer] = []
         self._called = False
         """Whether the controller called its trainers."""
@@ -128,7 +131,9 @@ class ControlledRun:
             New findings, each with the rank of its trainer.
         """
         if isinstance(event, RunStarted) and not self._trainers:
-            self._trainers = [_Trainer(rank, self._phases_of(rank)) for rank in range(event.world_size)]
+            self._trainers = [
+                _Trainer(rank, self._phases_of(rank), self._deviations_of) for rank in range(event.world_size)
+            ]
         self._called = self._called or isinstance(event, Phase)
         findings: list[Finding] = []
         rollout_seen = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.replay import NoRecordError, report_of, trainer_events
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.planning.launched import Plan
@@ -57,7 +58,7 @@ def is_recorded(place: str) -> bool:
     return os.path.isdir(place) or (os.path.isdir(folder or ".") and name in record_files(Path(folder)))
 
 
-def recorded_run(place: str) -> RecordedRun:
+def recorded_run(place: str, *, deviations_of: DeviationsOf = none_known) -> RecordedRun:
     """The latest run in a folder, or the run named by `FOLDER/RUN`.
 
     Raises:
@@ -69,7 +70,7 @@ def recorded_run(place: str) -> RecordedRun:
     if not runs or (name is not None and name not in runs):
         raise NoRecordError(f"{place} holds no record (files named <run>.<process>.jsonl)")
     chosen = name or next(reversed(runs))
-    return RecordedRun(str(folder), tuple(runs[chosen]), report_of(folder, chosen))
+    return RecordedRun(str(folder), tuple(runs[chosen]), report_of(folder, chosen, deviations_of=deviations_of))
 
 
 def recorded_plan(schedule: Schedule, source: str) -> Plan:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from rlstep_hooks.judge.count_rows import CountRow, count_rows
+from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.run_diff.recorded import recorded_plan
 from rlstep_hooks.launch.text import LaunchError
@@ -44,7 +45,7 @@ def options_beside(run: RecordedRun, launch: Plan, options: Options) -> Options:
     return msgspec.structs.replace(options, version=options.version or own.version, rows=rows)
 
 
-def compare_with_plan(run: RecordedRun, launch: Plan) -> PlanDifference:
+def compare_with_plan(run: RecordedRun, launch: Plan, *, deviations_of: DeviationsOf = none_known) -> PlanDifference:
     """Compare a recorded run with the plan of a launch.
 
     Raises:
@@ -59,7 +60,7 @@ def compare_with_plan(run: RecordedRun, launch: Plan) -> PlanDifference:
     notes = []
     departure = None
     if own.framework == planned.framework:
-        departure = first_departure(run, planned)
+        departure = first_departure(run, planned, deviations_of)
     else:
         notes.append(f"events are not compared: the run is one of {own.framework}, the plan one of {planned.framework}")
     whole = run.report.complete and not run.start_updates
@@ -83,9 +84,9 @@ def _is_other(row: CountRow, planned: Schedule, counts: Counts) -> bool:
     return row.planned != row.observed + (counts.skipped_updates if row.name == "updates" else 0)
 
 
-def first_departure(run: RecordedRun, planned: Schedule) -> Finding | None:
+def first_departure(run: RecordedRun, planned: Schedule, deviations_of: DeviationsOf) -> Finding | None:
     """The first error that another plan gives for a run's first trainer."""
-    judge = Judge()
+    judge = Judge(deviations_of)
     for event in run.events(run.ranks[0] if run.ranks else 0):
         taken = msgspec.structs.replace(event, schedule=planned) if isinstance(event, RunStarted) else event
         for finding in judge.observe(taken):

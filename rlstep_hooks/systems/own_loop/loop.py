@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.judge.ranks import agree_on_run
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.session.session import Options, Run, Session
+from rlstep_hooks.systems import index
 from rlstep_hooks.version import __version__
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class LoopAudit:
     ) -> None:
         if optimizer is None and critic_optimizer is not None:
             raise ValueError("critic_optimizer is given, so the policy's is needed too: optimizer=...")
-        self._session = session or Session(Options.asked(on_fail, log_dir, listeners))
+        self._session = session or Session(Options.asked(on_fail, log_dir, listeners), index.deviations_of)
         self.on_fail = self._session.options.on_fail
         self.schedule = schedule
         roles: dict[Role, Any] = {"policy": optimizer, "critic": critic_optimizer}

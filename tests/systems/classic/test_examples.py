@@ -14,7 +14,7 @@ import torch
 
 import rlstep_hooks
 from rlstep_hooks import Schedule
-from rlstep_hooks.judge.replay import report_of
+from tests.reports import report_of
 from tests.systems.classic.tiny import errors
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from torch.optim import optimizer as torch_hooks
 import rlstep_hooks
 from rlstep_hooks import Schedule, StepAuditError
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.systems.own_loop.numbers import HELD
 from tests.detection.outcomes import Clean, Detected, delay_of, note
+from tests.reports import report_of
 from tests.systems.classic.tiny import EPOCHS, MINIBATCHES, ROLLOUTS, SAMPLES, TinyLoop, errors, plan
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from stable_baselines3.common.utils import set_random_seed
 
 import rlstep_hooks
 from rlstep_hooks import StepAuditError, StepAuditSB3Callback
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.events import MicroBatch, RunEnded
 from rlstep_hooks.record.ledger import MemoryLedger
+from tests.reports import report_of
 from tests.systems.run_command import run_script
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks import StepAuditCallback, StepAuditError, plan
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.systems.trl.observe import callback as callback_module
 from rlstep_hooks.systems.trl.releases import TrlRelease
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_rows, tiny_tokenizer, tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
+from tests.reports import report_of
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import problems
 

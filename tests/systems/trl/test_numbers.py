@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues
 from rlstep_hooks.record.ledger import MemoryLedger
@@ -111,7 +112,7 @@ def test_nothing_waits_once_somebody_writes_to_what_a_loss_had_used() -> None:
 
 
 def test_numbers_wait_for_the_interval_and_for_the_end_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(ledger := MemoryLedger())
+    recorder = Recorder(ledger := MemoryLedger(), Judge())
     now = iter([0.0, 0.4, 0.6])
     monkeypatch.setattr(recorder, "now", lambda: next(now, 1.0))
     meter = MicroBatchMeter(None)

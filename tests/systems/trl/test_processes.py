@@ -12,7 +12,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from rlstep_hooks.judge.replay import report_of
+from tests.reports import report_of
 from tests.systems.tensorboard import points, split
 from tests.systems.trl.conftest import RELEASE
 

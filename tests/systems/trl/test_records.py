@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
+from tests.reports import report_of
 from tests.systems.trl.conftest import RELEASE
 
 ROOT = Path(__file__).parents[3]

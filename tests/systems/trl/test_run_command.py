@@ -9,9 +9,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.events import RunStarted
 from rlstep_hooks.record.ledger import records
+from tests.reports import report_of
 from tests.systems.run_command import LIMIT, rlstep, run_script
 
 if TYPE_CHECKING:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.judge.run_diff.recorded import RecordedRun, recorded_run
-from rlstep_hooks.judge.run_diff.run_and_plan import compare_with_plan
 from rlstep_hooks.judge.run_diff.two_runs import compare_runs
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.launches import plan_launch
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
+from tests.reports import compare_with_plan, recorded_run
 from tests.systems.trl.conftest import RELEASE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rlstep_hooks.judge.run_diff.recorded import RecordedRun
 
 SETTINGS: dict[str, Any] = {"max_steps": 4, "num_iterations": 2, "gradient_accumulation_steps": 2}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.replay import report_of
+from tests.reports import report_of
 from tests.systems.run_command import run_script
 
 if TYPE_CHECKING:

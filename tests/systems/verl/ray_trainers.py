@@ -10,12 +10,12 @@ import ray
 from ray.exceptions import RayActorError
 
 from rlstep_hooks.judge.controlled.live import recorded_phases
-from rlstep_hooks.judge.controlled.run import ControlledRun
 from rlstep_hooks.record.events import Phase, RunEnded, RunStarted, decode, encode
 from rlstep_hooks.record.ledger import CONTROLLER, FolderLedger
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import RayLedger, Sink
 from rlstep_hooks.session.recorder import Recorder
+from tests.reports import ControlledRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Controller:
     def __init__(self, folder: Path, run: str, script: Script, trainers: dict[str, Any]) -> None:
         self.sink = Sink(folder, run)
         judged = ControlledRun(lambda rank: recorded_phases(folder, run, rank))
-        self.recorder = Recorder(FolderLedger(folder, run, CONTROLLER), judge=judged)
+        self.recorder = Recorder(FolderLedger(folder, run, CONTROLLER), judged)
         self.trainers = trainers
         self.dead: set[str] = set()
         self._script = iter(script)

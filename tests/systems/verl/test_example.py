@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.judge.replay import report_of
+from tests.reports import report_of
 from tests.systems.verl.audited import ROOT, problems
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.events import Phase, RunEnded, Unobserved, encode
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.session.ray_sink import RayLedger, RecordingActor
+from tests.reports import report_of
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases
 from tests.systems.verl.ray_trainers import Controller, Trainer
 

@@ -24,6 +24,7 @@ from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
@@ -96,7 +97,7 @@ class OpenRlhfController:
         self._episode_ended = False
         self._ended = False
         run = run_name()
-        self._record = ControllerRecord(folder(), run)
+        self._record = ControllerRecord(folder(), run, index.deviations_of)
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._samples = SampleWatch(trainer.args)
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))

@@ -14,6 +14,7 @@ from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
 from rlstep_hooks.systems.sb3.plan import make_schedule, sizes_of
 from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
@@ -59,7 +60,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._options = Options.asked(on_fail, log_dir, listeners)
-        self._session = Session(self._options)
+        self._session = Session(self._options, index.deviations_of)
         self._audit: LoopAudit | None = None
         self._rollout: RolloutBlock | None = None
         self._began_at = 0
@@ -86,7 +87,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
 
     def _on_training_start(self) -> None:
         self._end(None)
-        session = self._session = Session(self._options)
+        session = self._session = Session(self._options, index.deviations_of)
         self._audit = None
         refusal = _refusal(self.model)
         if refusal:

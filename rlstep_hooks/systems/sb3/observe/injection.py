@@ -46,7 +46,7 @@ def _with_audit(given: Any) -> tuple[StepAuditSB3Callback | None, list[Any]]:
     try:
         from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 
-        from rlstep_hooks import StepAuditSB3Callback
+        from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
 
         several = given if isinstance(given, list) else [] if given is None else [given]
         callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in several]

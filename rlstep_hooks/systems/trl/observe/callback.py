@@ -19,6 +19,7 @@ from rlstep_hooks.record.events import ConfigChanged
 from rlstep_hooks.record.logger import logger
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
@@ -64,7 +65,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         self._trainer: weakref.ref[Any] | None = None
         self._first_settings: dict[str, Any] = {}
         self._train_patch = Patches()
-        self._session = Session(Options(self.on_fail, None, listeners))
+        self._session = Session(Options(self.on_fail, None, listeners), index.deviations_of)
         """The audit of the latest training call."""
         self._observer: Observer | None = None
         self._stop: StopAgreement | None = None
@@ -187,7 +188,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
         if self._session.running:  # transformers begins again within one call (auto_find_batch_size)
             self._end(RuntimeError("training broke off and began again"))
         self._asked_to_stop, self._observer, self._stop = False, None, None
-        self._session = Session(Options(self.on_fail, self._wanted_folder(trainer), self._listeners))
+        self._session = Session(
+            Options(self.on_fail, self._wanted_folder(trainer), self._listeners), index.deviations_of
+        )
         with self._session.beginning():
             self._start(self._session, trainer, optimizer)
 

@@ -45,7 +45,7 @@ def _around_init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _callback() -> StepAuditCallback:
-    from rlstep_hooks import StepAuditCallback
+    from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
 
     return StepAuditCallback()
 
@@ -53,7 +53,7 @@ def _callback() -> StepAuditCallback:
 def add_callback(trainer: Any, make: Callable[[], StepAuditCallback]) -> None:
     """Give a trainer a callback, and have the two meet, so that the audit also sees what its `train` raises."""
     try:
-        from rlstep_hooks import StepAuditCallback
+        from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
 
         if not any(isinstance(callback, StepAuditCallback) for callback in trainer.callback_handler.callbacks):
             audit = make()

@@ -13,6 +13,7 @@ from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.system import SYSTEM
 
@@ -61,7 +62,7 @@ class StepAuditPPO:
         listeners: tuple[Listener, ...] | None = None,
     ) -> None:
         self._trainer = trainer
-        self._session = Session(Options.asked(on_fail, log_dir, listeners))
+        self._session = Session(Options.asked(on_fail, log_dir, listeners), index.deviations_of)
         self._audit: LoopAudit | None = None
         self._steps = 0
         self._waits_for_old = False

@@ -22,6 +22,7 @@ from rlstep_hooks.record.events import EpochEnd, Generated, Rewarded
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
@@ -162,7 +163,7 @@ class VerlController:
         self.stopped_for: Finding | None = None
         """The error for which the audit ended training, where it did."""
         self._followed = False
-        self._record = ControllerRecord(folder(), run_name())
+        self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
         self.schedule, reason = _plan(trainer)
         self._recorder = self._begin()
         self._contained = Contained(self._recorder, ("order",))
