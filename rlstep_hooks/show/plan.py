@@ -67,7 +67,7 @@ def plan_rows(schedule: Schedule) -> list[Row]:
             (
                 "rows",
                 f"{number(schedule.rows_dropped_per_epoch)} of {number(schedule.rows)} dropped in each pass",
-                "others each time" if schedule.rows_reshuffled else "always the same",
+                "a different set each pass" if schedule.rows_reshuffled else "always the same",
             )
         )
     rows += _remainder_rows(schedule)

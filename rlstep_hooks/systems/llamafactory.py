@@ -162,7 +162,7 @@ SYSTEM = System(
         ),
         Note(
             "drops",
-            "{rows % samples_per_rollout} of {rows} rows in each pass, others each time",
+            "{rows % samples_per_rollout} of {rows} rows in each pass, a different set each pass",
             "rows % samples_per_rollout",
         ),
         Note(

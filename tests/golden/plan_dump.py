@@ -181,6 +181,16 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("settings of the other recipe are unused", system="torchtune", field="unused", before="^null$"),
     Allowed("both recipes demand it", system="torchtune", now="forward_batch_size = True is not a whole number"),
+    Allowed(
+        "a critic's sizes count with a critic", system="skyrl", field="schedule.settings.trainer.critic", after="^null$"
+    ),
+    Allowed(
+        "a critic's sizes count with a critic",
+        system="skyrl",
+        field="schedule.settings.trainer.placement.critic",
+        after="^null$",
+    ),
+    Allowed("a critic's sizes count with a critic", system="skyrl", field="unused", before="^null$"),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
 

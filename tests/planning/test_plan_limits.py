@@ -57,7 +57,7 @@ def test_gpus_that_do_not_hold_one_copy_of_the_model() -> None:
 
 
 def test_a_release_that_nobody_made() -> None:
-    with pytest.raises(LaunchError, match="TRL 9999 is not supported"):
+    with pytest.raises(LaunchError, match="TRL 9999 is not known"):
         plan("trl grpo", version="9999")
 
 

@@ -332,7 +332,7 @@ def _notes(
     if not rloo and (0, 10) <= release < (0, 17) and launch["num_mini_batches"] > 1:
         notes.append(Note("unit", "the progress bar ends at 1/num_mini_batches: max_steps counts mini-batches"))
     if passes.dropped and passes.rows is not None:
-        notes.append(Note("drops", f"{passes.dropped} of {passes.rows} rows in each pass, others each time"))
+        notes.append(Note("drops", f"{passes.dropped} of {passes.rows} rows in each pass, a different set each pass"))
     return notes
 
 

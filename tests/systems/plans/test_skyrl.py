@@ -51,6 +51,13 @@ def test_the_critic_has_its_own_minibatch() -> None:
     assert schedule.updates_per_rollout == 4
 
 
+def test_sizes_of_a_critic_do_not_matter_without_one() -> None:
+    plan = planned(GSM8K + "trainer.placement.critic_num_gpus_per_node=0", rows=7473)
+    assert plan.schedule is not None
+    assert "trainer.critic_mini_batch_size" not in plan.schedule.settings
+    assert [setting.name for setting in plan.unused] == ["trainer.placement.critic_num_gpus_per_node"]
+
+
 def test_rows_unknown_leave_totals_unknown() -> None:
     schedule = read(GSM8K).schedule
     assert schedule.rollouts is None
