@@ -65,7 +65,7 @@ SYSTEM = System(
         "actor.optimizer.lr_scheduler_type": text("constant"),
         "actor.optimizer.warmup_steps_proportion": number(0.001),
         "actor.backend": text(),
-        "critic.ppo_n_minibatches": count(4),
+        "critic.ppo_n_minibatches": count(4, where="critic"),
         "critic.backend": text(),
         "critic.path": text(),
         "ref.path": text(),

@@ -393,7 +393,7 @@ class Quantities:
 
     def given(self, name: str) -> bool:
         """Whether the launch sets a setting."""
-        return self.request.settings.is_given(*self._names(name))
+        return self.request.settings.is_given(*self.names(name))
 
     def __getitem__(self, name: str) -> Any:
         """The value of a setting or a quantity.
@@ -458,7 +458,7 @@ class Quantities:
         except FormulaError:
             for name in sorted(language.names_in(expression)):
                 if name in self.system.settings and self._known.get(name, 0) is None:
-                    settings, names = self.request.settings, self._names(name)
+                    settings, names = self.request.settings, self.names(name)
                     message = f"{settings.spelled(*names)} is not set, and the plan needs it"
                     raise SettingError(message, settings.place(*names)) from None
             raise
@@ -491,7 +491,7 @@ class Quantities:
             raise FormulaError(f"{self.system.name}: there is no setting or quantity {name!r}")
         return others[name]()
 
-    def _names(self, name: str) -> tuple[str, ...]:
+    def names(self, name: str) -> tuple[str, ...]:
         """The names under which a setting may be given: a script passes its flags on to calls, so a flag comes first."""
         settings, typed = self.request.settings, self.system.settings.get(name)
         names = []
@@ -503,7 +503,7 @@ class Quantities:
         return tuple(names)
 
     def _setting(self, name: str) -> Any:
-        typed, settings, names = self.system.settings[name], self.request.settings, self._names(name)
+        typed, settings, names = self.system.settings[name], self.request.settings, self.names(name)
         default = typed.default_in(self.request.version)
         needed = default not in (None, NOTHING) and not str(default).startswith("${")
         if typed.kind == "count":
@@ -529,7 +529,7 @@ class Quantities:
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
         return {
-            name: plain(settings.value(*self._names(name)) if name in self.system.settings else self.value(name))
+            name: plain(settings.value(*self.names(name)) if name in self.system.settings else self.value(name))
             for name in shown
             if name in looked_at or name not in self.system.settings
         }
@@ -540,8 +540,9 @@ def _read(system: System, launch: Quantities) -> Reading:
         if system.settings[name].default is REQUIRED:
             launch.value(name)
         elif launch.given(name):
-            with suppress(UnknownValueError):  # whether the plan needs it is seen later
-                launch.value(name)
+            with suppress(UnknownValueError):  # whether the plan needs it is seen later, as for one that is null
+                if launch.request.settings.text(*launch.names(name)) is not None:
+                    launch.value(name)
     for check in system.checks:
         _apply(check, launch)
     formulas = tuple(_explained(system, launch))
@@ -571,7 +572,7 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
     if isinstance(check, Demand) and check.about in ("", "program"):
         raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
-        raise SettingError(launch.fill(check.says), launch.request.settings.place(check.about))
+        raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
     raise PlanError(
         launch.fill(check.says), when=check.when, fix=launch.fill(check.fix), source=launch.fill(check.source)
     )

@@ -45,14 +45,12 @@ _SAMPLING_NOTES = (
 )
 
 _SETTINGS = {
-    "rlhf_type": text("dpo"),
     "num_generations": count(8),
     "num_iterations": count(1),
     "steps_per_generation": count(None),
     "generation_batch_size": count(None),
     "max_epochs": text(),
     "beta": number(0.04),
-    "sequence_parallel_size": count(1),
     "dynamic_sample": flag(False),
     "async_generate": flag(False),
 }
@@ -75,6 +73,8 @@ SYSTEM = System(
         ),
     ),
     settings={
+        "rlhf_type": text("dpo"),
+        "sequence_parallel_size": count(1),
         **_SETTINGS,
         "per_device_train_batch_size": count(1),
         "gradient_accumulation_steps": count(1),

@@ -154,12 +154,6 @@ ALLOWED: tuple[Allowed, ...] = (
         after="^null$",
     ),
     Allowed("as the launch says it, not as the plan took it", system="prime_rl", field="schedule.settings."),
-    Allowed(
-        "the critic's default is shown without a critic too",
-        system="areal",
-        field="schedule.settings.critic.",
-        before="^null$",
-    ),
     Allowed("num_envs as it was written, of one process", system="cleanrl", field="schedule.settings.num_envs"),
     Allowed(
         "a demand that is about a setting says its place",

@@ -14,7 +14,7 @@ import rlstep_hooks.systems as home
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems import index, swift
 from rlstep_hooks.systems.declaration import DERIVED, Check, System
 from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.launches import plan_launch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MODULES = [import_module(f"{home.__name__}.{found.name}") for found in iter_modules(home.__path__)]
 SYSTEMS: list[System] = [module.SYSTEM for module in MODULES if hasattr(module, "SYSTEM") and not module.SYSTEM.plan]
+SYSTEMS.append(swift.MEGATRON)
 """Those whose plan is said in expressions."""
 GIVEN = {"rows", "world_size", "program", "program_kind", "version", "release", "launch", *DERIVED}
 
@@ -102,7 +103,7 @@ def test_every_quantity_of_a_declaration_is_used(system: System) -> None:
 def test_formulas_and_checks_cite_their_source(system: System) -> None:
     assert all(formula.source for formula in system.formulas)
     assert all(check.source and check.fix and check.when for check in system.checks if isinstance(check, Check))
-    assert system.recognised
+    assert system.recognised or system is swift.MEGATRON
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in index.entries()])
@@ -130,7 +131,8 @@ SYSTEM = System(
     title="Mine",
     version="1.0",
     recognised=(Entry("mine", programs=("module:my_trainer.*",)),),
-    settings={"batch": count(64), "group": count(8), "passes": count(1), "minibatch": count(None), "steps": count(100)},
+    settings={"batch": count(64), "group": count(8), "passes": count(1), "minibatch": count(None), "steps": count(100),
+        "unneeded": count(4)},
     let={"reuse_epochs": "passes"},
     always={"algorithm": "GRPO", "loader": "wraps"},
     formulas=(
@@ -170,6 +172,14 @@ def test_a_package_of_others_adds_a_system() -> None:
     assert [formula.inputs for formula in plan.formulas if formula.quantity == "samples_per_update"] == [
         {"minibatch": 64}
     ]
+
+
+@pytest.mark.usefixtures("package")
+def test_a_setting_that_is_null_is_refused_only_where_the_plan_needs_it() -> None:
+    launch = ["python", "-m", "my_trainer.main", "--minibatch", "64"]
+    assert plan_launch([*launch, "--unneeded", "null"]).schedule is not None
+    with pytest.raises(LaunchError, match="--group is not set, and the plan needs it"):
+        plan_launch([*launch, "--group", "null"])
 
 
 @pytest.mark.usefixtures("package")
