@@ -157,12 +157,13 @@ def test_a_probe_compares_many_updates_at_once() -> None:
     assert worked_up is not None
     updates, numbers = worked_up
     assert updates == (0, 1, 2)
-    changed, with_gradient, visible, moved, largest = numbers.reshape(5, 3).tolist()
+    changed, with_gradient, visible, moved, largest, left_over = numbers.reshape(6, 3).tolist()
     assert changed == [2, 0, 2]
     assert with_gradient == [2, 2, 2]
     assert visible == [2, 0, 2]
     assert moved == [0, 0, 1]
     assert largest == [0.5, 0.0, 0.5]
+    assert left_over == [-1, -1, -1]  # no window was begun, so nobody looked
     assert probe.work_up() is None
 
 
@@ -175,7 +176,7 @@ def test_weights_that_are_no_numbers_were_moved_by_nobody() -> None:
         probe.after_step(update, 0.0)
     worked_up = probe.work_up()
     assert worked_up is not None
-    assert worked_up[1].reshape(5, 2)[3].tolist() == [0, 0]
+    assert worked_up[1].reshape(6, 2)[3].tolist() == [0, 0]
 
 
 def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
@@ -211,4 +212,4 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
         probe.after_step(update, 0.1)
     worked_up = probe.work_up()
     assert worked_up is not None
-    assert (worked_up[1].device.type, worked_up[1].numel()) == ("meta", 10)
+    assert (worked_up[1].device.type, worked_up[1].numel()) == ("meta", 12)
