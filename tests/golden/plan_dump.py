@@ -90,6 +90,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("there are more systems to name", field="words", before=" paper, trlx", after=" paper, trlx"),
     Allowed("a plainer word", field="words", before="stands twice", after="occurs twice"),
+    Allowed("a plainer word", field="notes", before="others each time", after="a different set each pass"),
     Allowed("a plainer word", field="words", before="has no default for it", after="requires it"),
     Allowed("weights are synced, in one word", field="schedule.not_evaluated.syncs", before="pushe[sd]", after="sync"),
     Allowed("a demand that is about a setting", field="error", before="LaunchError", after="SettingError"),
