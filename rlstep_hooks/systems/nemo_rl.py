@@ -16,81 +16,84 @@ from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.phases import Passes, equal_minibatches, schedule_in_phases
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading, multiples, nearest
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.reader import Reader, Request
+from rlstep_hooks.systems.declaration import Entry, System, Typed, count, flag, number, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rlstep_hooks.launch.settings import Settings
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.reader import Request
 
 _COMMIT = "NeMo-RL 7ea279a"
 _ALGORITHMS = f"{_COMMIT} nemo_rl/algorithms"
 _SHARDS = f"{_COMMIT} nemo_rl/distributed/batched_data_dict.py shard_by_batch_size"
 _WORKER = f"{_COMMIT} nemo_rl/models/policy/workers/dtensor_policy_worker_v2.py train"
 
+_TITLE = "NeMo-RL"
+
 _START_UP = "at start-up"
 _FIRST_TRAINING = "after the first rollout, when its samples are shared among the processes"
 
-DEFAULTS: dict[str, Any] = {
-    "grpo.num_prompts_per_step": 32,
-    "grpo.num_generations_per_prompt": 16,
-    "grpo.max_num_epochs": 1,
-    "grpo.max_num_steps": 1_000_000,
-    "grpo.use_dynamic_sampling": False,
-    "grpo.batch_multiplier": 1,
-    "grpo.val_period": 10,
-    "grpo.skip_reference_policy_logprobs_calculation": False,
-    "grpo.async_grpo.enabled": False,
-    "grpo.async_grpo.max_trajectory_age_steps": 1,
-    "ppo.num_prompts_per_step": 32,
-    "ppo.num_generations_per_prompt": 16,
-    "ppo.max_num_epochs": 100_000,
-    "ppo.max_num_steps": 100_000,
-    "ppo.ppo_epochs": 4,
-    "ppo.policy_training_start_step": 0,
-    "ppo.use_dynamic_sampling": False,
-    "ppo.batch_multiplier": 1,
-    "ppo.val_period": 20,
-    "ppo.skip_reference_policy_logprobs_calculation": True,
-    "ppo.async_ppo.enabled": False,
-    "ppo.async_ppo.max_trajectory_age_steps": 1,
-    "loss_fn.reference_policy_kl_penalty": 0.01,
-    "loss_fn.force_on_policy_ratio": False,
-    "loss_fn.use_importance_sampling_correction": False,
-    "checkpointing.enabled": True,
-    "checkpointing.save_period": 10,
-    "policy.train_global_batch_size": 512,
-    "policy.train_micro_batch_size": 4,
-    "policy.sequence_packing.enabled": True,
-    "policy.dynamic_batching.enabled": False,
-    "policy.dtensor_cfg.tensor_parallel_size": 1,
-    "policy.dtensor_cfg.context_parallel_size": 1,
-    "policy.megatron_cfg.enabled": False,
-    "policy.megatron_cfg.tensor_model_parallel_size": 1,
-    "policy.megatron_cfg.pipeline_model_parallel_size": 1,
-    "policy.megatron_cfg.context_parallel_size": 1,
-    "policy.megatron_cfg.scheduler.lr_decay_style": "constant",
-    "policy.megatron_cfg.scheduler.lr_decay_iters": None,
-    "policy.megatron_cfg.scheduler.lr_warmup_iters": 0,
-    "policy.generation.colocated.enabled": True,
-    "policy.generation.colocated.resources.gpus_per_node": None,
-    "policy.generation.colocated.resources.num_nodes": None,
-    "value.train_global_batch_size": "${policy.train_global_batch_size}",
-    "value.train_micro_batch_size": "${policy.train_micro_batch_size}",
-    "value.sequence_packing.enabled": False,
-    "value.dynamic_batching.enabled": False,
-    "value.dtensor_cfg.tensor_parallel_size": 1,
-    "value.dtensor_cfg.context_parallel_size": 1,
-    "value.megatron_cfg.enabled": False,
-    "value.megatron_cfg.tensor_model_parallel_size": 1,
-    "value.megatron_cfg.pipeline_model_parallel_size": 1,
-    "value.megatron_cfg.context_parallel_size": 1,
-    "data.use_multiple_dataloader": False,
-    "data.shuffle": True,
-    "cluster.gpus_per_node": 1,
-    "cluster.num_nodes": 1,
+SETTINGS: dict[str, Typed] = {
+    "grpo.num_prompts_per_step": count(32),
+    "grpo.num_generations_per_prompt": count(16),
+    "grpo.max_num_epochs": count(1),
+    "grpo.max_num_steps": count(1_000_000),
+    "grpo.use_dynamic_sampling": flag(False),
+    "grpo.batch_multiplier": number(1),
+    "grpo.val_period": count(10, least=0),
+    "grpo.skip_reference_policy_logprobs_calculation": flag(False),
+    "grpo.async_grpo.enabled": flag(False),
+    "grpo.async_grpo.max_trajectory_age_steps": count(1),
+    "ppo.num_prompts_per_step": count(32),
+    "ppo.num_generations_per_prompt": count(16),
+    "ppo.max_num_epochs": count(100_000),
+    "ppo.max_num_steps": count(100_000),
+    "ppo.ppo_epochs": count(4),
+    "ppo.policy_training_start_step": count(0, least=0),
+    "ppo.use_dynamic_sampling": flag(False),
+    "ppo.batch_multiplier": number(1),
+    "ppo.val_period": count(20, least=0),
+    "ppo.skip_reference_policy_logprobs_calculation": flag(True),
+    "ppo.async_ppo.enabled": flag(False),
+    "ppo.async_ppo.max_trajectory_age_steps": count(1),
+    "loss_fn.reference_policy_kl_penalty": number(0.01),
+    "loss_fn.force_on_policy_ratio": flag(False),
+    "loss_fn.use_importance_sampling_correction": flag(False),
+    "checkpointing.enabled": flag(True),
+    "checkpointing.save_period": count(10),
+    "policy.train_global_batch_size": count(512),
+    "policy.train_micro_batch_size": count(4),
+    "policy.sequence_packing.enabled": flag(True),
+    "policy.dynamic_batching.enabled": flag(False),
+    "policy.dtensor_cfg.tensor_parallel_size": count(1),
+    "policy.dtensor_cfg.context_parallel_size": count(1),
+    "policy.megatron_cfg.enabled": flag(False),
+    "policy.megatron_cfg.tensor_model_parallel_size": count(1),
+    "policy.megatron_cfg.pipeline_model_parallel_size": count(1),
+    "policy.megatron_cfg.context_parallel_size": count(1),
+    "policy.megatron_cfg.scheduler.lr_decay_style": text("constant"),
+    "policy.megatron_cfg.scheduler.lr_decay_iters": count(None),
+    "policy.megatron_cfg.scheduler.lr_warmup_iters": count(0, least=0),
+    "policy.generation.colocated.enabled": flag(True),
+    "policy.generation.colocated.resources.gpus_per_node": count(None),
+    "policy.generation.colocated.resources.num_nodes": count(None),
+    "value.train_global_batch_size": count("${policy.train_global_batch_size}"),
+    "value.train_micro_batch_size": count("${policy.train_micro_batch_size}"),
+    "value.sequence_packing.enabled": flag(False),
+    "value.dynamic_batching.enabled": flag(False),
+    "value.dtensor_cfg.tensor_parallel_size": count(1),
+    "value.dtensor_cfg.context_parallel_size": count(1),
+    "value.megatron_cfg.enabled": flag(False),
+    "value.megatron_cfg.tensor_model_parallel_size": count(1),
+    "value.megatron_cfg.pipeline_model_parallel_size": count(1),
+    "value.megatron_cfg.context_parallel_size": count(1),
+    "data.use_multiple_dataloader": flag(False),
+    "data.shuffle": flag(True),
+    "cluster.gpus_per_node": count(1),
+    "cluster.num_nodes": count(1),
 }
+"""With the defaults of the configuration that each script reads when none is named."""
 
 _EPOCHS = {"grpo": "1", "ppo": "ppo.ppo_epochs"}
 
@@ -140,132 +143,122 @@ def _formulas(part: str, *, endless: bool) -> tuple[Formula, ...]:
     return tuple(formulas)
 
 
-class NemoRL(Reader):
-    """NeMo-RL's `run_grpo.py` and `run_ppo.py`."""
-
-    name = "nemo_rl"
-    title = "NeMo-RL"
-    version = "7ea279a"
-    overrides = True
-
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """The values of the configuration that each script reads when none is named."""
-        return DEFAULTS
-
-    def read(self, request: Request) -> Reading:
-        """The Schedule; see the module for its sources."""
-        settings = request.settings
-        part = "ppo" if _is_ppo(request) else "grpo"
-        if request.command.program.name.endswith("run_grpo_single_controller.py"):
-            raise LaunchError("run_grpo_single_controller.py has another trainer (async_rl), which is not known here")
-        prompts = settings.count(f"{part}.num_prompts_per_step")
-        samples_per_prompt = settings.count(f"{part}.num_generations_per_prompt")
-        epochs = settings.count("ppo.ppo_epochs") if part == "ppo" else 1
-        frozen = settings.count("ppo.policy_training_start_step", least=0) if part == "ppo" else 0
-        samples = prompts * samples_per_prompt
-        asynchronous = settings.flag(f"{part}.async_{part}.enabled")
-        dynamic = settings.flag(f"{part}.use_dynamic_sampling")
-        _check_settings(settings, part, samples, asynchronous=asynchronous, dynamic=dynamic)
-        world_size = request.world_size(_processes(settings, "policy"))
-        minibatches = _minibatches(settings, "policy", samples, world_size)
-        endless = settings.flag("data.use_multiple_dataloader") or (asynchronous and part == "ppo")
-        written = ("grpo", "policy") if part == "grpo" else ("ppo", "policy", "value")
-        passes = _passes(request, part, prompts, endless=endless, asynchronous=asynchronous, dynamic=dynamic)
-        detached = settings.flag("loss_fn.force_on_policy_ratio")
-        formulas = _formulas(part, endless=endless or asynchronous or passes.rows is None)
-        shared: dict[str, Any] = {
-            "framework": self.title,
-            "version": request.version,
-            "passes": passes,
-            "prompts_per_rollout": prompts,
-            "samples_per_prompt": samples_per_prompt,
-            "reuse_epochs": epochs,
-            "max_age": settings.count(f"{part}.async_{part}.max_trajectory_age_steps") if asynchronous else 0,
-            "rows_bound": "data_dependent" if dynamic else "exact",
-            "rows_reshuffled": settings.flag("data.shuffle"),
-            "lr_clock": "pass" if part == "ppo" else "rollout",
-        }
-        critic = None
-        if part == "ppo":
-            critic_processes = _processes(settings, "value") if request.world_size_given is None else world_size
-            critic = schedule_in_phases(
-                **shared,
-                algorithm="PPO",
-                minibatches=_minibatches(settings, "value", samples, critic_processes),
-                world_size=critic_processes,
-                samples_per_microbatch=_microbatch(settings, "value", critic_processes),
-            )
-        schedule = schedule_in_phases(
+def read(launch: Quantities) -> Reading:
+    """The Schedule; see the module for its sources."""
+    request = launch.request
+    settings = request.settings
+    part = "ppo" if _is_ppo(request) else "grpo"
+    if request.command.program.name.endswith("run_grpo_single_controller.py"):
+        raise LaunchError("run_grpo_single_controller.py has another trainer (async_rl), which is not known here")
+    prompts = settings.count(f"{part}.num_prompts_per_step")
+    samples_per_prompt = settings.count(f"{part}.num_generations_per_prompt")
+    epochs = settings.count("ppo.ppo_epochs") if part == "ppo" else 1
+    frozen = settings.count("ppo.policy_training_start_step", least=0) if part == "ppo" else 0
+    samples = prompts * samples_per_prompt
+    asynchronous = settings.flag(f"{part}.async_{part}.enabled")
+    dynamic = settings.flag(f"{part}.use_dynamic_sampling")
+    _check_settings(settings, part, samples, asynchronous=asynchronous, dynamic=dynamic)
+    world_size = request.world_size(_processes(settings, "policy"))
+    minibatches = _minibatches(settings, "policy", samples, world_size)
+    endless = settings.flag("data.use_multiple_dataloader") or (asynchronous and part == "ppo")
+    written = ("grpo", "policy") if part == "grpo" else ("ppo", "policy", "value")
+    passes = _passes(request, part, prompts, endless=endless, asynchronous=asynchronous, dynamic=dynamic)
+    detached = settings.flag("loss_fn.force_on_policy_ratio")
+    formulas = _formulas(part, endless=endless or asynchronous or passes.rows is None)
+    shared: dict[str, Any] = {
+        "framework": _TITLE,
+        "version": request.version,
+        "passes": passes,
+        "prompts_per_rollout": prompts,
+        "samples_per_prompt": samples_per_prompt,
+        "reuse_epochs": epochs,
+        "max_age": settings.count(f"{part}.async_{part}.max_trajectory_age_steps") if asynchronous else 0,
+        "rows_bound": "data_dependent" if dynamic else "exact",
+        "rows_reshuffled": settings.flag("data.shuffle"),
+        "lr_clock": "pass" if part == "ppo" else "rollout",
+    }
+    critic = None
+    if part == "ppo":
+        critic_processes = _processes(settings, "value") if request.world_size_given is None else world_size
+        critic = schedule_in_phases(
             **shared,
-            algorithm=part.upper(),
-            minibatches=minibatches,
-            world_size=world_size,
-            samples_per_microbatch=_microbatch(settings, "policy", world_size),
-            frozen_rollouts=frozen,
-            syncs="first_and_after_updates",
-            old_logprob_source="detach" if detached else "recompute",
-            lags=(0,) if detached else None,
-            reference_source="at_rollout" if _has_reference(settings, part) else "none",
-            lr_horizon=_horizon(settings, part, passes.rollouts, epochs),
-            critic=critic,
-            settings=settings.written(*(name for name in DEFAULTS if name.partition(".")[0] in written)),
-            formulas=formulas,
+            algorithm="PPO",
+            minibatches=_minibatches(settings, "value", samples, critic_processes),
+            world_size=critic_processes,
+            samples_per_microbatch=_microbatch(settings, "value", critic_processes),
         )
-        return Reading(
-            schedule=schedule,
-            formulas=formulas,
-            notes=_notes(settings, part, passes, dynamic=dynamic),
-            facts=_facts(settings, part),
-        )
+    schedule = schedule_in_phases(
+        **shared,
+        algorithm=part.upper(),
+        minibatches=minibatches,
+        world_size=world_size,
+        samples_per_microbatch=_microbatch(settings, "policy", world_size),
+        frozen_rollouts=frozen,
+        syncs="first_and_after_updates",
+        old_logprob_source="detach" if detached else "recompute",
+        lags=(0,) if detached else None,
+        reference_source="at_rollout" if _has_reference(settings, part) else "none",
+        lr_horizon=_horizon(settings, part, passes.rollouts, epochs),
+        critic=critic,
+        settings=settings.written(*(name for name in SETTINGS if name.partition(".")[0] in written)),
+        formulas=formulas,
+    )
+    return Reading(
+        schedule=schedule,
+        formulas=formulas,
+        notes=_notes(settings, part, passes, dynamic=dynamic),
+        facts=_facts(settings, part),
+    )
 
-    def write(self, schedule: Schedule) -> Conversion:
-        """The same schedule as a launch of NeMo-RL: PPO where there is a critic, else GRPO."""
-        from rlstep_hooks.planning.writing import Target, whole_rollouts
 
-        critic = schedule.critic
-        part = "grpo" if critic is None else "ppo"
-        # PPO can wait for its critic, so that is not lost.
-        target = Target(msgspec.structs.replace(schedule, frozen_rollouts=0) if critic else schedule, self.title)
-        target.whole_prompts()
-        target.divides_evenly()
-        if critic is None and schedule.reuse_epochs > 1:
-            raise LaunchError(
-                f"reuse_epochs = {schedule.reuse_epochs} cannot be kept: NeMo-RL's GRPO passes once over a rollout, and its "
-                "PPO needs a critic"
-            )
-        if critic is not None and critic.samples_per_update is None:
-            raise LaunchError("critic.samples_per_update cannot be kept: it depends on the data")
-        detached = schedule.old_logprob_source == "detach" and target.samples_per_update == schedule.samples_per_rollout
-        command = [
-            "python", f"examples/run_{part}.py",
-            f"{part}.num_prompts_per_step={target.prompts}",
-            f"{part}.num_generations_per_prompt={schedule.samples_per_prompt}",
-            f"policy.train_global_batch_size={target.samples_per_update}",
-            *_length(schedule, part, target.prompts),
-            *_microbatch_words(schedule, "policy", target.microbatch_per_process()),
-            f"cluster.gpus_per_node={schedule.world_size}",
-            *(["loss_fn.force_on_policy_ratio=true"] if detached else []),
-        ]  # fmt: skip
-        if critic is not None:
-            assert critic.samples_per_update is not None
-            command += [
-                f"ppo.ppo_epochs={schedule.reuse_epochs}",
-                f"ppo.policy_training_start_step={schedule.frozen_rollouts}",
-                f"value.train_global_batch_size={critic.samples_per_update}",
-                *_microbatch_words(schedule, "value", target.microbatch_per_process(critic.samples_per_update)),
-            ]
-        target.keeps(
-            lr_clock="pass" if critic else "rollout",
-            source="detach" if detached else "recompute",
-            critic=critic is not None,
-            loader="drops",
+def write(schedule: Schedule) -> Conversion:
+    """The same schedule as a launch of NeMo-RL: PPO where there is a critic, else GRPO."""
+    from rlstep_hooks.planning.writing import Target, whole_rollouts
+
+    critic = schedule.critic
+    part = "grpo" if critic is None else "ppo"
+    # PPO can wait for its critic, so that is not lost.
+    target = Target(msgspec.structs.replace(schedule, frozen_rollouts=0) if critic else schedule, _TITLE)
+    target.whole_prompts()
+    target.divides_evenly()
+    if critic is None and schedule.reuse_epochs > 1:
+        raise LaunchError(
+            f"reuse_epochs = {schedule.reuse_epochs} cannot be kept: NeMo-RL's GRPO passes once over a rollout, and its "
+            "PPO needs a critic"
         )
-        lost = target.lost() + whole_rollouts(schedule)
-        if critic is not None and critic.world_size != schedule.world_size:
-            lost += (f"critic.world_size: {critic.world_size}, here {schedule.world_size} as for the policy",)
-        if critic is not None and critic.reuse_epochs != schedule.reuse_epochs:
-            lost += (f"critic.reuse_epochs: {critic.reuse_epochs}, here {schedule.reuse_epochs} as for the policy",)
-        return Conversion(tuple(command), lost)
+    if critic is not None and critic.samples_per_update is None:
+        raise LaunchError("critic.samples_per_update cannot be kept: it depends on the data")
+    detached = schedule.old_logprob_source == "detach" and target.samples_per_update == schedule.samples_per_rollout
+    command = [
+        "python", f"examples/run_{part}.py",
+        f"{part}.num_prompts_per_step={target.prompts}",
+        f"{part}.num_generations_per_prompt={schedule.samples_per_prompt}",
+        f"policy.train_global_batch_size={target.samples_per_update}",
+        *_length(schedule, part, target.prompts),
+        *_microbatch_words(schedule, "policy", target.microbatch_per_process()),
+        f"cluster.gpus_per_node={schedule.world_size}",
+        *(["loss_fn.force_on_policy_ratio=true"] if detached else []),
+    ]  # fmt: skip
+    if critic is not None:
+        assert critic.samples_per_update is not None
+        command += [
+            f"ppo.ppo_epochs={schedule.reuse_epochs}",
+            f"ppo.policy_training_start_step={schedule.frozen_rollouts}",
+            f"value.train_global_batch_size={critic.samples_per_update}",
+            *_microbatch_words(schedule, "value", target.microbatch_per_process(critic.samples_per_update)),
+        ]
+    target.keeps(
+        lr_clock="pass" if critic else "rollout",
+        source="detach" if detached else "recompute",
+        critic=critic is not None,
+        loader="drops",
+    )
+    lost = target.lost() + whole_rollouts(schedule)
+    if critic is not None and critic.world_size != schedule.world_size:
+        lost += (f"critic.world_size: {critic.world_size}, here {schedule.world_size} as for the policy",)
+    if critic is not None and critic.reuse_epochs != schedule.reuse_epochs:
+        lost += (f"critic.reuse_epochs: {critic.reuse_epochs}, here {schedule.reuse_epochs} as for the policy",)
+    return Conversion(tuple(command), lost)
 
 
 def _is_ppo(request: Request) -> bool:
@@ -414,7 +407,7 @@ def _passes(request: Request, part: str, prompts: int, *, endless: bool, asynchr
     if endless:
         return Passes.wrapping(rows.count, prompts, rollouts=most, why=rows.source)
     # The configurations come with a limit that stands for none.
-    limited = most < DEFAULTS[f"{part}.max_num_steps"]
+    limited = most < SETTINGS[f"{part}.max_num_steps"].default
     if asynchronous:
         per_epoch = None if rows.count is None else rows.count // prompts
         if per_epoch is not None and most > per_epoch:
@@ -522,4 +515,19 @@ def _microbatch_words(schedule: Schedule, role: str, size: int) -> list[str]:
     return [f"{role}.train_micro_batch_size={size}", f"{role}.sequence_packing.enabled=false"]
 
 
-READER = NemoRL()
+SYSTEM = System(
+    name="nemo_rl",
+    title=_TITLE,
+    version="7ea279a",
+    recognised=(
+        Entry(
+            "nemo_rl",
+            programs=("script:run_grpo.py", "script:run_grpo_*.py", "script:run_vlm_grpo.py", "script:run_ppo.py"),
+            keys=("grpo.num_prompts_per_step", "ppo.num_prompts_per_step"),
+        ),
+    ),
+    overrides=True,
+    settings=SETTINGS,
+    plan="rlstep_hooks.systems.nemo_rl:read",
+    writes=write,
+)

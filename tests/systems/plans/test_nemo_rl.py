@@ -9,7 +9,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.nemo_rl import READER
+from rlstep_hooks.systems.nemo_rl import SYSTEM
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def test_another_trainer_is_not_taken_for_this_one() -> None:
 
 
 def _again(schedule: Schedule, **options: Any) -> Schedule:
-    command = READER.write(schedule).arguments
+    command = SYSTEM.write(schedule).arguments
     return read(shlex.join(command), **options).schedule
 
 
@@ -221,7 +221,7 @@ def _again(schedule: Schedule, **options: Any) -> Schedule:
 @pytest.mark.parametrize("rows", [999, None])
 def test_what_is_written_reads_the_same(launch: str, rows: int | None) -> None:
     schedule = read(launch, rows=rows).schedule
-    assert READER.write(schedule).lost == ()
+    assert SYSTEM.write(schedule).lost == ()
     again = _again(schedule, rows=rows)
     for name in (
         "world_size", "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs", "minibatches",
@@ -239,12 +239,12 @@ def test_what_grpo_cannot_say() -> None:
         "uv run -m skyrl.train.entrypoints.main_base trainer.update_epochs_per_batch=2 trainer.placement.policy_num_gpus_per_node=4"
     ).schedule
     with pytest.raises(LaunchError, match="reuse_epochs = 2 cannot be kept"):
-        READER.write(several_passes)
+        SYSTEM.write(several_passes)
 
 
 def test_what_does_not_fit_whole_rollouts() -> None:
     skyrl = "uv run -m skyrl.train.entrypoints.main_base trainer.placement.policy_num_gpus_per_node=4"
     with pytest.raises(LaunchError, match="rollouts = 0 cannot be kept"):
-        READER.write(read(skyrl, rows=100).schedule)
+        SYSTEM.write(read(skyrl, rows=100).schedule)
     trl = "trl grpo --gradient_accumulation_steps 2 --steps_per_generation 16 --num_generations 4 --max_steps 2"
-    assert "updates: 2, here 8 for whole rollouts" in READER.write(read(trl).schedule).lost
+    assert "updates: 2, here 8 for whole rollouts" in SYSTEM.write(read(trl).schedule).lost
