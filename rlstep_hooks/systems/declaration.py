@@ -583,7 +583,7 @@ def _explained(system: System, launch: Quantities) -> list[Formula]:
     from rlstep_hooks.planning.schedule import Schedule
 
     fields = Schedule.__struct_fields__
-    steps = {name: step for name, step in system.let.items() if name not in fields}
+    steps = {name: step for name, step in system.let.items() if name.removeprefix("critic.") not in fields}
     for formula in system.formulas:
         if formula.quantity.rpartition(".")[2] not in fields:
             steps[formula.quantity] = (launch.formula_of(formula.quantity) or formula).text

@@ -98,6 +98,10 @@ def test_the_critic_passes_once(tmp_path: Path) -> None:
     # The policy's schedule is made for the rollouts that train only the critic as well.
     assert (schedule.lr_ticks, schedule.lr_horizon) == (495 * 12, 500 * 12)
     assert [note.kind for note in reading.notes] == ["unit", "ignores"]
+    shown = {formula.quantity: (formula.text, formula.inputs) for formula in reading.formulas}
+    text, inputs = shown["critic.samples_per_update"]
+    assert text.endswith("critic.training_args.gradient_accumulation_steps * critic.world_size")
+    assert inputs["critic.world_size"] == 16
 
 
 def test_warm_up_of_a_critic_that_is_not_there(tmp_path: Path) -> None:
