@@ -131,8 +131,8 @@ def systems() -> list[str]:
 
 
 def system_of(name: str) -> Any:
-    """The declaration of a system, or its reader."""
-    return index.reader_of(name)
+    """The declaration of a system."""
+    return index.system_of(name)
 
 
 def systems_page() -> str:

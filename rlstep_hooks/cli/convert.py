@@ -26,7 +26,7 @@ def show(words: list[str], to: str, options: Options) -> int:
     plan = side(words, options)
     if plan.schedule is None:
         raise LaunchError(f"{plan.title} refuses this launch: {plan.findings[0].observed}")
-    conversion = index.reader_of(to).write(plan.schedule)
+    conversion = index.system_of(to).write(plan.schedule)
     print(shlex.join(conversion.arguments))
     for lost in conversion.lost:
         print(f"rlstep: not kept: {lost}", file=sys.stderr)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import System
-from rlstep_hooks.systems.reader import release_of
+from rlstep_hooks.systems.request import release_of
 
 BESIDE = ("rlstep-hooks", "torch", "transformers", "accelerate", "peft", "ray", "vllm", "deepspeed")
 """Packages that matter beside those of the systems."""

@@ -13,7 +13,7 @@ from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _LEARN = "baselines ea25b9e baselines/ppo2/ppo2.py learn"
 _COMMAND = "module:baselines.run"

@@ -122,7 +122,7 @@ from rlstep_hooks.planning.reading import Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import shaped
 from rlstep_hooks.systems.entry import Entry, named
-from rlstep_hooks.systems.reader import Request, release_of
+from rlstep_hooks.systems.request import Request, release_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Conversion

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import System
-    from rlstep_hooks.systems.reader import Reader
 
 GROUP = "rlstep_hooks.systems"
 """The entry points of other packages."""
@@ -51,22 +50,18 @@ def entries_of(name: str) -> tuple[Entry, ...]:
         LaunchError: There is none of that name.
     """
     own = tuple(entry for entry in entries() if entry.name == name)
-    return own or getattr(reader_of(name), "recognised", ())
+    return own or system_of(name).recognised
 
 
-def reader_of(name: str) -> Reader | System:
+def system_of(name: str) -> System:
     """A system by its name.
 
     Raises:
         LaunchError: There is none of that name, or the package that has it cannot be loaded.
     """
     if any(entry.name == name for entry in entries()):
-        module = home_of(name)
-        if hasattr(module, "SYSTEM"):
-            system: System = module.SYSTEM
-            return system
-        reader: Reader = module.READER
-        return reader
+        system: System = home_of(name).SYSTEM
+        return system
     if name not in _others():
         raise LaunchError(f"there is no framework {name!r}; there are {', '.join(names())}")
     return _loaded(_others()[name])

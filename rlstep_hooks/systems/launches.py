@@ -1,4 +1,4 @@
-"""A launch as the user gives it -> Plan: find the command, recognise the framework, gather its settings, ask its reader."""
+"""A launch as the user gives it -> Plan: find the command, recognise the system, gather its settings, ask it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.reader import Request
+from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.systems.declaration import System
-    from rlstep_hooks.systems.reader import Reader
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that a reader knows, with everything it sets."""
+    """A command that a system knows, with everything it sets."""
 
     command: Command
     framework: str
@@ -64,9 +63,9 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     """
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
 
-    reader = index.reader_of(launch.framework)
-    version = options.version or reader.version
-    settings = Settings(launch.given, reader.defaults(version))
+    system = index.system_of(launch.framework)
+    version = options.version or system.version
+    settings = Settings(launch.given, system.defaults(version))
     request = Request(
         settings=settings,
         version=version,
@@ -75,11 +74,11 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         rows_given=options.rows,
         world_size_given=options.world_size,
     )
-    plan = Plan(framework=reader.name, title=reader.title, version=version, source=launch.source, schedule=None)
+    plan = Plan(framework=system.name, title=system.title, version=version, source=launch.source, schedule=None)
     try:
-        reading = _read(reader, request)
+        reading = _read(system, request)
     except PlanError as refusal:
-        finding = refused(refusal, reader.title)
+        finding = refused(refusal, system.title)
         return msgspec.structs.replace(plan, findings=(finding,), unused=tuple(settings.unused), notes=launch.notes)
     return msgspec.structs.replace(
         plan,
@@ -102,7 +101,7 @@ def _misspelt(settings: Settings) -> list[Note]:
 
 
 def find_launch(words: list[str], options: Options) -> Launch:
-    """The one command among the words, or in the file that they name, which a reader knows.
+    """The one command among the words, or in the file that they name, which a system knows.
 
     Raises:
         LaunchError: There is none, or there are several.
@@ -149,7 +148,7 @@ def _text(token: Token, variables: dict[str, str]) -> list[Command]:
 
 
 def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
-    """The one command that a reader knows."""
+    """The one command that a system knows."""
     candidates = _candidates(commands, options.framework) if options.framework else commands
     known = [launch for command in candidates if (launch := _launch_of(command, source, folder, options)) is not None]
     if options.line is not None:
@@ -180,14 +179,14 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
 
 def _candidates(commands: list[Command], framework: str) -> list[Command]:
     """Commands that can be a launch of a framework that the user names: its own programs, else any Python program, else any."""
-    index.reader_of(framework)
+    index.system_of(framework)
     patterns = [pattern for entry in index.entries_of(framework) for pattern in entry.programs]
     own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
     return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
 
 
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | None:
-    """A command with its settings, if a reader knows it."""
+    """A command with its settings, if a system knows it."""
     calls = _python_settings(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
@@ -197,8 +196,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)})
     if framework is None:
         return None
-    reader = index.reader_of(framework)
-    given, notes = _gather(command, reader, folder)
+    system = index.system_of(framework)
+    given, notes = _gather(command, system, folder)
     notes += [
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
     ]
@@ -224,29 +223,29 @@ def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
-def _gather(command: Command, reader: Reader | System, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
+def _gather(command: Command, system: System, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
     """Settings of a command: its configuration files first, its arguments over them."""
     from rlstep_hooks.launch.yaml_file import read_config
 
-    settings, loose = read_arguments(command.arguments, overrides=reader.overrides)
+    settings, loose = read_arguments(command.arguments, overrides=system.overrides)
     base: dict[str, Setting] = {}
     notes: list[Note] = []
-    for name in _config_paths(settings, loose, reader):
+    for name in _config_paths(settings, loose, system):
         file = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
         if file is None:
-            notes.append(Note("assumes", f"{name} is not here: what it sets is taken from {reader.title}'s defaults"))
+            notes.append(Note("assumes", f"{name} is not here: what it sets is taken from {system.title}'s defaults"))
         else:
             base.update(read_config(file))
     return {**base, **settings}, notes
 
 
-def _config_paths(settings: dict[str, Setting], loose: list[Token], reader: Reader | System) -> list[str]:
+def _config_paths(settings: dict[str, Setting], loose: list[Token], system: System) -> list[str]:
     paths = [token.text for token in loose if token.text.endswith(CONFIGS) and not token.unknown]
-    for name in reader.config_settings:
+    for name in system.config_settings:
         setting = settings.get(name)
         if setting is not None and not setting.unknown and str(setting.value).endswith(CONFIGS):
             paths.append(str(setting.value))
-    if "config_name" in settings and reader.overrides:
+    if "config_name" in settings and system.overrides:
         folder = str(settings["config_path"].value) if "config_path" in settings else "."
         name = str(settings["config_name"].value)
         if not settings["config_name"].unknown:
@@ -300,7 +299,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
             f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
             Place(str(path)),
         )
-    index.reader_of(framework)
+    index.system_of(framework)
     return Launch(
         command=command,
         framework=framework,
@@ -314,11 +313,11 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     """The bare reading of a launch, without findings: for tests and for `diff`."""
     options = options or Options()
     launch = find_launch(words, options)
-    reader = index.reader_of(launch.framework)
-    version = options.version or reader.version
-    settings = Settings(launch.given, reader.defaults(version))
+    system = index.system_of(launch.framework)
+    version = options.version or system.version
+    settings = Settings(launch.given, system.defaults(version))
     return _read(
-        reader,
+        system,
         Request(
             settings=settings,
             version=version,
@@ -330,11 +329,11 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     )
 
 
-def _read(reader: Reader | System, request: Request) -> Reading:
-    """What a reader makes of a launch; a plan too long to list is a `LaunchError` too."""
+def _read(system: System, request: Request) -> Reading:
+    """What a system makes of a launch; a plan too long to list is a `LaunchError` too."""
     try:
-        return reader.read(request)
+        return system.read(request)
     except TooManyError as error:
         raise LaunchError(str(error)) from None
     except FormulaError as error:
-        raise LaunchError(f"the declaration of {reader.title} is at fault: {error}") from error
+        raise LaunchError(f"the declaration of {system.title} is at fault: {error}") from error

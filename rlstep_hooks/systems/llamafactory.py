@@ -13,7 +13,7 @@ from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _TRAINER = "LLaMA-Factory 0.9.3 llamafactory/train/ppo/trainer.py"
 _STEP = "trl 0.9.6 trl/trainer/ppo_trainer.py step"

@@ -12,7 +12,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _TRAIN = "lm-human-preferences cbfd210 lm_human_preferences/train_policy.py"
 _VALIDATE = f"{_TRAIN} HParams.validate, train"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.settings import Settings
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import Quantities
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _COMMIT = "NeMo-RL 7ea279a"
 _ALGORITHMS = f"{_COMMIT} nemo_rl/algorithms"

@@ -14,7 +14,7 @@ from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag, number, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _COMMIT = "open-instruct e6c3044"
 _FAST = f"{_COMMIT} open_instruct/grpo_fast.py"

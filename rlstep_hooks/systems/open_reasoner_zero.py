@@ -13,7 +13,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _TRAINER = "Open-Reasoner-Zero 3fdd9a0 orz/ppo/trainer.py"
 _ACTORS = "Open-Reasoner-Zero 3fdd9a0 orz/ppo/actors.py"

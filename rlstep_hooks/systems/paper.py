@@ -13,7 +13,7 @@ from rlstep_hooks.planning.formula import Unknown
 from rlstep_hooks.systems.declaration import REQUIRED, Demand, Entry, Formula, System, count, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _SOURCE = "by definition (DESIGN words): a rollout is prompts x samples, and each pass over it is cut into updates"
 _UNITS = ("rollout", "update", "sample", "prompt", "timestep")

@@ -12,7 +12,7 @@ from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _COMMIT = "prime-rl 559b447"
 _CONFIGS = f"{_COMMIT} packages/prime-rl-configs/src/prime_rl/configs"

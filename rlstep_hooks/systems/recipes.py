@@ -21,7 +21,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     launch: str
-    """The launch command, or the paper's numbers for the reader `paper`."""
+    """The launch command, or the paper's numbers for the system `paper`."""
     source: str
     """Where the numbers stand."""
     remark: str = ""

@@ -14,7 +14,7 @@ from rlstep_hooks.planning.minibatches import updates_wrapping
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _CONFIG = "ray 2.50.0 rllib/algorithms/algorithm_config.py"
 _PPO = "ray 2.50.0 rllib/algorithms/ppo/ppo.py"

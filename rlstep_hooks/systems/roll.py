@@ -29,7 +29,7 @@ from rlstep_hooks.systems.declaration import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _COMMIT = "ROLL 8eb27cc"
 _WORKER = f"{_COMMIT} roll/pipeline/base_worker.py"

@@ -26,7 +26,7 @@ from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.declaration import Quantities
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _BUILT = "when the configuration is built"
 _TRL = ("0.29.1", "4.57.6"), ("0.20.0", "4.53.3")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 FRAME_SKIP = 4
 """Frames of one timestep in ppo_atari.py."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.systems.declaration import REQUIRED, Check, Demand, Entry, Formula, Note, System, count, flag, text
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _PPO = "torchtune bd2a0fc recipes/ppo_full_finetune_single_device.py"
 _GRPO = "torchtune bd2a0fc recipes/dev/grpo_full_finetune_distributed.py"

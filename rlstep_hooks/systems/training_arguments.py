@@ -1,4 +1,4 @@
-"""What readers of trainers on transformers' TrainingArguments share."""
+"""What systems with trainers on transformers' TrainingArguments share."""
 
 from __future__ import annotations
 

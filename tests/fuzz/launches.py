@@ -61,7 +61,7 @@ def commands(draw: st.DrawFn) -> list[str]:
     """One reader's program with settings that it knows and a few that nobody does."""
     entry = draw(st.sampled_from(index.entries()))
     words = words_of(draw(st.sampled_from(entry.programs))) if entry.programs else ["python", "train.py"]
-    reader = index.reader_of(entry.name)
+    reader = index.system_of(entry.name)
     known = [name for name in (*reader.defaults(reader.version), *entry.keys, entry.with_key) if name]
     names = draw(st.lists(st.sampled_from(known) | st.text(max_size=4), max_size=8)) if known else []
     for name in names:
@@ -92,7 +92,7 @@ def broken(draw: st.DrawFn, text: str) -> str:
 def config_files(draw: st.DrawFn) -> tuple[str, str]:
     """A configuration or Python file of some reader: its ending and its text, often broken."""
     entry = draw(st.sampled_from(index.entries()))
-    reader = index.reader_of(entry.name)
+    reader = index.system_of(entry.name)
     known = [name for name in (*reader.defaults(reader.version), *entry.keys) if name]
     given = {name: draw(VALUES) for name in draw(st.lists(st.sampled_from(known), max_size=8))} if known else {}
     ending = draw(st.sampled_from([".yaml", ".toml", ".py"]))

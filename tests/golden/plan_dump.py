@@ -405,7 +405,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 def vocabulary(system: str) -> Vocabulary:
     """Settings that a system knows, and words and releases that its code names."""
-    reader = index.reader_of(system)
+    reader = index.system_of(system)
     home = Path(index.__file__).parent / system
     files = sorted(home.glob("*.py")) if home.is_dir() else [home.with_suffix(".py")]
     text = "".join(file.read_text() for file in files)

@@ -35,7 +35,7 @@ def kept(schedule: Schedule) -> dict[str, Any]:
 
 def written(schedule: Schedule, framework: str) -> Schedule:
     """A schedule after it was written for a framework and read back."""
-    conversion = index.reader_of(framework).write(schedule)
+    conversion = index.system_of(framework).write(schedule)
     return read(shlex.join(conversion.arguments), rows=schedule.rows).schedule
 
 
@@ -103,7 +103,7 @@ def test_any_schedule_is_written_right_or_refused(
     )  # fmt: skip
     for framework in FRAMEWORKS:
         try:
-            conversion = index.reader_of(framework).write(schedule)
+            conversion = index.system_of(framework).write(schedule)
         except LaunchError as refusal:
             assert "cannot" in str(refusal)  # noqa: PT017 - either outcome is right
             continue

@@ -110,7 +110,7 @@ class UpdatesNotAsTheSizesSay(Rule):
     nothing_seen = "the configuration names no number of updates that the plan does not keep to"
 
     def started(self, event: RunStarted) -> Finding | None:
-        """Compare with the nominal number that the reader gives."""
+        """Compare with the nominal number that the system gives."""
         stated = event.facts.get("nominal_updates_per_rollout")
         if stated is None:
             return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import Quantities
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 LAST_FLAT = "0.10.1.post2"
 """The last release with flat flags."""

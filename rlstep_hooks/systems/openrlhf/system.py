@@ -15,7 +15,7 @@ from rlstep_hooks.systems.openrlhf.settings import SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 
 def _of_release(request: Request) -> Mapping[str, Any]:

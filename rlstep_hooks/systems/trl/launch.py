@@ -9,7 +9,7 @@ from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.counting import divisors
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading, multiples, nearest
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.reader import release_of
+from rlstep_hooks.systems.request import release_of
 from rlstep_hooks.systems.training_arguments import learning_rate_facts
 from rlstep_hooks.systems.trl.plan import NEEDS_ROWS, PLAN_SETTINGS, Algorithm, TrlSettings, make_schedule
 from rlstep_hooks.systems.trl.releases import TrlRelease

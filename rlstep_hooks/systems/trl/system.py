@@ -15,7 +15,7 @@ from rlstep_hooks.systems.trl.releases import FIRST, FIRST_UNSUPPORTED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
     from rlstep_hooks.systems.trl.plan import Algorithm
 
 

@@ -14,7 +14,7 @@ from rlstep_hooks.planning.phases import Passes, schedule_in_phases
 from rlstep_hooks.planning.reading import Formula, Note, Reading, nearest
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import Flush, Sampling
-from rlstep_hooks.systems.reader import release_of
+from rlstep_hooks.systems.request import release_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.declaration import Quantities

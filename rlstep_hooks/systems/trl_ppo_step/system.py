@@ -13,7 +13,7 @@ from rlstep_hooks.systems.declaration import Entry, System, count, flag
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 STACK_LLAMA: dict[str, Any] = {"batch_size": 32, "mini_batch_size": 1, "gradient_accumulation_steps": 4, "steps": 20000}
 """Defaults of stack_llama's rl_training.py where they are not those of PPOConfig."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.planning.schedule import OldLogProbSource, Schedule
     from rlstep_hooks.systems.declaration import Quantities
-    from rlstep_hooks.systems.reader import Request
+    from rlstep_hooks.systems.request import Request
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"

@@ -186,7 +186,7 @@ def test_a_setting_that_is_null_is_refused_only_where_the_plan_needs_it() -> Non
 def test_a_package_that_cannot_be_loaded_hinders_nobody_else() -> None:
     assert plan_launch(["python", "-m", "my_trainer.main"]).schedule is not None
     with pytest.raises(LaunchError, match=r"'broken' .* cannot be loaded"):
-        index.reader_of("broken")
+        index.system_of("broken")
 
 
 def declared(**changes: Any) -> System:

@@ -6,7 +6,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.index import reader_of
+from rlstep_hooks.systems.index import system_of
 from tests.golden.openrlhf_runs import RUNS, Run
 from tests.golden.reading import planned, read
 
@@ -159,7 +159,7 @@ def test_writes_what_it_reads() -> None:
     schedule = read(
         EXAMPLE + "--train.async_enable --train.async_queue_size 2 --critic.freezing_steps 1", rows=2560
     ).schedule
-    written = reader_of("openrlhf").write(schedule)
+    written = system_of("openrlhf").write(schedule)
     assert written.lost == ()
     again = read(" ".join(written.arguments), rows=2560).schedule
     for name in (
@@ -175,7 +175,7 @@ def test_carried_updates_can_be_written_of_half_a_rollout() -> None:
         "--steps_per_generation 4 --num_generations 8 --num_train_epochs 1"
     )
     schedule = read(command, rows=64).schedule
-    written = reader_of("openrlhf").write(schedule)
+    written = system_of("openrlhf").write(schedule)
     again = read(" ".join(written.arguments), rows=64).schedule
     assert again.updates_per_rollout == schedule.updates_per_rollout
     assert again.updates == schedule.updates
@@ -187,6 +187,6 @@ def test_what_cannot_be_written() -> None:
         "generator.n_samples_per_prompt=2 trainer.max_training_steps=5 trainer.epochs=10"
     )
     with pytest.raises(LaunchError, match=r"rollouts = 5 cannot be kept: .* whole passes"):
-        reader_of("openrlhf").write(read(skyrl, rows=16).schedule)
-    kept = reader_of("openrlhf").write(read(skyrl, rows=8).schedule)
+        system_of("openrlhf").write(read(skyrl, rows=16).schedule)
+    kept = system_of("openrlhf").write(read(skyrl, rows=8).schedule)
     assert "--train.num_episodes" in kept.arguments

@@ -6,7 +6,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.index import reader_of
+from rlstep_hooks.systems.index import system_of
 from tests.golden.reading import planned, read
 
 GRPO = (
@@ -197,7 +197,7 @@ def test_facts_for_the_rules() -> None:
 )
 def test_writes_what_it_reads(more: str) -> None:
     schedule = read(GRPO + more, rows=8532).schedule
-    written = reader_of("verl").write(schedule)
+    written = system_of("verl").write(schedule)
     assert written.lost == ()
     again = read(" ".join(written.arguments), rows=8532).schedule
     for name in (
@@ -216,4 +216,4 @@ def test_what_cannot_be_written() -> None:
         "--actor.num_gpus_per_node 1 --train.micro_batch_size 4 --vllm.num_engines 1 --algo.advantage.estimator reinforce"
     )
     with pytest.raises(LaunchError, match="updates_per_rollout = 4/3 cannot be kept"):
-        reader_of("verl").write(read(openrlhf, rows=32).schedule)
+        system_of("verl").write(read(openrlhf, rows=32).schedule)

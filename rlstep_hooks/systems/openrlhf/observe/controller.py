@@ -122,7 +122,7 @@ class OpenRlhfController:
         rows = len(self._trainer.prompts_dataloader.dataset) if self._generator is None else self._generator.rows()
         try:
             schedule = plan_config(args, rows=rows, release=release)
-        except Exception as error:  # noqa: BLE001 - whatever a reader meets in the arguments must not end training
+        except Exception as error:  # noqa: BLE001 - whatever the plan meets in the arguments must not end training
             return None, f"the arguments could not be read: {describe(error)}"
         if not release.since(OBSERVED_SINCE):
             return (

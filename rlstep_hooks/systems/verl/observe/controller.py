@@ -445,7 +445,7 @@ def _plan(trainer: Any) -> tuple[Schedule | None, str]:
     reason = unsupported(config)
     try:
         schedule = plan_config(config, rows=len(trainer.train_dataset), release=release)
-    except Exception as error:  # noqa: BLE001 - whatever a reader meets in a configuration must not end training
+    except Exception as error:  # noqa: BLE001 - whatever the plan meets in a configuration must not end training
         return None, reason or f"the configuration could not be read: {describe(error)}"
     if not reason and not release.since(OBSERVED_SINCE):
         reason = f"verl {release.verl} gets the plan only: hooks are verified from {OBSERVED_SINCE} on"

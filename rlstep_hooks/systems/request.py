@@ -1,16 +1,9 @@
-"""What a reader is, and what it is given.
-
-A reader is a subclass of `Reader` with one object of it named `READER`, in the module `rlstep_hooks/systems/<name>.py` of a system
-that is only planned, or in `launch.py` in the folder of one that is observed too. It knows the settings, defaults and formulas of
-one system. It never imports that system.
-"""
+"""One launch as a system gets it, and releases as numbers."""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -19,15 +12,9 @@ from rlstep_hooks.launch.rows import RowCount, count_rows
 from rlstep_hooks.launch.settings import Settings
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rlstep_hooks.planning.reading import Conversion, Reading
-    from rlstep_hooks.planning.schedule import Schedule
-
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch, as a reader gets it."""
+    """One launch, as a system gets it."""
 
     settings: Settings
     version: str
@@ -74,47 +61,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                 processes.place,
             )
         return processes.count
-
-
-class Reader(ABC):
-    """One system. Subclasses set the class variables and write `read`."""
-
-    name: ClassVar[str]
-    """For `--framework`: lower case, for example "skyrl"."""
-    title: ClassVar[str]
-    """As people write it, for example "SkyRL"."""
-    version: ClassVar[str]
-    """Release or commit whose formulas were read; the default of `--version`."""
-    overrides: ClassVar[bool] = False
-    """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
-    config_settings: ClassVar[tuple[str, ...]] = ("config",)
-    """Settings that name a YAML or TOML file with further settings."""
-
-    @abstractmethod
-    def defaults(self, version: str) -> Mapping[str, Any]:
-        """What the framework does without a setting, by the setting's name (dots between parts, underscores within).
-
-        Raises:
-            LaunchError: This release is not known.
-        """
-
-    @abstractmethod
-    def read(self, request: Request) -> Reading:
-        """The Schedule that a launch means.
-
-        Raises:
-            SettingError: A setting has a value that it cannot have, or one that the plan needs is missing.
-            UnknownValueError: A setting that the plan needs cannot be known.
-            PlanError: The framework itself would end the run with an error (`rlstep_hooks.planning.refusal`).
-        """
-
-    def write(self, schedule: Schedule) -> Conversion:
-        """A launch of this framework with the same schedule.
-
-        Raises:
-            LaunchError: This framework cannot be converted to.
-        """
-        raise LaunchError(f"there is no conversion to {self.title}")
 
 
 def release_of(version: str, place: Place | None = None) -> tuple[int, ...]:
