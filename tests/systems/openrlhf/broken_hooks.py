@@ -17,7 +17,7 @@ GENERATOR = OBSERVE + "generator"
 
 FIRST = (
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
-    (GENERATOR, "Sampling.rollout"),
+    (GENERATOR, "SamplingWeights.rollout"),
     (TRAINER, "_with_gradient"),
     (RECORD, "TrainerRecord.updated"),
     (RECORD, "TrainerRecord.end"),
@@ -40,7 +40,7 @@ FIRST = (
     (CONTROLLER_RECORD, "ControllerRecord.take_error"),
     (CONTROLLER_RECORD, "ControllerRecord.end"),
     (CONTROLLER, "OpenRlhfController._generated"),
-    (GENERATOR, "Sampling.before"),
+    (GENERATOR, "SamplingWeights.before"),
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.observe"),
 )
 """The first that each part of a hook calls: all of them raise at every call of a run."""
@@ -60,7 +60,7 @@ FURTHER = (
     (RECORD, "TrainerRecord.write_numbers"),
     (TRAINER, "recognise"),
     (CONTROLLER, "OpenRlhfController._emit_rollout"),
-    (GENERATOR, "Sampling.held"),
+    (GENERATOR, "SamplingWeights.held"),
     (GENERATOR, "GeneratorTail.next_rollout"),
 )
 """What is called after one of those, in a run that comes so far."""
