@@ -61,7 +61,9 @@ def test_a_loop_as_planned_passes_without_a_finding(named: bool) -> None:
     assert (counts.rollouts, counts.samples) == (ROLLOUTS, ROLLOUTS * SAMPLES)
     assert (counts.updates, counts.microbatches, counts.old_logprob_refreshes) == (UPDATES, UPDATES, ROLLOUTS)
     assert [lag.lag for lag in report.lags] == list(range(EPOCHS * MINIBATCHES))
-    assert report.lags[0].max_abs_log_ratio == 0.0
+    assert report.lags[0].max_abs_log_ratio <= 1e-6, (
+        "the same weights; a processor may round a batch of another size otherwise"
+    )
     assert all(lag.max_abs_log_ratio > 0 for lag in report.lags[1:])
     passed = {rule.code for rule in report.rules if rule.verdict == "PASS"}
     assert {

@@ -45,11 +45,13 @@ class SamplingWatch:
     Args:
         trainer: Its `args` say what was configured, where they have these settings.
         recorder: Takes the facts.
+        of_rollout: Whether a call of `generate` now is one for a rollout; others, such as completions for the logs, are left out.
     """
 
-    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+    def __init__(self, trainer: Any, recorder: Recorder, of_rollout: Callable[[], bool] = lambda: True) -> None:
         self._trainer = trainer
         self._recorder = recorder
+        self._of_rollout = of_rollout
         self._facts: dict[str, Any] = {}
         self._used: list[dict[str, float]] = []
         self._guard = Contained(recorder, ("sampler",))
@@ -72,6 +74,8 @@ class SamplingWatch:
 
     def _around_prepare(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
+        if not self._of_rollout():
+            return result
         with self._guard:
             asked = args[0] if args else kwargs.get("generation_config")
             configured, used = self._configured(asked, kwargs), _settings_of(result[0])

@@ -52,7 +52,7 @@ class PpoObserver(Observer):
             trainer.args.temperature, trainer.processing_class.pad_token_id, getattr(trainer, "stop_token_id", None)
         )
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
-        self._sampled_with = SamplingWatch(trainer, recorder)
+        self._sampled_with = SamplingWatch(trainer, recorder, of_rollout=lambda: not self._sampling)
         self._settings = {name: getattr(trainer.args, name, None) for name in SETTINGS}
         self._sampling = False
         self._generated = 0
