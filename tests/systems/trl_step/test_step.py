@@ -126,12 +126,17 @@ def test_passes_changed_in_mid_run() -> None:
     assert first.where.rollout == 2
 
 
-def test_a_step_of_the_scripts_own() -> None:
-    trainer = tiny_step_trainer()
-    with StepAuditPPO(trainer, listeners=(), log_dir=None) as audit:
+def _with_steps_of_its_own(trainer: Any, audit: StepAuditPPO) -> None:
+    with audit:
         for batch in trainer.dataloader:
             tiny_steps(trainer, [batch])
             trainer.optimizer.step()
+
+
+def test_a_step_of_the_scripts_own() -> None:
+    trainer = tiny_step_trainer()
+    audit = StepAuditPPO(trainer, listeners=(), log_dir=None)
+    _with_steps_of_its_own(trainer, audit)
     assert audit.report.verdict == "FAIL"
     first = next(finding for finding in audit.report.findings if finding.code == "RLS203")
     assert (first.where.rollout, first.where.update) == (0, 4)
@@ -210,9 +215,15 @@ def test_nothing_stays_behind_after_an_exception() -> None:
 
 
 def test_on_fail_raise() -> None:
-    trainer = tiny_step_trainer(**WINDOWS)
-    with pytest.raises(StepAuditError, match="RLS113"):
-        audited(trainer, on_fail="raise")
+    trainer = tiny_step_trainer()
+    with pytest.raises(StepAuditError, match="RLS203"):
+        _with_steps_of_its_own(trainer, StepAuditPPO(trainer, on_fail="raise", listeners=(), log_dir=None))
+
+
+def test_what_the_plan_alone_shows_raises_nothing() -> None:
+    report = audited(tiny_step_trainer(**WINDOWS), on_fail="raise").report
+    assert codes(report) == {"RLS113"}
+    assert report.complete
 
 
 def test_another_object_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
