@@ -55,7 +55,6 @@ LAUNCHES = {
             "advantages_with_gradient": 22,
             "loss_not_divided_by_the_accumulation": 25,
             "old_log_probs_recomputed_before_each_loss": 28,
-            "tensor_not_loaded": 29,
             "last_rollout_discarded": 31,
         },
         rollouts=32,
@@ -67,6 +66,7 @@ LAUNCHES = {
         faults={
             "prompt_groups_mixed": 1,
             "sync_without_a_layer": 3,
+            "tensor_not_loaded": 4,
             "sync_of_old_weights": 6,
             "engine_weights_spoiled": 7,
             "rewards_moved": 9,
