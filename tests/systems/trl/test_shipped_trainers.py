@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import trl
+import wrapt
 from packaging.version import Version
 
 from rlstep_hooks import StepAuditCallback
@@ -302,10 +303,8 @@ def test_a_trainer_without_rollouts_is_left_alone_in_one_line(
             f"rlstep: not evaluated: {name}Trainer makes no rollouts, so there is nothing to audit. "
             "Training goes on without an audit."
         ]
-        before = {key: value for key, value in vars(trainer).items() if callable(value)}
         trainer.train()
-        after = {key: value for key, value in vars(trainer).items() if key in before}
-        assert all(after[key] is value for key, value in before.items())
+        assert not any(isinstance(value, wrapt.FunctionWrapper) for value in vars(trainer).values())
         assert audit.report.verdict == "NOT_EVALUATED"
         assert not [line for line in capfd.readouterr().err.splitlines() if line.startswith("rlstep:")]
 
