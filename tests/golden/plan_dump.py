@@ -133,6 +133,20 @@ ALLOWED: tuple[Allowed, ...] = (
         system="openrlhf",
         field="schedule.critic.settings.rollout.micro",
     ),
+    Allowed(
+        "ms-swift computes old log-probs with every rollout since 3.11",
+        system="swift",
+        field="schedule.old_logprob_source",
+        before='^"detach"$',
+        after='^"at_rollout"$',
+    ),
+    Allowed(
+        "ms-swift computes old log-probs with every rollout since 3.11",
+        system="swift",
+        field="schedule.sources.old_logprob_source",
+        before='old_policy"$',
+        after='_prepare_batch_inputs"$',
+    ),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed(
         "as the launch says it, not as the plan took it",

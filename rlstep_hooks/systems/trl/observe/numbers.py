@@ -95,12 +95,16 @@ class NumberCollector:
         torch had counted."""
         self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
 
-    def add_rollout(self, index: int, output: Any) -> None:
-        """Measure what generation returned."""
-        advantages, mask = output["advantages"], token_mask(output)
-        sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
-        if isinstance(sampled, torch.Tensor) and old is not None:
-            gap = torch.nan_to_num((old - sampled).abs() * mask)
+    def add_rollout(self, index: int, parts: list[dict[str, Any]]) -> None:
+        """Measure what generation returned: its parts."""
+        masks = [token_mask(part) for part in parts]
+        advantages = _joined([as_column(part["advantages"]) for part in parts], masks)
+        mask = _joined(masks, masks)
+        sampled = [part.get("sampling_per_token_logps") for part in parts]
+        olds = [part.get("old_per_token_logps") for part in parts]
+        if all(isinstance(values, torch.Tensor) for values in (*sampled, *olds)):
+            old, sampled_joined = _joined(olds, masks), _joined(sampled, masks)
+            gap = torch.nan_to_num((old - sampled_joined).abs() * mask)
             numbers = [_largest(advantages, mask), gap.sum(), gap.max(), mask.sum()]
             self._fetched.add(SamplerGapSource(index), torch.stack([number.float() for number in numbers]))
         else:
@@ -172,3 +176,15 @@ class NumberCollector:
 def _largest(advantages: Tensor, mask: Tensor) -> Tensor:
     """The largest |advantage| of a real token: of (B,) or (B, T) advantages under a (B, T) mask."""
     return (as_column(advantages).abs() * mask).max()
+
+
+def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:
+    """The tokens of all parts of a rollout, (B, T) or (B, 1) each: the one part itself, or all of them as one row.
+
+    Args:
+        parts: A tensor of each part.
+        masks: (B, T) of each part.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part.expand(mask.shape).flatten() for part, mask in zip(parts, masks, strict=True)]).unsqueeze(0)

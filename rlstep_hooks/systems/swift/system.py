@@ -18,8 +18,8 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.counting import divisors
 from rlstep_hooks.planning.reading import Reading, multiples
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.planning.schedule import lag_pattern
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.swift.plan import FIRST, FIRST_UNSUPPORTED, PACKAGE, TITLE, as_swift
 from rlstep_hooks.systems.training_arguments import learning_rate_facts
 from rlstep_hooks.systems.trl.plan import NEEDS_ROWS, TrlSettings, make_schedule
 from rlstep_hooks.systems.trl.releases import TrlRelease
@@ -57,7 +57,7 @@ _SETTINGS = {
 
 SYSTEM = System(
     name="swift",
-    title="ms-swift",
+    title=TITLE,
     version="4.6.0",
     releases=("3.0", "5.0"),
     recognised=(
@@ -86,7 +86,34 @@ SYSTEM = System(
         "save_strategy": text("steps"),
         "save_steps": number(500),
     },
-    plan="rlstep_hooks.systems.swift:read",
+    plan="rlstep_hooks.systems.swift.system:read",
+    live="rlstep_hooks.systems.swift.plan:plan_live",
+    package=PACKAGE,
+    deviations="rlstep_hooks.systems.swift.deviations:DEVIATIONS",
+    observed_releases=(".".join(map(str, FIRST)), ".".join(map(str, FIRST_UNSUPPORTED))),
+    attaches_by="`rlstep run -- swift rlhf ...`, or `callbacks_map['rlstep'] = lambda args, trainer: StepAuditCallback()` in a file of "
+    "--external_plugins, and --callbacks rlstep.",
+    # ms-swift 4.4 to 4.6: the module that defines the trainer.
+    on_import={"swift.rlhf_trainers.grpo_trainer": "rlstep_hooks.systems.swift.observe.injection:audit_grpo"},
+    observes=(
+        "rollouts",
+        "old log-probs",
+        "micro-batches",
+        "updates",
+        "advantages, mask and the loss of the types grpo, bnpo, dr_grpo and dapo",
+        "learning rate",
+        "weights",
+        "evaluation",
+        "syncs to vLLM, as far as the trainer hands the weights over",
+    ),
+    does_not_observe=(
+        "GRPO on Megatron and on Ray",
+        "GKD, and trainers without rollouts",
+        "runs with sequence_parallel_size above 1 or async_generate",
+        "what the vLLM engine does with the weights",
+        "log-probs inside a liger loss",
+        "updates made by DeepSpeed's engine",
+    ),
 )
 """`swift rlhf --rlhf_type grpo`, and `megatron rlhf --rlhf_type grpo` by `MEGATRON`."""
 
@@ -150,11 +177,14 @@ def _read_trainer(launch: Quantities) -> Reading:
         "steps_per_generation": per_generation,
         "generation_batch_size": size,
     }
-    schedule = make_schedule(resolved, release, world_size=world_size, rows=rows.count, written=written)
+    schedule = as_swift(
+        make_schedule(resolved, release, world_size=world_size, rows=rows.count, written=written),
+        resolved,
+        request.version,
+    )
     trainer = (
         f"ms-swift {request.version} swift/{'rlhf_trainers' if fourth else 'trainers/rlhf_trainer'}/grpo_trainer.py"
     )
-    computed = iterations > 1 or window % per_generation != 0
     formulas = [
         Formula("samples_per_rollout", "per_device_train_batch_size * world_size * steps_per_generation", source),
         Formula("prompts_per_rollout", "samples_per_rollout / num_generations", f"{trainer} _get_train_sampler"),
@@ -173,15 +203,12 @@ def _read_trainer(launch: Quantities) -> Reading:
         formulas.append(
             Formula("rows_dropped_per_epoch", "rows % prompts_per_rollout", f"trl {release.trl} RepeatSampler")
         )
-    pattern = lag_pattern(per_generation * iterations, window, 1, iterations)
     schedule = msgspec.structs.replace(
         schedule,
-        framework=SYSTEM.title,
-        version=request.version,
-        old_logprob_source="at_rollout" if computed else "detach",
-        ratio_one_updates=tuple(index for index, lags in enumerate(pattern, 1) if not computed or not any(lags)),
         sources={formula.quantity: formula.source for formula in formulas}
-        | {"old_logprob_source": f"{trainer} old_policy"},
+        | {
+            "old_logprob_source": f"{trainer} {'_prepare_batch_inputs' if launch['release'] >= (3, 11) else 'old_policy'}"
+        },
     )
     if rows.count is None:
         schedule.not_evaluated.update(dict.fromkeys(NEEDS_ROWS, rows.source))
