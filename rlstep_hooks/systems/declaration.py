@@ -539,7 +539,7 @@ class Quantities:
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
         return {
-            name: plain(self.value(name) if name in self.declared else settings.value(*self.names(name)))
+            name: plain(settings.value(*self.names(name)) if name in self.system.settings else self.value(name))
             for name in shown
             if name in looked_at or name not in self.system.settings
         }
