@@ -370,18 +370,17 @@ GITHUB = {
 
 def rules() -> list[Any]:
     """All rules by their codes."""
-    from rlstep_hooks.judge.rules import RULES
-    from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
+    from rlstep_hooks.judge.rules import BY_CODE
 
-    return sorted((*RULES, *PLAN_RULES), key=lambda rule: rule.code)
+    return list(BY_CODE.values())
 
 
 def rules_page() -> str:
     """The catalogue."""
-    from rlstep_hooks.cli.rules import GROUPS
+    from rlstep_hooks.judge.rules import HUNDREDS
 
     body = [(DOCS / "rules" / "index.md").read_text()]
-    for digit, title in GROUPS.items():
+    for digit, (_, title) in HUNDREDS.items():
         body += [f"\n## RLS{digit}: {title}\n", "| code | severity | title |", "|---|---|---|"]
         body += [
             f"| [{rule.code}]({rule.code}.md) | {rule.severity} | {rule.title} |"
