@@ -163,6 +163,7 @@ SYSTEM = System(
     facts={"lr_constant": "1 == 1", "nominal_updates_per_rollout": "updates_per_rollout"},
     attaches_by="`with StepAuditPPO(ppo_trainer) as audit:` around the loop that calls `step()`.",
     observed_releases=("0.9", "0.12"),
+    trained_releases=("0.11.4",),
     observes=(
         "calls of `step()` as rollouts",
         "refreshes of old log-probs",
