@@ -156,7 +156,7 @@ def release_table(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         found = system_of(name)
         observed = between(found.observed_releases or found.releases)
-        planned = between(found.releases) if found.releases else "as observed"
+        planned = between(found.releases) if found.releases else f"read at {found.version}"
         yield f"| [{found.title}]({name}.md) | {planned} | {observed} | {', '.join(found.trained_releases)} |"
 
 

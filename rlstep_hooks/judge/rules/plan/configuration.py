@@ -12,18 +12,31 @@ if TYPE_CHECKING:
 
 
 class Refused(Rule):
-    """The framework itself would end this launch with an error.
+    """The framework itself ends this launch with an error.
 
     What it checks:
-        The conditions on sizes that the framework checks, in its own order and words: divisibility, lower bounds, settings
-        that exclude each other.
+        The conditions on sizes that the framework checks, in its own order and words: divisibility, lower bounds,
+        settings that exclude each other.
 
     Why it matters:
-        Some of them are checked only after minutes of start-up, or after the first rollout (verl PR#559: "many users are
-        unfamiliar with the relationship").
+        A framework checks some of these conditions only after minutes of start-up, or after the first rollout.
+
+    Example:
+        (written from a run)
 
     What to do:
-        Take one of the values named; they are the nearest valid ones on both sides.
+        Take one of the values that the finding names. They are the nearest valid ones on both sides.
+
+    Known limits:
+        - The rule knows the checks of the release that the plan is made for (`--version`). A later release may check
+          more or less.
+        - It knows checks on sizes and on settings that decide sizes. A launch can still fail for another reason:
+          memory, files, a model that does not load.
+
+    Sources:
+        - https://github.com/volcengine/verl/pull/559: many users are unfamiliar with the relationship between these sizes
+        - https://github.com/huggingface/trl/pull/3199: an error message about divisibility that was wrong
+        - https://github.com/huggingface/open-r1/issues/249: 7 x 1 samples and groups of 8
     """
 
     code = "RLS110"
@@ -37,16 +50,29 @@ class ConfigRewritten(Rule):
     """The configuration that trains is not the one that was written.
 
     What it checks:
-        Settings that the plan rests on (batch sizes, accumulation, group size, reuse) keep their value from the construction
-        of the trainer to the start of training, and from there to the last rollout; sizes that were derived when the
-        configuration was built still agree with the settings they came from.
+        Settings that the plan depends on (batch sizes, accumulation, group size, reuse) keep their values from the
+        construction of the trainer to the start of training, and from there to the last rollout. Sizes that the
+        configuration derived from other settings still agree with them. Integers, compared exactly.
 
     Why it matters:
-        Wrappers around a trainer have raised the per-device batch silently (unsloth#3149: 8 became 16), and a value changed
-        in mid-run takes effect at the next micro-batch, with buffers of the old size.
+        Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A
+        value that changes during training takes effect at the next micro-batch, while buffers still have the old size.
+
+    Example:
+        (written from a run)
 
     What to do:
-        Set the named value where the trainer is built, to what it became or to what you meant. Integers, compared exactly.
+        Set the named value where the trainer is built: to the value that it got, or to the value that you meant.
+
+    Known limits:
+        - Only TRL's observers compare settings. In other systems the rule passes without a comparison during training;
+          a launch command there names its settings, and the plan is read from them.
+        - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
+
+    Sources:
+        - https://github.com/unslothai/unsloth/issues/3149: a batch of 8 that became 16
+        - https://github.com/unslothai/unsloth/pull/3609: its fix
+        - https://github.com/unslothai/unsloth/issues/2583: one configuration that TRL refuses and another library changes silently
     """
 
     code = "RLS101"
