@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from rlstep_hooks.judge.timeline import ExpectedRollout, ExpectedUpdate, expected_events
 from rlstep_hooks.record.events import MicroBatch, Update
 from rlstep_hooks.show.page.model import RolloutRow, Stretch
@@ -20,7 +18,7 @@ from rlstep_hooks.show.page.moments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from rlstep_hooks.judge.conformance import OrderedEvent
     from rlstep_hooks.judge.timeline import ExpectedEvent, Position

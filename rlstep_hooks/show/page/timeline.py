@@ -16,7 +16,7 @@ from rlstep_hooks.show.page.row import Row
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlstep_hooks.judge.conformance import Difference, OrderedEvent
+    from rlstep_hooks.judge.conformance import OrderedEvent
     from rlstep_hooks.judge.judge import Judge
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
