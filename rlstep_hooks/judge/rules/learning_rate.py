@@ -25,7 +25,13 @@ class ScheduleHorizon(Rule):
         long, and the run stops with a learning rate far from its end.
 
     Example:
-        (written from a run)
+        ERROR RLS601 Learning-rate schedule does not fit the length of training ·
+        the whole run
+          expected  a horizon of 40 ticks, one for each update
+          observed  horizon 24: the last 16 ticks (40 % of the run) are past its end
+          why       the schedule counts another unit than the run, or the run is
+                    shorter than planned
+          fix       build the scheduler for 40 ticks
 
     What to do:
         Build the scheduler for the number of ticks that the finding names.
@@ -82,7 +88,13 @@ class SchedulerTicks(Rule):
         Two ticks for an update end the schedule at half of the run. None keeps the rate of the warm-up for ever.
 
     Example:
-        (written from a run)
+        ERROR RLS602 Learning-rate scheduler does not follow the updates · data
+        epoch 0, rollout 3, update 7
+          expected  1 scheduler tick between two updates of one rollout
+          observed  2 ticks
+          why       the learning rate follows another clock than the updates
+          fix       look for a second call of the scheduler, or for one that is
+                    missing
 
     What to do:
         Look for a second call of the scheduler (a callback, or a wrapper that also steps it), or for one that is
@@ -145,7 +157,12 @@ class RateAtZero(Rule):
         Rollouts are generated, scored and trained without any effect.
 
     Example:
-        (written from a run)
+        WARNING RLS603 Learning rate at zero · data epoch 0, rollout 2, update 5
+          expected  a learning rate above 0 while updates go on
+          observed  exactly 0 in the last 3 of 8 updates (38 % of the run)
+          why       these updates change nothing
+          fix       build the schedule for the number of updates of the run, or give
+                    it a floor
 
     What to do:
         Build the schedule for the number of updates of the run, or give it a floor.
@@ -229,7 +246,11 @@ class WarmupLength(Rule):
         warm-up of 15 000 on a run of 500).
 
     Example:
-        (written from a run)
+        WARNING RLS604 Learning-rate warm-up as long as the run · the whole run
+          expected  a warm-up shorter than the 40 updates of the run
+          observed  a warm-up of 500 ticks
+          why       the learning rate never reaches its configured value
+          fix       give the warm-up as a share of the run, or in updates
 
     What to do:
         Give the warm-up as a share of the run (`warmup_ratio`), or in the unit of the run.
@@ -278,7 +299,10 @@ class RateFollowsRollouts(Rule):
         the rate is at its end early (SkyRL#872).
 
     Example:
-        (written from a run)
+        INFO RLS610 The learning rate counts rollouts, not updates · the whole run
+          observed  one tick for each rollout, and 4 updates for each rollout
+          why       the framework steps its scheduler once a rollout
+          fix       give warm-up and length in rollouts
 
     What to do:
         Give warm-up and length in the unit that the finding names.

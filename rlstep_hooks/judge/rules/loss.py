@@ -32,7 +32,12 @@ class LossScale(Rule):
         steps_per_generation).
 
     Example:
-        (written from a run)
+        WARNING RLS801 Loss is not that of its formula · data epoch 0, rollout 0,
+        update 0, micro-batch 0 · 16 times, in rollouts 0 to 3
+          expected  the loss of the documented formula
+          observed  0.5 times that
+          why       every gradient of this run is scaled by this factor
+          fix       compare the loss normaliser with the accumulation window
 
     What to do:
         Use a release whose normaliser is right for your accumulation, or make both periods equal.
@@ -95,7 +100,14 @@ class ConstantWithGradient(Rule):
         gradient of the ratio. Nothing fails: the loss falls, and the return rises late or not at all.
 
     Example:
-        (written from a run)
+        ERROR RLS802 Gradient through a constant of the loss · data epoch 0, rollout
+        0, update 0, micro-batch 0 · 16 times, in rollouts 0 to 3
+          expected  advantages without a gradient
+          observed  advantages that require a gradient
+          why       the policy's loss also trains whatever computed them, usually
+                    the critic
+          fix       compute the advantages under torch.no_grad(), or detach() them
+                    before the loss
 
     What to do:
         Compute them under `torch.no_grad()`, or `detach()` them before the loss. In a loop of your own, hand the audit
@@ -151,7 +163,13 @@ class GradientsNotCleared(Rule):
         gradient norm grows, and clipping hides even that.
 
     Example:
-        (written from a run)
+        ERROR RLS803 Gradients not cleared · data epoch 0, rollout 0, update 1
+          expected  no gradient before the first backward of an update
+          observed  a gradient in 7 of 9 probed weights
+          why       the update steps along its own gradient and those of updates
+                    before it
+          fix       clear the gradients before each update (optimizer.zero_grad),
+                    before its first backward
 
     What to do:
         Clear gradients before the first backward of each update, and once only.

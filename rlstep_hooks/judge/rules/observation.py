@@ -15,7 +15,12 @@ class ProcessMissing(Rule):
         What was not observed must not look as if it passed.
 
     Example:
-        (written from a run)
+        ERROR RLS901 Process without a record · rank 1
+          expected  records of 2 trainers, of every call
+          observed  no record of trainer 1
+          why       what a process did without a record cannot be judged
+          fix       attach the audit in every process, and look at how that process
+                    ended
 
     What to do:
         Attach the audit in every process, and look at how that process ended.
@@ -46,7 +51,13 @@ class RanksDisagree(Rule):
         regenerates makes gradients of mixed versions.
 
     Example:
-        (written from a run)
+        ERROR RLS902 Processes disagree · rank 1, rollout 3
+          expected  rank 1 does what rank 0 does: update applied after 2
+                    micro-batches
+          observed  update skipped after 2 micro-batches
+          why       data-parallel processes must take the same steps; here they do
+                    not
+          fix       look at this rollout on ranks 0 and 1
 
     What to do:
         Look at the first rollout at which the records part, on both processes.

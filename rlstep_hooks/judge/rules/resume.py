@@ -36,7 +36,13 @@ class CheckpointNotRestored(Rule):
         counter, warms up once more, forgets its momentum, or sees the same rows again.
 
     Example:
-        (written from a run)
+        ERROR RLS702 Checkpoint not restored · the whole run
+          expected  the weights that the checkpoint holds
+          observed  other weights
+          why       training goes on under the old step counter, and not from where
+                    the checkpoint was made
+          fix       look at the path that is loaded, at checkpoint.load_contents,
+                    and at what changes model or optimizer afterwards
 
     What to do:
         Look at the path that is loaded, at what the configuration loads, and at what happens to model and optimizer
@@ -131,7 +137,11 @@ class ResumeFailed(Rule):
         an error that names neither the cause nor the checkpoint.
 
     Example:
-        (written from a run)
+        ERROR RLS701 Resume failed · data epoch 0, rollout 0, update 6
+          expected  training goes on from update 6
+          observed  TypeError: 'NoneType' object is not subscriptable
+          why       the run needs something that the checkpoint does not hold
+          fix       resume from a checkpoint at the boundary of a rollout's cycle
 
     What to do:
         Resume from a checkpoint between two rollouts, and save at multiples of the updates of a rollout.

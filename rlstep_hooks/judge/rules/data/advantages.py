@@ -32,7 +32,12 @@ class PromptGroups(Rule):
         compared with each other, and learning follows the difficulty of prompts.
 
     Example:
-        (written from a run)
+        ERROR RLS501 Prompt groups broken · data epoch 0, rollout 2, update 4
+          expected  each prompt 4 times in a row
+          observed  blocks that mix prompts
+          why       advantages compare rewards of different prompts
+          fix       look for a replaced sampler or a loader that shuffles or
+                    dispatches rows
 
     What to do:
         Look for a replaced sampler, for a loader that shuffles or dispatches rows, or for a data set that is already
@@ -93,7 +98,14 @@ class NoSignal(Rule):
         rollouts without signal are normal; a whole run is not.
 
     Example:
-        (written from a run)
+        WARNING RLS505 No learning signal · the whole run
+          expected  advantages other than 0 in some rollout
+          observed  all advantages 0 in all 4 rollouts
+          why       completions of the same prompt always got the same reward (or
+                    the tokens of all others are masked out), so no policy gradient
+                    flowed
+          fix       print the rewards of a few completions; look for a constant
+                    reward or an answer parser that never matches
 
     What to do:
         Print the rewards of a few completions. Look for a reward function that is constant, a parser that never
@@ -185,7 +197,14 @@ class AdvantagesOfOthers(Rule):
         and reward stays where it is.
 
     Example:
-        (written from a run)
+        ERROR RLS508 Advantages do not follow rewards · data epoch 0, rollout 2,
+        update 4
+          expected  a better advantage where the reward is better
+          observed  no better advantage where it is better, in 9 of 16 groups
+          why       these advantages belong to other rewards, or the group is not
+                    the group of one prompt
+          fix       look at which samples stand beside which rewards and names when
+                    advantages are computed
 
     What to do:
         Look at what happens between the reward and the advantage: which samples are in the batch, in which order, and
@@ -247,7 +266,13 @@ class RewardsMoved(Rule):
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
 
     Example:
-        (written from a run)
+        ERROR RLS515 Rewards moved or altered · data epoch 0, rollout 2, update 4
+          expected  each sample with the reward that it was given
+          observed  samples with other rewards
+          why       the advantages of these samples come from the rewards of other
+                    samples, or from altered rewards
+          fix       look for code that reorders or changes samples and their rewards
+                    separately
 
     What to do:
         Look for code that reorders, pads or filters samples and their rewards separately.

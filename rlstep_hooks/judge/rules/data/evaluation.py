@@ -27,7 +27,14 @@ class EvaluationInTraining(Rule):
         The model trains on the evaluation set, and training prompts are skipped.
 
     Example:
-        (written from a run)
+        ERROR RLS503 Evaluation samples trained · data epoch 0, rollout 1, update 2,
+        micro-batch 4
+          expected  samples of a training rollout
+          observed  4 samples generated for evaluation
+          why       the evaluation set leaks into training, and training prompts are
+                    skipped
+          fix       do not evaluate while training is under way, or use a release
+                    that keeps the two apart
 
     What to do:
         Do not evaluate between the construction of the trainer and the end of training in releases that confuse the
@@ -89,7 +96,14 @@ class EvaluationWithoutRollouts(Rule):
         Otherwise the evaluation's reward and loss describe completions of other prompts.
 
     Example:
-        (written from a run)
+        ERROR RLS504 Evaluation scored on other completions · data epoch 0, rollout
+        0, update 1
+          expected  3 evaluation rollouts, one for each batch
+          observed  2 evaluation rollouts
+          why       some evaluation batches were scored on completions of other
+                    prompts
+          fix       let the trainer itself evaluate, at the times that its
+                    configuration names
 
     What to do:
         Evaluate only through the trainer's own schedule, or use a release that keeps training and evaluation apart.

@@ -27,7 +27,12 @@ class RowsDropped(Rule):
         The sampler drops these rows silently (trl#3477). A data set smaller than a rollout gives no update at all.
 
     Example:
-        (written from a run)
+        WARNING RLS506 Rows dropped in each data epoch · the whole run
+          expected  all rows seen in each pass
+          observed  5 of 8533 rows dropped in each pass
+          why       they do not fill a rollout, and the order is fixed: these rows
+                    are never seen
+          fix       choose prompts per rollout that divide 8533, or shuffle
 
     What to do:
         Choose a number of prompts for each rollout that divides the rows, or shuffle.
@@ -85,7 +90,14 @@ class RowsServedAgain(Rule):
         of the rows is never seen.
 
     Example:
-        (written from a run)
+        ERROR RLS509 Rows served again within a pass · data epoch 0, rollout 2,
+        update 4
+          expected  rows that this pass of the loader has not given yet
+          observed  3 rows that it has given already
+          why       the same prompts are trained again, and others of the set are
+                    left out
+          fix       look for a cached batch, a loader that begins anew, or a sampler
+                    that draws with replacement
 
     What to do:
         Look for a cached batch, a loader that begins anew, or a sampler that draws with replacement.
@@ -134,7 +146,12 @@ class TooFewRows(Rule):
         status 0 and an untrained model (OpenRLHF#1297, Absolute-Zero#14).
 
     Example:
-        (written from a run)
+        ERROR RLS510 Fewer rows than one rollout · the whole run
+          expected  at least 64 rows, the prompts of one rollout
+          observed  40 rows
+          why       the loader drops what does not fill a rollout: there is none at
+                    all
+          fix       at most 40 prompts for each rollout, or more rows
 
     What to do:
         Choose a smaller rollout, or take more rows.
@@ -188,7 +205,11 @@ class NoUpdates(Rule):
         model (OpenRLHF#1297).
 
     Example:
-        (written from a run)
+        ERROR RLS511 No update in the whole run · the whole run
+          expected  1 update or more
+          observed  0 updates in 10 rollouts
+          why       the first 20 rollouts make no update, and the run has no more
+          fix       an update of fewer than 128 samples, or more rollouts
 
     What to do:
         Choose a longer run, or a smaller batch for an update.
@@ -235,7 +256,13 @@ class OtherRowsTrained(Rule):
         Validation then measures what was trained on it, and rises for that reason alone.
 
     Example:
-        (written from a run)
+        ERROR RLS513 Validation rows trained · data epoch 0, rollout 2, update 4
+          expected  rows of the training set
+          observed  4 rows of the validation set
+          why       the validation set leaks into training, and training rows are
+                    left out
+          fix       look at which loader and which data set give the rows of
+                    training
 
     What to do:
         Look at which loader gives the rows of training.

@@ -87,7 +87,13 @@ class SamplesConserved(Rule):
         Counts can be right while half of the samples are trained twice and the other half never.
 
     Example:
-        (written from a run)
+        ERROR RLS502 Samples not trained as planned · data epoch 0, rollout 0,
+        update 0, micro-batch 1 · 2 times, in rollout 0
+          expected  each sample trained 1 time on its process
+          observed  a sample trained 2 times in 1 pass
+          why       samples were generated and scored, and then not used as the
+                    configuration says
+          fix       look for code that picks, filters or clears the sample buffer
 
     What to do:
         Look for code that picks micro-batches from the sample buffer, or filters them.
@@ -232,7 +238,14 @@ class UnknownSamples(Rule):
         and every rule that follows samples from their rollout to the loss has nothing to look at.
 
     Example:
-        (written from a run)
+        ERROR RLS507 Trained samples belong to no rollout · data epoch 0, rollout 2,
+        update 4, micro-batch 9
+          expected  4 samples of the latest rollouts
+          observed  2 samples under names that no rollout has
+          why       something put other samples in the place of those that were
+                    generated
+          fix       look for code between rollout and loss that adds, renames or
+                    moves samples
 
     What to do:
         Look for code between rollout and loss that adds, renames or moves samples.
@@ -278,7 +291,13 @@ class RolloutRepeated(Rule):
         ones. Old log-probs are computed anew, so the ratio does not show it.
 
     Example:
-        (written from a run)
+        ERROR RLS514 Rollout repeated · data epoch 0, rollout 2, update 4
+          expected  samples that no earlier rollout has
+          observed  all 8 samples of rollout 1
+          why       sampling cannot give the same samples twice, so something kept
+                    them: old samples are trained as new ones
+          fix       look for code that keeps rollouts, or sets seeds before each
+                    generation
 
     What to do:
         Look for code that keeps rollouts, and for seeds that are set again before each generation.
@@ -324,7 +343,11 @@ class SamplesNeverTrained(Rule):
         They cost generation and reward and have no effect, without a message (OpenRLHF#1296).
 
     Example:
-        (written from a run)
+        WARNING RLS512 Samples that are never trained · the whole run
+          expected  all 512 samples of a rollout trained in each pass
+          observed  62 samples left out (12 %)
+          why       they do not fill a mini-batch
+          fix       choose a number of samples for an update that divides 512
 
     What to do:
         Choose sizes that divide each other: micro-batch, mini-batch, rollout.

@@ -41,7 +41,14 @@ class EpochLength(Rule):
         with them.
 
     Example:
-        (written from a run)
+        ERROR RLS205 Data epoch length differs from the plan · data epoch 0, rollout
+        17, update 36, micro-batch 68
+          expected  a rollout
+          observed  the end of the data epoch
+          why       the plan has 72 micro-batches of each process in a pass over 36
+                    rows
+          fix       compare the rows in the plan with the trainer's data set, and
+                    look for a replaced sampler or loader
 
     What to do:
         Compare the rows of the plan with the data set that the trainer holds. Look for a sampler or a loader that
@@ -115,7 +122,13 @@ class RunLength(Rule):
         A run that stops short exits without an error, while its learning rate is far from its end.
 
     Example:
-        (written from a run)
+        ERROR RLS206 Training length differs from the plan · data epoch 0, rollout
+        2, update 6, micro-batch 12
+          expected  a rollout, 8 updates in all
+          observed  the end of training after 6 updates
+          why       the loop ran out of data or went on past its plan
+          fix       compare the updates in the plan with the rows and the configured
+                    length
 
     What to do:
         Compare the updates of the plan with the rows and the passes over them.

@@ -33,7 +33,14 @@ class UnexpectedRollout(Rule):
         in integrations that misread the generation period (ms-swift#9261).
 
     Example:
-        (written from a run)
+        ERROR RLS201 Rollout too early · data epoch 0, rollout 1, update 1,
+        micro-batch 2
+          expected  a micro-batch
+          observed  a rollout
+          why       a rollout is planned every 4 micro-batches (2 passes); this one
+                    discards samples that were still to be trained
+          fix       look for code that clears the sample buffer or changes the
+                    generation period between micro-batches
 
     What to do:
         Compare the generation period of the plan with the settings of the trainer. Look for code that resets the
@@ -86,7 +93,14 @@ class MissingRollout(Rule):
         The run goes on with samples of older weights than planned, and with prompts that it has already used.
 
     Example:
-        (written from a run)
+        ERROR RLS202 Rollout missing · data epoch 0, rollout 1, update 4,
+        micro-batch 8
+          expected  a rollout
+          observed  a micro-batch of samples that were to be replaced
+          why       the planned passes over these samples are done; training on them
+                    again makes them staler than planned
+          fix       look for a micro-step counter that was moved or not reset, and
+                    for a changed number of passes
 
     What to do:
         Look for a count of micro-batches that was moved or not reset (a resume, an evaluation, a second call of
@@ -134,7 +148,14 @@ class EventSize(Rule):
         Samples were dropped or added on the way. The batch that the optimizer averages over is not the configured one.
 
     Example:
-        (written from a run)
+        ERROR RLS207 Unexpected number of samples · data epoch 0, rollout 2, update
+        4, micro-batch 9
+          expected  a micro-batch of 4 samples on each process
+          observed  3 samples
+          why       samples were dropped, added or split differently between the
+                    configuration and the loss
+          fix       look for code that filters samples, and for wrappers that change
+                    batch sizes
 
     What to do:
         Look for code that filters samples between generation and loss, and for wrappers that change batch sizes.

@@ -30,7 +30,12 @@ class NoUpdate(Rule):
         The process exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).
 
     Example:
-        (written from a run)
+        ERROR RLS209 No update in the whole run · data epoch 0, rollout 0, update 0
+          expected  8 updates
+          observed  no update
+          why       the run ended normally and saved weights that were never trained
+          fix       compare the rows with the prompts of one rollout, and look at
+                    how training began (a resume at its end?)
 
     What to do:
         Look at the first finding about the order of events, and compare the rows with the prompts of one rollout. After
@@ -86,7 +91,11 @@ class SkippedUpdate(Rule):
         framework that skips such a step itself is a warning. Anything else that swallows a step is an error.
 
     Example:
-        (written from a run)
+        ERROR RLS210 Update skipped · data epoch 0, rollout 3, update 7
+          expected  the optimizer steps
+          observed  the loop went on without a step
+          why       counters and learning rate advance while the weights stay
+          fix       look for a wrapper around the optimizer
 
     What to do:
         With a gradient scaler: nothing, unless steps are skipped throughout. If a gradient is not finite: find the loss
@@ -152,7 +161,12 @@ class UpdatesSaved(Rule):
         means that the configured epochs are never trained: counts in papers and logs then do not hold for this run.
 
     Example:
-        (written from a run)
+        INFO RLS212 Updates saved by an early stop · the whole run
+          observed  4 updates not made, on 2 of 4 rollouts
+          why       the loop ended its passes over these rollouts early, as the plan
+                    allows
+          fix       nothing, unless most updates are saved; then lower the learning
+                    rate or the epochs
 
     What to do:
         Nothing, if some updates are saved. If most are, lower the learning rate or the number of epochs.

@@ -38,7 +38,13 @@ class EarlyUpdate(Rule):
         another scale.
 
     Example:
-        (written from a run)
+        ERROR RLS203 Update too early · data epoch 0, rollout 1, update 2,
+        micro-batch 5
+          expected  a micro-batch (2 micro-batches to an update)
+          observed  an update after 1 micro-batch
+          why       the optimizer stepped when its accumulation window was not full
+          fix       look for an optimizer step outside the training loop, or an
+                    accumulation setting changed in mid-run
 
     What to do:
         Look for an optimizer step outside the trainer's loop, and for an accumulation setting that changes during
@@ -97,7 +103,14 @@ class MissingUpdate(Rule):
         together with others.
 
     Example:
-        (written from a run)
+        ERROR RLS204 Update missing · data epoch 0, rollout 2, update 3, micro-batch
+        8
+          expected  an update after 2 micro-batches
+          observed  a rollout
+          why       gradients of a window that should have ended here are dropped or
+                    mixed into a later update
+          fix       look for an accumulation setting changed in mid-run; fill whole
+                    windows in each data epoch
 
     What to do:
         Look for an accumulation setting that changes during training. At the end of a data epoch, choose rows and batch
@@ -172,7 +185,12 @@ class WindowSize(Rule):
         window are lost.
 
     Example:
-        (written from a run)
+        ERROR RLS208 Unexpected number of micro-batches in an update · data epoch 0,
+        rollout 2, update 5, micro-batch 12
+          expected  2 micro-batches
+          observed  3 micro-batches
+          why       gradients of another window flowed into this update
+          fix       find the window before it that ended without an update
 
     What to do:
         Find the window before it that ended without an update.
@@ -228,7 +246,14 @@ class RoleOutOfTurn(Rule):
         critic whatever is configured).
 
     Example:
-        (written from a run)
+        ERROR RLS211 Policy or critic trained at the wrong turn · data epoch 1,
+        rollout 2, update 4, micro-batch 12
+          expected  a micro-batch of the critic
+          observed  a micro-batch
+          why       the critic, which is trained first, is to make 1 update on each
+                    rollout; it ended before those
+          fix       compare passes and mini-batch size of the critic in the live
+                    configuration with what you set
 
     What to do:
         Compare passes and mini-batch sizes of both roles in the live configuration.

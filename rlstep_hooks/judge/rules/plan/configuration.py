@@ -22,7 +22,13 @@ class Refused(Rule):
         A framework checks some of these conditions only after minutes of start-up, or after the first rollout.
 
     Example:
-        (written from a run)
+        ERROR RLS110 The framework refuses this launch · the whole run
+          expected  sizes that verl accepts
+          observed  ValueError: train_batch_size (1024) must be >=
+                    actor.ppo_mini_batch_size (2048)
+          why       verl ends the run with this error at the start
+                    (workers/config/actor.py validate)
+          fix       choose actor.ppo_mini_batch_size 1024 or smaller
 
     What to do:
         Take one of the values that the finding names. They are the nearest valid ones on both sides.
@@ -59,7 +65,13 @@ class ConfigRewritten(Rule):
         value that changes during training takes effect at the next micro-batch, while buffers still have the old size.
 
     Example:
-        (written from a run)
+        WARNING RLS101 Configuration rewritten · data epoch 0, rollout 0, update 0
+          expected  per_device_train_batch_size = 8, as when the trainer was built
+          observed  per_device_train_batch_size = 16
+          why       something other than the configuration you wrote sets this
+                    value, so sizes and counts are not those you planned
+          fix       set per_device_train_batch_size explicitly where the
+                    configuration is built, and look for the code that changes it
 
     What to do:
         Set the named value where the trainer is built: to the value that it got, or to the value that you meant.

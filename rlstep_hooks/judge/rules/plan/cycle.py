@@ -28,7 +28,12 @@ class ClipNeverActs(Rule):
         does nothing.
 
     Example:
-        (written from a run)
+        INFO RLS102 Ratio is 1 by construction · the whole run
+          observed  lag 0 only, 1 update for each rollout
+          why       the ratio is 1 on every token, so clipping never acts and a loss
+                    near 0 in the logs is cosmetic
+          fix       nothing to fix; more reuse epochs or a rollout larger than an
+                    update would make clipping act
 
     What to do:
         Nothing, if you want on-policy updates. For several updates on each rollout, raise the number of reuse epochs,
@@ -77,7 +82,11 @@ class IntervalMeetsCycle(Rule):
         anew and trains them another number of times (trl PR#3148; RLS701).
 
     Example:
-        (written from a run)
+        INFO RLS114 Interval does not line up with the rollouts · the whole run
+          observed  one every 10 updates, which are 5/2 rollouts of 4 updates
+          why       the checkpoint falls into the middle of a rollout's updates; a
+                    resumed run generates that rollout anew
+          fix       an interval of 8 or 12 updates
 
     What to do:
         Take an interval that is a multiple of the updates of a rollout.

@@ -25,7 +25,10 @@ class SeveralRolloutsForOneUpdate(Rule):
         in rollouts is larger than the same count in updates (trl#3662).
 
     Example:
-        (written from a run)
+        INFO RLS111 Several rollouts feed one update · the whole run
+          observed  1/2 updates for each rollout of 32 samples
+          why       an update takes 64 samples, more than a rollout has
+          fix       a rollout of 64 samples, if you meant one for each update
 
     What to do:
         Nothing, if you meant that. For one rollout to each update, make the rollout as large as the accumulated batch.
@@ -72,7 +75,10 @@ class MinibatchNotBelowRollout(Rule):
         filled up or cut without a message. Often the two settings have different units (verl#1524).
 
     Example:
-        (written from a run)
+        INFO RLS112 The mini-batch does not split the rollout · the whole run
+          observed  8192 samples
+          why       each of the 4 passes over a rollout is one update
+          fix       nothing, if you meant that
 
     What to do:
         Look at the units of both settings: prompts or samples, all processes or each one.
@@ -138,7 +144,14 @@ class UpdatesNotAsTheSizesSay(Rule):
         another number of updates.
 
     Example:
-        (written from a run)
+        WARNING RLS113 Updates per rollout are not what the sizes say · the whole
+        run
+          expected  1 update for each rollout, as the sizes say
+          observed  6 updates
+          why       the framework divides the sizes among processes or accumulation
+                    windows before it counts
+          fix       choose sizes that divide evenly at each of these divisions;
+                    --explain shows them
 
     What to do:
         Choose a mini-batch that the number of processes divides, or take the work-around that the finding or the note
@@ -196,7 +209,10 @@ class PromptsForSamples(Rule):
         there are samples of a prompt in slime, NeMo-RL or OpenRLHF, which count samples.
 
     Example:
-        (written from a run)
+        INFO RLS115 Mini-batch size may be meant in prompts · the whole run
+          observed  64, which is also the number of prompts of a rollout
+          why       it counts samples, so each rollout makes 8 updates
+          fix       512 for one update a pass; nothing, if you meant 8
 
     What to do:
         Nothing, if you meant that many updates. For one update, multiply the mini-batch by the samples of a prompt.

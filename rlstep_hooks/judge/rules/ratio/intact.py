@@ -23,7 +23,14 @@ class OldLogProbsAltered(Rule):
         Values that were overwritten, or that moved to another sample, give a ratio between unrelated numbers.
 
     Example:
-        (written from a run)
+        ERROR RLS305 Old log-probs altered before use · data epoch 0, rollout 2,
+        update 5, micro-batch 10
+          expected  the old log-probs of these samples, bit for bit as computed
+          observed  other old log-probs
+          why       they were overwritten, replaced, or moved to another sample on
+                    the way to the loss
+          fix       look for code that writes into the sample buffer or reorders
+                    part of it
 
     What to do:
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
@@ -72,7 +79,13 @@ class TokensAltered(Rule):
         at once and no metric shows it.
 
     Example:
-        (written from a run)
+        ERROR RLS306 Tokens altered before use · data epoch 0, rollout 2, update 5,
+        micro-batch 10
+          expected  the completion tokens of these samples, as generated
+          observed  other tokens
+          why       log-probs, rewards and advantages belong to the generated tokens
+          fix       look for code that tokenises again, truncates or reorders
+                    completions after the rollout
 
     What to do:
         Look for code between rollout and loss that tokenises again, truncates or reorders completions.

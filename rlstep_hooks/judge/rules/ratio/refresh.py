@@ -29,7 +29,13 @@ class RefreshNotAsPlanned(Rule):
         computed at all, stale samples are treated as fresh.
 
     Example:
-        (written from a run)
+        ERROR RLS303 Old log-probs not refreshed as planned · data epoch 0, rollout
+        1, update 2, micro-batch 6
+          expected  no refresh here
+          observed  old log-probs computed again, inside the training loss
+          why       a denominator recomputed with newer weights pulls the ratio
+                    towards 1 and hides the lag
+          fix       compute old log-probs once, with the rollout
 
     What to do:
         Look for code that changes the old log-probs (`old_per_token_logps` in TRL), or computes them in the loss.
@@ -111,7 +117,15 @@ class StaleWithoutOldLogProbs(Rule):
         nothing corrects it.
 
     Example:
-        (written from a run)
+        ERROR RLS304 Stale samples without old log-probs · data epoch 0, rollout 2,
+        update 5, micro-batch 10
+          expected  old log-probs of the version that sampled, or samples of the
+                    current weights
+          observed  samples that are 1 update old, with a ratio of 1 by construction
+          why       off-policy samples are trained without a correction, and the
+                    logged ratio cannot show it
+          fix       make the generation period and the accumulation multiples of
+                    each other
 
     What to do:
         Make the generation period and the accumulation multiples of each other, or use a release that computes old
@@ -165,7 +179,14 @@ class LagNotAsPlanned(Rule):
         reused. A larger lag means older data than configured.
 
     Example:
-        (written from a run)
+        ERROR RLS307 Lag not as planned · data epoch 0, rollout 2, update 4,
+        micro-batch 9
+          expected  lag 0
+          observed  lag 2
+          why       these samples are older or newer, counted in updates, than the
+                    configuration says
+          fix       look for code that picks micro-batches from the sample buffer,
+                    or refreshes old log-probs
 
     What to do:
         Look at the first event that differs; the lag follows from the order of rollouts and updates.
@@ -222,7 +243,13 @@ class ReferenceLogProbs(Rule):
         rollout.
 
     Example:
-        (written from a run)
+        ERROR RLS308 Reference log-probs not as planned · data epoch 0, rollout 2,
+        update 4, micro-batch 8
+          expected  reference log-probs with the rollout
+          observed  no reference log-probs
+          why       the KL term does not follow the configured coefficient
+          fix       compare the KL coefficient of the live configuration with what
+                    you set
 
     What to do:
         Compare the KL coefficient of the live configuration with the one that you set.

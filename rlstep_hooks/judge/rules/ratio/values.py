@@ -46,7 +46,15 @@ class RatioAtLagZero(Rule):
         than the weights, and every later ratio is wrong by as much (trl#454, trl PR#3029, trl PR#3234).
 
     Example:
-        (written from a run)
+        WARNING RLS301 Ratio not 1 at lag 0 · data epoch 0, rollout 2, update 4,
+        micro-batch 8
+          expected  mean |log ratio| at most 0.0001 in float32
+          observed  mean 0.1, max 1
+          why       the forward that computed the old log-probs differs from the
+                    training forward in more than its weights; every later ratio is
+                    off by as much
+          fix       compare temperature, precision, attention kernel, padding and
+                    the identity of the samples of both forwards
 
     What to do:
         Check in this order: dropout that is active in training mode (`disable_dropout=True`); a temperature that only
@@ -124,7 +132,15 @@ class RatioStuckAtOne(Rule):
         The clip never acts, and reuse epochs run without a trust region (verifiers PR#320, trl#3120).
 
     Example:
-        (written from a run)
+        ERROR RLS302 Ratio stuck at 1 · data epoch 0, rollout 2, update 5,
+        micro-batch 10
+          expected  a ratio other than 1 on some of 8 tokens, 1 update after they
+                    were sampled
+          observed  exactly 1 on every token
+          why       the old log-probs are those of the current weights: recomputed,
+                    or the same tensor
+          fix       find the code that computes old log-probs again, or passes the
+                    current ones in their place
 
     What to do:
         Find where old log-probs are computed again, or where the current ones are passed in their place.
@@ -203,7 +219,16 @@ class RatioNeverMoves(Rule):
         configuration says, and the clip never acts.
 
     Example:
-        (written from a run)
+        ERROR RLS310 Ratio never leaves 1 · data epoch 0, rollout 0, update 1,
+        micro-batch 2 · 4 times, in rollouts 0 to 3
+          expected  a ratio other than 1 on some token of the rollout, once the
+                    policy was updated on it
+          observed  exactly 1 on every token of 2 micro-batches at a lag above 0
+          why       advantages differ from 0 and the learning rate is 0.01: either
+                    the updates do not reach the weights, or the old log-probs are
+                    those of the current weights
+          fix       see whether the weights change (RLS401, RLS406, RLS407); if they
+                    do, find what passes new log-probs for old ones
 
     What to do:
         If RLS406, RLS401 or RLS407 failed too, the weights do not change: begin there. Otherwise find where old
@@ -322,7 +347,13 @@ class LoggedRatio(Rule):
         losses) is wrong by the same factor.
 
     Example:
-        (written from a run)
+        WARNING RLS309 Logged ratio differs from the measured one · data epoch 0,
+        rollout 1, update 2
+          expected  the mean ratio of the updates on this rollout, 1.02
+          observed  0.51 in the logs, 0.5 times that
+          why       the logs average over more than the micro-batches that were
+                    trained, or over others
+          fix       divide this and other averages of the loop by 0.5
 
     What to do:
         Divide the logged numbers by the factor that the finding names, or take the work-around.
