@@ -22,37 +22,16 @@ class LossScale(Rule):
     """The loss is not what its documented formula gives.
 
     What it checks:
-        The loss of each micro-batch, as the trainer returns it, over the documented formula evaluated on the same
-        log-probs, advantages and masks, in the first eight cycles of rollouts and in every seventh later. The bound is
-        0.1 % in float32 and 5 % in reduced precision.
+        The loss of each micro-batch, as the trainer returns it, over the documented formula evaluated on the same log-probs,
+        advantages and masks, in the first eight cycles of rollouts and every seventh later. Only for the clipped token losses
+        without corrections (no engine, sequence-level ratio, entropy or off-policy mask), and where the terms do not cancel.
 
     Why it matters:
-        A loss that is normalised by the wrong window scales every gradient by a constant. With clipping of the gradient
-        norm it is hardly visible; without it the learning rate is wrong by that factor (trl PR#6024: accumulation /
-        steps_per_generation).
-
-    Example:
-        WARNING RLS801 Loss is not that of its formula · data epoch 0, rollout 0,
-        update 0, micro-batch 0 · 16 times, in rollouts 0 to 3
-          expected  the loss of the documented formula
-          observed  0.5 times that
-          why       every gradient of this run is scaled by this factor
-          fix       compare the loss normaliser with the accumulation window
+        A loss normalised by the wrong window scales every gradient by a constant: with clipping of the gradient norm it is
+        hardly visible, without it the learning rate is off by that factor (trl PR#6024: GA / steps_per_generation).
 
     What to do:
         Use a release whose normaliser is right for your accumulation, or make both periods equal.
-
-    Known limits:
-        - TRL: the clipped losses (grpo, bnpo, dr_grpo, dapo) and RLOO's. Other loss types, an engine correction, an
-          entropy mask, an off-policy mask and fused losses are not evaluated, and the report says so.
-        - OpenRLHF: the scale of the policy's loss in the backward. verl, Stable-Baselines3 and loops of your own do not
-          show their loss.
-        - Micro-batches whose terms nearly cancel are not compared.
-
-    Sources:
-        - https://github.com/huggingface/trl/pull/6024: losses scaled by accumulation / steps_per_generation
-        - https://github.com/huggingface/trl/issues/5619: the same from a user's side
-        - https://huggingface.co/docs/trl/grpo_trainer: loss types of GRPO
     """
 
     code = "RLS801"
