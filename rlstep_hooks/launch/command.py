@@ -243,7 +243,9 @@ def _executable(tokens: tuple[Token, ...], environment: dict[str, Token], proces
 
 
 _CONTAINERS = frozenset({"docker", "podman", "singularity", "apptainer", "nerdctl", "enroot"})
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "ray", "uv", "poetry", "conda", "env", "nohup", "timeout", "srun", "mpirun"})
+_LAUNCHERS = frozenset(
+    ("torchrun", "accelerate", "deepspeed", "ray", "uv", "poetry", "conda", "env", "nohup", "timeout", "srun", "mpirun")
+)
 
 
 def _inner(tokens: tuple[Token, ...]) -> tuple[Token, ...]:

@@ -186,8 +186,12 @@ def test_a_guard_is_not_the_end_of_the_script() -> None:
 
 
 def test_an_end_that_no_variable_decides_is_one() -> None:
-    assert [c.program.name for c in read_text("python a.py\nif [ 1 = 1 ]; then exit 1; fi\npython b.py", "run.sh")] == ["a.py"]
-    assert [c.program.name for c in read_text('[ -z "$X" ] && { python a.py; exit; }\npython b.py', "run.sh")] == ["a.py"]
+    assert [c.program.name for c in read_text("python a.py\nif [ 1 = 1 ]; then exit 1; fi\npython b.py", "run.sh")] == [
+        "a.py"
+    ]
+    assert [c.program.name for c in read_text('[ -z "$X" ] && { python a.py; exit; }\npython b.py', "run.sh")] == [
+        "a.py"
+    ]
 
 
 def test_a_loop_that_waits_is_passed_and_one_that_watches_is_the_end() -> None:
@@ -199,7 +203,11 @@ def test_a_loop_that_waits_is_passed_and_one_that_watches_is_the_end() -> None:
 
 def test_the_environment_holds_what_is_exported() -> None:
     command = read_text("export NPROC_PER_NODE=4\nA=1\nexport B\nB=2\nC=3 swift rlhf", "run.sh")[-1]
-    assert {name: token.text for name, token in command.environment.items()} == {"NPROC_PER_NODE": "4", "B": "2", "C": "3"}
+    assert {name: token.text for name, token in command.environment.items()} == {
+        "NPROC_PER_NODE": "4",
+        "B": "2",
+        "C": "3",
+    }
 
 
 @pytest.mark.parametrize(
@@ -235,7 +243,10 @@ def test_a_script_finds_its_own_folder_and_its_repository(tmp_path: Path, monkey
     (tmp_path / "examples" / "base.sh").write_text("python base.py --n ${N:-0} --m $1\n")
     script = folder / "run.sh"
     monkeypatch.chdir("/")
-    for start in ('D="$( cd -- "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd )"', 'D=$(dirname $(realpath "$0"))'):
+    for start in (
+        'D="$( cd -- "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd )"',
+        'D=$(dirname $(realpath "$0"))',
+    ):
         script.write_text(f"{start}\nsource $D/common.env\nexport N\nbash examples/base.sh 2\npython $D/own.py\n")
         base, own = read_script(script)
         assert [token.text for token in base.arguments] == ["--n", "3", "--m", "2"]

@@ -88,9 +88,7 @@ def outcome_of(file: Path, options: Options) -> Outcome:
     errors = [finding for finding in plan.findings if finding.severity == "error"]
     if plan.schedule is None or any(finding.code == "RLS110" for finding in errors):
         return outcome("refused", "; ".join(f"{one.code} {one.observed}" for one in errors), plan)
-    return outcome(
-        "findings" if errors else "planned", "; ".join(f"{one.code} {one.observed}" for one in errors), plan
-    )
+    return outcome("findings" if errors else "planned", "; ".join(f"{one.code} {one.observed}" for one in errors), plan)
 
 
 def _asks(message: str) -> bool:

@@ -111,7 +111,9 @@ def _changed(
             after = before
         else:
             change = _ARITHMETIC.get(operator[:-1])
-            after = unresolved(node) if change is None or (value == 0 and operator[0] in "/%") else change(before, value)
+            after = (
+                unresolved(node) if change is None or (value == 0 and operator[0] in "/%") else change(before, value)
+            )
     scope.assign(name, after if isinstance(after, Text) else Text(str(after)), place)
     return before if node.type == "postfix_expression" else after
 

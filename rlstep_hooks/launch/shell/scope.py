@@ -146,7 +146,9 @@ class Scope:
         else:
             why, place = f"{name} is {choices}, depending on {asked.name}: {asked.why}", asked.place
         unknown = UnknownText(name if asked is None else asked.name, why, place)
-        several = [value if isinstance(value, tuple) else _split(value) for value in (*values, *([()] if unset else []))]
+        several = [
+            value if isinstance(value, tuple) else _split(value) for value in (*values, *([()] if unset else []))
+        ]
         words = several[0]
         for other in several[1:]:
             words = _united(words, other, unknown)

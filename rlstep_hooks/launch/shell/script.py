@@ -39,9 +39,13 @@ _MOST_STATEMENTS = 20_000
 _DEEPEST = 60
 _MOST_NESTED_SCRIPTS = 8
 _MOST_ROUNDS = 1000
-_SPEECH = frozenset({"echo", "printf", "cat", "usage", "print_usage", "show_help", "set", "log", "error", "tee", "sleep", "true", ":"})
+_SPEECH = frozenset(
+    {"echo", "printf", "cat", "usage", "print_usage", "show_help", "set", "log", "error", "tee", "sleep", "true", ":"}
+)
 """Commands that only talk to the user."""
-_QUERIES = frozenset({"command", "which", "type", "hash", "grep", "pgrep", "nvidia-smi", "test", "diff", "cmp", "[", "ping", "nc"})
+_QUERIES = frozenset(
+    {"command", "which", "type", "hash", "grep", "pgrep", "nvidia-smi", "test", "diff", "cmp", "[", "ping", "nc"}
+)
 """Commands that are run for their exit status, which depends on the machine."""
 _BELONGS_ABOVE = re.compile(r"--?[A-Za-z]|(\+\+?|~)?\w+(\.\w+)+=")
 """The first word of a line that can only be an argument: a flag, or an override of a nested setting."""
@@ -214,7 +218,9 @@ class _Walk:
                 return outcome
             self._guarded(follow, unset)
             return after[0] if after else None
-        if node.type == "test_command" or (node.type == "negated_command" and node.named_children[-1].type == "test_command"):
+        if node.type == "test_command" or (
+            node.type == "negated_command" and node.named_children[-1].type == "test_command"
+        ):
             return test(node, self._scope)
         self.run(node, depth)
         if node.type == "command":
@@ -283,10 +289,8 @@ class _Walk:
         """Parentheses: what is set inside is gone behind them."""
         scope = self._scope
         before = dict(scope.variables), list(scope.positional), scope.folder
-        try:
+        with suppress(_EndedError):
             self._run_children(node, depth)
-        except _EndedError:
-            pass
         scope.variables, scope.positional, scope.folder = before
 
     def _redirected(self, node: Node, depth: int) -> None:
@@ -310,10 +314,10 @@ class _Walk:
         self._stdin = stdin
 
     def _one_command(self, node: Node, depth: int) -> None:
-        environment: dict[str, Token] = {
-            name: Token(value.text, self._scope.place(node), value.unknown)
+        environment = {
+            name: Token(known.text, self._scope.place(node), known.unknown)
             for name in sorted(self._scope.exported)
-            if isinstance(value := self._scope.variables.get(name), Text)
+            if isinstance(known := self._scope.variables.get(name), Text)
         }
         tokens: list[Token] = []
         self._scope.missing = []
@@ -369,7 +373,11 @@ class _Walk:
         """A command that is no part of the shell."""
         missing = tuple(self._scope.missing)
         stdin = self._stdin
-        if stdin is not None and tokens[0].text in (*SHELLS, "ssh", "sbatch") and len(tokens) == 1 + (tokens[0].text == "ssh"):
+        if (
+            stdin is not None
+            and tokens[0].text in (*SHELLS, "ssh", "sbatch")
+            and len(tokens) == 1 + (tokens[0].text == "ssh")
+        ):
             found = self._nested_text(Token(stdin.text, tokens[0].place), environment)
         else:
             found = unwrap(tokens, environment, shell=lambda token: self._nested_text(token, environment))
@@ -427,7 +435,9 @@ class _Walk:
         place = tokens[0].place
         if self._stdin is None or len(names) > 1:
             for name in names:
-                self._scope.assign(name, Text(f"${name}", (UnknownText(name, "read while the script runs", place),)), place)
+                self._scope.assign(
+                    name, Text(f"${name}", (UnknownText(name, "read while the script runs", place),)), place
+                )
             return
         whole = any(word.startswith("-") and word.endswith("d") for word in words)
         text = self._stdin.text.strip() if whole else self._stdin.text.partition("\n")[0].strip()
@@ -485,7 +495,12 @@ class _Walk:
         given = self._given(command.environment)
         if name in self._written:
             found = read_text(
-                self._written[name], name, arguments=command.arguments, given=given, folder=self._folder, depth=self._depth + 1
+                self._written[name],
+                name,
+                arguments=command.arguments,
+                given=given,
+                folder=self._folder,
+                depth=self._depth + 1,
             )
             return found or [command]
         path = self._found(Token(name)) if name.endswith((".sh", ".bash", ".slurm", ".sbatch")) else None
@@ -582,7 +597,9 @@ class _Walk:
 
         if subject.unknown:
             branches: list[Callable[[], None]] = [lambda item=item: body(item) for item in items]  # type: ignore[misc]
-            everything = any(source_of(pattern) == "*" for item in items for pattern in item.children_by_field_name("value"))
+            everything = any(
+                source_of(pattern) == "*" for item in items for pattern in item.children_by_field_name("value")
+            )
             self._either(branches if everything else [*branches, lambda: None], subject.unknown)
             return
         for item in items:

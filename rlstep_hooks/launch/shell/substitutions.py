@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.shell.scope import Scope
 
 
-
-
 class _DependsError(Exception):
     """The output depends on the machine."""
 
 
-def output(node: Node, scope: Scope, words: Callable[[Node], list[Text]], heredoc: Callable[[Node], Text]) -> Text | None:
+def output(
+    node: Node, scope: Scope, words: Callable[[Node], list[Text]], heredoc: Callable[[Node], Text]
+) -> Text | None:
     """What a command substitution prints, without its last line ends; None if it depends on the machine.
 
     Args:
@@ -47,9 +47,7 @@ def output(node: Node, scope: Scope, words: Callable[[Node], list[Text]], heredo
 
 
 class _Reader:
-    def __init__(
-        self, scope: Scope, words: Callable[[Node], list[Text]], heredoc: Callable[[Node], Text]
-    ) -> None:
+    def __init__(self, scope: Scope, words: Callable[[Node], list[Text]], heredoc: Callable[[Node], Text]) -> None:
         self._words = words
         self._heredoc = heredoc
         self._folder = scope.folder
@@ -114,7 +112,9 @@ def _plain(words: list[str]) -> list[str]:
 
 
 def _dirname(given: list[str], _: str) -> str:
-    return "".join((os.path.dirname(path.rstrip("/")) or ("/" if path[:1] == "/" else ".")) + "\n" for path in _plain(given))
+    return "".join(
+        (os.path.dirname(path.rstrip("/")) or ("/" if path[:1] == "/" else ".")) + "\n" for path in _plain(given)
+    )
 
 
 def _basename(given: list[str], _: str) -> str:

@@ -165,7 +165,9 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     operator = parts[1].type if len(parts) > 1 else ""
     if operator:
         own = default_word(node)
-        return _operated(node, scope, value, operator, parts[2:] if own is None else [own], quoted=quoted, double=double)
+        return _operated(
+            node, scope, value, operator, parts[2:] if own is None else [own], quoted=quoted, double=double
+        )
     if value is None and parts[0].type == "subscript" and source_of(parts[0])[-3:] in ("[@]", "[*]"):
         name = source_of(parts[0])[:-3]
         scope.missing.append(UnknownText(name, f"{name} {NOT_SET}", scope.place(node)))
