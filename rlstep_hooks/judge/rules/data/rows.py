@@ -69,7 +69,7 @@ class RowsDropped(Rule):
             observed=f"{dropped} of {self.schedule.rows} rows dropped in each pass",
             where=Where(),
             why=(
-                "they do not fill a rollout; each pass is shuffled, so a different set is dropped in each pass"
+                "they do not fill a rollout; each pass drops a different set, because it is shuffled"
                 if reshuffled
                 else "they do not fill a rollout, and the order is fixed: these rows are never seen"
             ),
