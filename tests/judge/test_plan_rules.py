@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rlstep_hooks.judge.rules import RULES
-from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES, REPORTS, Refused, check_plan
+from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES, REPORTS, ForeignSettings, Refused, check_plan
 from rlstep_hooks.planning.phases import Passes, schedule_in_phases
 from rlstep_hooks.planning.reading import Reading
 from tests.golden.reading import planned
@@ -129,7 +129,7 @@ def test_every_rule_has_a_page_a_report_and_a_code_of_its_own(rule: type[Any]) -
 
 
 def test_every_finding_of_a_plan_has_a_report() -> None:
-    assert {code for code, *_ in WRONG} | {Refused.code} == set(REPORTS)
+    assert {code for code, *_ in WRONG} | {Refused.code, ForeignSettings.code} == set(REPORTS)
 
 
 def test_schedules_of_the_tests_are_whole() -> None:

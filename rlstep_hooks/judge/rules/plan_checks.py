@@ -234,6 +234,31 @@ class PromptsForSamples(PlanRule):
         )
 
 
+class ForeignSettings(PlanRule):
+    """The launch gives settings that no release of the framework has.
+
+    What it checks:
+        The name of each setting against the complete list of every release that can be planned, where the program is the
+        framework's own and checks names itself (Hydra, argparse). A name close to a known one is a misspelling, which is
+        RLS110; settings given with `+` are not looked at, since Hydra adds them.
+
+    Why it matters:
+        The framework itself ends such a launch at once. Where it runs, it is a fork, whose loop may give other numbers:
+        Search-R1's `rollout.n_agent` multiplies the samples of a prompt by 5.
+
+    What to do:
+        If it is the framework itself, take the settings out. If it is a fork, compare the plan with the fork's own trainer.
+    """
+
+    code = "RLS116"
+    title = "Settings that no release has: a fork?"
+    report = "https://github.com/langfengQ/verl-agent/issues/42"
+
+    def check(self, reading: Reading) -> Finding | None:
+        """Nothing: names are looked at before a launch is read; see `foreign_settings`."""
+        return None
+
+
 class TooFewRows(PlanRule):
     """The training set is smaller than one rollout.
 
@@ -377,6 +402,7 @@ PLAN_RULES: tuple[type[PlanRule], ...] = (
     MinibatchNotBelowRollout,
     IntervalMeetsCycle,
     PromptsForSamples,
+    ForeignSettings,
     TooFewRows,
     NoUpdates,
     SamplesNeverTrained,
@@ -397,6 +423,27 @@ def refused(refusal: PlanError, framework: str) -> Finding:
         observed=refusal.message,
         why=f"{framework} ends the run with this error {refusal.when} ({refusal.source})",
         fix=refusal.fix,
+    )
+
+
+def unknown_setting(release: str, refusal: str, place: str, remedy: str) -> Finding:
+    """The finding of a setting that this release does not have, but another one, or under another name."""
+    return Refused().found(
+        expected=f"settings of {release}",
+        observed=refusal,
+        why=f"{place}: {release} ends the run with this error at once",
+        fix=remedy,
+    )
+
+
+def foreign_settings(release: str, names: list[str], refusal: str) -> Finding:
+    """The finding of settings that no release has."""
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return ForeignSettings().found(
+        expected=f"settings of {release}",
+        observed=shown,
+        why=f"{release} itself ends the run: {refusal} Where it runs it is a fork, whose code was not read",
+        fix="compare the plan with the fork's trainer, or take the settings out",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Entry, System, count, flag, number, text
+from rlstep_hooks.systems.declaration import Entry, Keys, System, count, flag, number, text
 from rlstep_hooks.systems.trl.plan import PLAN_SETTINGS
 from rlstep_hooks.systems.trl.releases import FIRST, FIRST_UNSUPPORTED
 
@@ -37,6 +37,56 @@ SYSTEM = System(
     version="1.16.0",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="trl",
+    keys=Keys(
+        file="trl/keys.json",
+        refusal="ValueError: Some specified arguments are not used by the HfArgumentParser: ['{written}', ...]",
+        strict=(
+            "executable:trl grpo",
+            "executable:trl rloo",
+            "module:trl.scripts.grpo",
+            "module:trl.scripts.rloo",
+            "script:trl/scripts/grpo.py",
+            "script:trl/scripts/rloo.py",
+        ),
+        abbreviated=True,
+        also=("no_*",),
+        no_effect=(
+            "output_dir",
+            "run_name",
+            "project",
+            "report_to",
+            "logging_*",
+            "log_*",
+            "push_to_hub",
+            "hub_*",
+            "bf16",
+            "fp16",
+            "tf32",
+            "gradient_checkpointing*",
+            "dataloader_num_workers",
+            "dataloader_pin_memory",
+            "save_total_limit",
+            "save_only_model",
+            "max_grad_norm",
+            "weight_decay",
+            "adam_*",
+            "model_name_or_path",
+            "attn_implementation",
+            "dtype",
+            "torch_dtype",
+            "trust_remote_code",
+            "lora_*",
+            "load_in_*bit",
+            "max_completion_length",
+            "epsilon",
+            "epsilon_high",
+            "reward_weights",
+            "disable_tqdm",
+            "vllm_gpu_memory_utilization",
+            "vllm_server_*",
+            "wandb_*",
+        ),
+    ),
     recognised=(
         Entry(
             "trl",
