@@ -103,7 +103,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
 
 
 def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
-    """Settings beside a similar one that the plan reads, but for those that the framework has, and those that are said to be refused."""
+    """Settings beside a similar one that the plan reads, but for those that the framework has or is said to refuse."""
     known = key_list(known_by.file) if known_by is not None else None
     return [
         Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
