@@ -35,7 +35,18 @@ def ratio_one_updates(pattern: Pattern, source: OldLogProbSource) -> tuple[int, 
     return tuple(index for index, window in enumerate(pattern, 1) if source == "detach" or not any(window))
 
 
+def microbatches_of(updates: int, window: int, microbatches_per_epoch: int) -> int:
+    """Micro-batches of one process behind a number of updates: the last, shorter window of a pass is an update too.
+
+    transformers Trainer `_inner_training_loop`: the end of the loader ends a window.
+    """
+    per_epoch = -(-microbatches_per_epoch // window)
+    full, rest = divmod(updates, per_epoch) if per_epoch else (0, 0)
+    return full * microbatches_per_epoch + min(rest * window, microbatches_per_epoch)
+
+
 FUNCTIONS: dict[str, Any] = {
+    "microbatches_of": microbatches_of,
     "lags_of_updates": lags_of_updates,
     "lags_in": lags_in,
     "ratio_one_updates": ratio_one_updates,
@@ -61,7 +72,8 @@ LET: dict[str, str] = {
     "updates_counted": "max(ceil(loader_length / gradient_accumulation_steps), 1)",
     "updates_possible": "ceil(microbatches_per_epoch / gradient_accumulation_steps)",
     "passes": "ceil(max_steps / updates_counted) if max_steps > 0 else ceil(num_train_epochs)",
-    "microbatches_per_cycle": "microbatches_per_rollout * rollouts_per_cycle",
+    "microbatches": "microbatches_of(updates, gradient_accumulation_steps, microbatches_per_epoch) if known(rows) "
+    "else updates * gradient_accumulation_steps",
     "lr_ticks": "updates",
     "data_epochs": "prompts_per_rollout / rows * rollouts if rows else None",
     "loader_epochs": "microbatches / microbatches_per_epoch if microbatches_per_epoch "
@@ -105,18 +117,5 @@ def formulas(*, sampler: str, generation: str) -> tuple[Formula, ...]:
             "max_steps if max_steps > 0 else unknown('neither the rows nor max_steps are known')",
             f"{_TRAINER}.set_initial_training_values",
         ),
-        Formula(
-            "microbatches",
-            "floor(updates / updates_possible) * microbatches_per_epoch "
-            "+ min(updates % updates_possible * gradient_accumulation_steps, microbatches_per_epoch) if updates_possible else 0",
-            f"{_TRAINER} _inner_training_loop",
-            where="known(rows)",
-        ),
-        Formula("microbatches", "updates * gradient_accumulation_steps", f"{_TRAINER} _inner_training_loop"),
-        Formula(
-            "rollouts",
-            "floor(microbatches / microbatches_per_cycle) * rollouts_per_cycle "
-            "+ min(microbatches % microbatches_per_cycle, rollouts_per_cycle)",
-            generation,
-        ),
+        Formula("rollouts", "ceil(microbatches / microbatches_per_rollout)", generation),
     )

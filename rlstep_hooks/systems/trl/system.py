@@ -138,7 +138,7 @@ SYSTEM = System(
         "kept": "num_remains_in_group or num_generations",
         "samples_per_microbatch": "microbatch * kept // num_generations",
         "samples_dropped_per_rollout": "floor(prompts_per_rollout * (num_generations - kept))",
-        "prompts_per_chunk": "floor(prompts_per_rollout * rollouts_per_cycle)",
+        "prompts_per_chunk": "floor(prompts_per_rollout * rollouts_per_cycle) if by_microbatch else floor(prompts_per_rollout)",
         "rows_reshuffled": "shuffle_dataset or by_microbatch",
         # Up to 0.19 the sampler's length counts the rows that it drops (`RepeatSampler.__len__`); the loader divides it by its
         # batch, and accelerate that by the processes, each rounded up.
@@ -177,6 +177,14 @@ SYSTEM = System(
             "rows_dropped_per_epoch",
             "rows % prompts_per_chunk",
             f"{_TRAINER} _get_train_sampler (chunks of whole rollouts)",
+        ),
+        # The first pass over a cycle generates a rollout at each of its micro-batches.
+        Formula(
+            "rollouts",
+            "floor(microbatches / (num_iterations * rollouts_per_cycle)) * rollouts_per_cycle "
+            "+ min(microbatches % (num_iterations * rollouts_per_cycle), rollouts_per_cycle)",
+            f"{_TRAINER} _prepare_inputs: {{trigger}}",
+            where="by_microbatch",
         ),
         *loader.formulas(sampler=f"{_TRAINER} RepeatSampler", generation=f"{_TRAINER} _prepare_inputs: {{trigger}}"),
         # Computed with the rollout, or the detached current ones in the loss. DPPO takes the sampler's, RLOO always computes them.
