@@ -604,7 +604,10 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
     raise PlanError(
-        launch.fill(check.says), when=check.when, fix=launch.fill(check.fix), source=launch.fill(check.source)
+        launch.fill(check.says),
+        when=launch.fill(check.when),
+        fix=launch.fill(check.fix),
+        source=launch.fill(check.source),
     )
 
 
