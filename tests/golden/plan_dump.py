@@ -186,6 +186,21 @@ ALLOWED: tuple[Allowed, ...] = (
         after="^null$",
     ),
     Allowed("a critic's sizes count with a critic", system="skyrl", field="unused", before="^null$"),
+    Allowed("a setting that no release has is a finding", field="findings", after="RLS116"),
+    Allowed(
+        "a demand that is about a setting says its place",
+        system="nemo_rl",
+        field="words",
+        before="generation takes all GPUs",
+    ),
+    Allowed(
+        "settings of the other trainer are unused",
+        system="nemo_rl",
+        field="unused",
+        before="^null$",
+        after="ppo|grpo|value",
+    ),
+    Allowed("the settings of GFPO and DPPO count", system="trl", field="schedule.old_logprob_source", after="engine"),
     Allowed("the rows are missing, whoever calls step()", system="trl_ppo_step", field="schedule.not_evaluated."),
     Allowed(
         "gradients of the last rollout of a pass: how many there are depends on the rows",
@@ -279,8 +294,8 @@ def differences(case: Case) -> list[tuple[str, Any, Any]]:
 
 
 def _compared(said: dict[str, Any]) -> dict[str, Any]:
-    """An answer with what is compared of a finding: code, severity and numbers, for its words are the rule's. A refusal is
-    compared in the words of the framework."""
+    """What is compared of an answer. Of a finding: code, severity and numbers, for its words are the rule's; of a refusal the words
+    of the framework. The note which release is assumed is left out: the release itself is compared."""
     findings = [
         {name: text for name, text in found.items() if name not in ("title", "planned")}
         if found["code"] == "RLS110"
@@ -291,7 +306,9 @@ def _compared(said: dict[str, Any]) -> dict[str, Any]:
         }
         for found in said.get("findings", [])
     ]
-    return said | {"findings": findings} if "findings" in said else said
+    said = said | {"findings": findings} if "findings" in said else dict(said)
+    notes = [note for note in said.pop("notes", []) if not note.endswith("--version names another")]
+    return said | ({"notes": notes} if notes else {})
 
 
 def _numbers(text: str) -> list[str]:

@@ -52,6 +52,49 @@ class Refused(Rule):
     report = "https://github.com/volcengine/verl/pull/559"
 
 
+class ForeignSettings(Rule):
+    """The launch gives settings that no release of the framework has.
+
+    What it checks:
+        The name of each setting against the complete list of every release that can be planned, where the program is
+        the framework's own and checks names itself (Hydra, argparse). A name close to a known one is a misspelling,
+        which is RLS110. Settings that Hydra adds (`+name`) are not looked at.
+
+    Why it matters:
+        The framework itself ends such a launch at once. If the launch runs, it is a fork, and the loop of a fork may
+        give other numbers: Search-R1's `rollout.n_agent` multiplies the samples of a prompt by 5.
+
+    Example:
+        WARNING RLS116 Settings that no release has: a fork? · the whole run
+          expected  settings of verl 0.9.1
+          observed  actor_rollout_ref.rollout.n_agent
+          why       verl 0.9.1 itself ends the run: Could not override
+                    'actor_rollout_ref.rollout.n_agent'. To append to your config
+                    use +actor_rollout_ref.rollout.n_agent=... Where it runs it is a
+                    fork, whose code was not read
+          fix       compare the plan with the fork's trainer, or take the settings
+                    out
+
+    What to do:
+        If it is the framework itself, take the settings out. If it is a fork, compare the plan with the fork's own
+        trainer.
+
+    Known limits:
+        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
+          run does not repeat it.
+        - Lists of all settings are known for few frameworks; for others an unknown setting is named as not read.
+
+    Sources:
+        - https://github.com/langfengQ/verl-agent/issues/42: a fork of verl whose batch sizes mean something else
+    """
+
+    code = "RLS116"
+    title = "Settings that no release has: a fork?"
+    severity = "warning"
+    seen_in = "plan"
+    report = "https://github.com/langfengQ/verl-agent/issues/42"
+
+
 class ConfigRewritten(Rule):
     """The configuration that trains is not the one that was written.
 
