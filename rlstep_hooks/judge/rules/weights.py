@@ -385,16 +385,39 @@ class SamplerGap(Rule):
     """The engine's log-probs are far from the trainer's at the same version.
 
     What it checks:
-        Where the engine returns log-probs of the tokens it sampled: their mean distance from the trainer's at the same policy
-        version, against NeMo-RL's published bound (about 0.05), and against the run itself: once two rollouts were measured, it warns
-        at ten times the largest distance so far. Where the distance is that of a configured `top_p`, it says so.
+        Where the engine returns log-probs of the tokens that it sampled: their mean distance from the trainer's at the
+        same policy version. The bound is 0.05 in reduced precision and 0.001 where both compute in float32. Once two
+        rollouts were measured, the rule also warns at ten times the largest distance so far. Where the distance is that
+        of a configured `top_p`, the finding says so.
 
     Why it matters:
-        Distance at equal versions means that the engine computes something else: stale weights behind an equal version,
-        another precision, a temperature or truncation applied on one side only (trl#4159, trl#5312).
+        A distance at equal versions means that the engine computes something else: stale weights behind an equal
+        version, another precision, a temperature or a truncation that only one side applies (trl#4159, trl#5312).
+
+    Example:
+        WARNING RLS403 Engine and trainer disagree · data epoch 0, rollout 2, update
+        4
+          expected  mean |log-prob difference| at most 0.05
+          observed  mean 0.2, max 3.1
+          why       at the same policy version engine and trainer should give nearly
+                    the same log-probs
+          fix       compare weights first, then temperature, top-p and the engine's
+                    log-prob mode
 
     What to do:
-        Compare weights first, then temperature, top-p, and the engine's log-prob mode.
+        Compare the weights first, then temperature, top-p and the engine's log-prob mode.
+
+    Known limits:
+        - It needs an engine that returns log-probs. verl and OpenRLHF return them if the configuration asks for it, TRL
+          if it corrects for the engine.
+        - One mean for each rollout is compared. A few wrong tokens among thousands can stay below the bound.
+        - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
+
+    Sources:
+        - https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/grpo.md: the bound of 1.05 (token_mult_prob_error)
+        - https://github.com/huggingface/trl/issues/5312: 0.015 in a healthy run and 0.2 with stale weights
+        - https://github.com/huggingface/trl/issues/4159: a temperature that only one side applied
+        - https://arxiv.org/abs/2605.14220: a small mismatch can be enough for a collapse
     """
 
     code = "RLS403"
