@@ -30,6 +30,8 @@ class Setting(msgspec.Struct, frozen=True):
     unknown: tuple[UnknownText, ...] = ()
     deleted: bool = False
     """Whether the user removed the setting (`~key`)."""
+    added: bool = False
+    """Whether Hydra adds the setting where it is not there (`+key=value`, `++key=value`)."""
 
     def __str__(self) -> str:
         return self.written or self.name
@@ -62,6 +64,10 @@ class Settings:
     def add_defaults(self, more: Mapping[str, Any]) -> None:
         """Add defaults that depend on the launch; they override the framework's."""
         self._defaults = {**self._defaults, **more}
+
+    def over(self, given: Mapping[str, Setting]) -> Settings:
+        """Other settings over the same defaults."""
+        return Settings(given, self._defaults)
 
     # Look-up.
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.request import release_of
 from rlstep_hooks.systems.swift.observe.trainer import READ, SwiftObserver
-from rlstep_hooks.systems.swift.plan import FIRST, FIRST_UNSUPPORTED, installed_swift, plan_live
+from rlstep_hooks.systems.swift.plan import plan_live
+from rlstep_hooks.systems.swift.releases import FIRST, FIRST_UNSUPPORTED, installed_swift
 from rlstep_hooks.systems.trl.observe.grpo import GrpoSubject
 
 if TYPE_CHECKING:
