@@ -121,7 +121,7 @@ from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueErro
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.planning.shape import shaped
 from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.request import Request, release_of
@@ -585,9 +585,7 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
         raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
-    raise PlanError(
-        launch.fill(check.says), when=check.when, fix=launch.fill(check.fix), source=launch.fill(check.source)
-    )
+    refuse(launch.fill(check.says), when=check.when, fix=launch.fill(check.fix), source=launch.fill(check.source))
 
 
 def _explained(system: System, launch: Quantities) -> list[Formula]:

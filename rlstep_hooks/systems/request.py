@@ -26,6 +26,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`--rows`."""
     world_size_given: int | None = None
     """`--world-size`."""
+    assumed: list[str] = []
+    """What was taken because nothing says it; filled while the launch is read."""
 
     def rows(self, *names: str) -> RowCount:
         """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
@@ -54,6 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             return from_settings
         processes = self.command.processes
         if processes is None:
+            self.assumed.append("world_size")
             return 1
         if processes.unknown is not None:
             raise UnknownValueError(f"the number of processes of `{processes.launcher}`", processes.unknown)

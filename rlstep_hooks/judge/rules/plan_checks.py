@@ -42,6 +42,7 @@ PLAN_RULES: tuple[type[Rule], ...] = (
 )
 """In the order in which their findings are shown, where these are equally severe."""
 
+REFUSED = Refused.code
 REPORTS: dict[str, str] = {rule.code: rule.report for rule in PLAN_RULES}
 """For each code that a plan can find: a report of what it costs."""
 
