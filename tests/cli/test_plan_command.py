@@ -89,7 +89,7 @@ def test_json_has_the_whole_schedule(capsys: pytest.CaptureFixture[str]) -> None
         "1 process: the launch does not say on how many it trains; give --world-size N for another number"
     ]
     assert plan["unused_settings"] == {"unheard_of": {"value": "3", "place": "argument 11 of the command"}}
-    assert [finding["code"] for finding in plan["findings"]] == ["RLS102"]
+    assert [finding["code"] for finding in plan["findings"]] == ["RLS116", "RLS102"]
     assert all(finding["report"].startswith("https://") for finding in plan["findings"])
     assert {formula["quantity"] for formula in plan["formulas"]} >= {"samples_per_rollout", "updates_per_rollout"}
 
