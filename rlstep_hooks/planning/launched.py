@@ -40,17 +40,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
     unused: tuple[Setting, ...] = ()
-<<<<<<< HEAD
-    """Settings that were given and do not affect the schedule."""
-
-    @property
-    def shown(self) -> Schedule | None:
-        """The schedule, or what the sizes of a refused launch mean."""
-        return self.schedule if self.schedule is not None else self.meant
-=======
     """Settings that were given and that the plan did not read."""
     no_effect: tuple[str, ...] = ()
     """The names of those of them that were looked at: the schedule does not depend on them."""
     foreign: tuple[str, ...] = ()
     """Settings that no release has: the launch is one of a fork."""
->>>>>>> main
+
+    @property
+    def shown(self) -> Schedule | None:
+        """The schedule, or what the sizes of a refused launch mean."""
+        return self.schedule if self.schedule is not None else self.meant

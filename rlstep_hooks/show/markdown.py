@@ -69,11 +69,7 @@ def plan_markdown(plan: Plan, steps: int | None) -> str:
     schedule = plan.shown
     if schedule is None:
         return "\n".join(f"- {_in_a_line(finding)}" for finding in plan.findings)
-<<<<<<< HEAD
-    lines = [f"**{escaped(headline(schedule, whence=f'from {plan.source}'))}**", "", *_plan_table(schedule)]
-=======
-    lines = [f"**{escaped(plan_headline(plan))}**", "", *_plan_table(plan.schedule)]
->>>>>>> main
+    lines = [f"**{escaped(plan_headline(plan))}**", "", *_plan_table(schedule)]
     if steps:
         head, rows = steps_rows(schedule, steps)
         cells = [[escaped(cell) for cell in row] for row in rows]

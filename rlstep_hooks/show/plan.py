@@ -57,8 +57,9 @@ def headline(schedule: Schedule, *, whence: str = "", fork: bool = False) -> str
 
 def plan_headline(plan: Plan) -> str:
     """The headline of a launch's plan."""
-    assert plan.schedule is not None
-    return headline(plan.schedule, whence=f"from {plan.source}", fork=bool(plan.foreign))
+    assert plan.shown is not None
+    whence = f"from {plan.source}" + (" · refused, see below" if plan.schedule is None else "")
+    return headline(plan.shown, whence=whence, fork=bool(plan.foreign))
 
 
 def plan_rows(schedule: Schedule) -> list[Row]:
@@ -334,17 +335,10 @@ def plan_text(plan: Plan, steps: int | None, *, explain: bool, width: int, colou
         coloured: Whether it shows colours.
     """
     page = TextPage(width, coloured=coloured)
-<<<<<<< HEAD
     schedule = plan.shown
     if schedule is not None:
-        whence = f"from {plan.source}" + (" · refused, see below" if plan.schedule is None else "")
-        page.lines += [page.styled(headline(schedule, whence=whence), "bold"), ""]
-        page.table(plan_rows(schedule))
-=======
-    if plan.schedule is not None:
         page.lines += [page.styled(plan_headline(plan), "bold"), ""]
-        page.table(plan_rows(plan.schedule))
->>>>>>> main
+        page.table(plan_rows(schedule))
         page.lines.append("")
         if steps:
             head, rows = steps_rows(schedule, steps)

@@ -29,9 +29,11 @@ class PlanFinding(Finding, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class UnusedSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting that is given and does not affect the schedule."""
+    """A setting that is given and that the plan did not read."""
 
     value: Any
+    no_effect: bool
+    """Whether it is known that the schedule does not depend on it; otherwise nobody looked at it."""
     place: str
     """Where it is written: "run.sh:12:5", "argument 3 of the command"."""
 
@@ -70,7 +72,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     formulas: tuple[Formula, ...] = ()
     """The formulas behind the schedule, with their sources."""
     unused_settings: dict[str, UnusedSetting] = {}
-    """By name."""
+    """Settings that were given and that the plan did not read, by name."""
+    foreign: tuple[str, ...] = ()
+    """Settings that no release has: the launch is one of a fork."""
     steps: tuple[StepReading, ...] = ()
     """A number of steps read in every unit (`--steps N`; else those that the framework counts in this run)."""
     error: Failure | None = None
@@ -100,7 +104,11 @@ def answer_of(plan: Plan, steps: int | None) -> Answer:
         not_evaluated=schedule.not_evaluated if schedule is not None else {},
         formulas=plan.formulas,
         unused_settings={
-            setting.name: UnusedSetting(value=setting.value, place=str(setting.place)) for setting in plan.unused
+            setting.name: UnusedSetting(
+                value=setting.value, no_effect=setting.name in plan.no_effect, place=str(setting.place)
+            )
+            for setting in plan.unused
         },
+        foreign=plan.foreign,
         steps=tuple(all_readings(schedule, steps)) if schedule is not None and steps else (),
     )

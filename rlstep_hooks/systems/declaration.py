@@ -624,16 +624,12 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
         raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
-<<<<<<< HEAD
-    refuse(launch.fill(check.says), when=check.when, fix=launch.fill(check.fix), source=launch.fill(check.source))
-=======
-    raise PlanError(
+    refuse(
         launch.fill(check.says),
         when=launch.fill(check.when),
         fix=launch.fill(check.fix),
         source=launch.fill(check.source),
     )
->>>>>>> main
 
 
 def _explained(system: System, launch: Quantities) -> list[Formula]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,10 @@ from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
-from rlstep_hooks.planning.refusal import PlanError, refusals_kept
+from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.keys import key_list
+from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.release import looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
@@ -89,102 +89,27 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     try:
         reading = _read(system, request)
     except PlanError as refusal:
-        _ask_for_processes(system, request, refusal)
+        ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
-<<<<<<< HEAD
-        meant = _meant(system, request)
-        return msgspec.structs.replace(
-            plan,
-            meant=meant.schedule if meant is not None else None,
-            formulas=meant.formulas if meant is not None else (),
-            findings=(finding,),
-            unused=tuple(settings.unused),
-            notes=(*launch.notes, *(_notes_of(meant, system) if meant is not None else ())),
-        )
-    return msgspec.structs.replace(
-        plan,
-        schedule=reading.schedule,
-        formulas=reading.formulas,
-        notes=(*launch.notes, *_one_process(system, request, reading), *reading.notes, *_misspelt(settings)),
-        findings=tuple(check_plan(reading)),
-        unused=tuple(settings.unused),
-    )
-
-
-_MAY_BE_PARTS = ("updates_per_rollout", "data_epochs", "loader_epochs")
-"""Fields of a Schedule that need not be whole; in another, a part shows that the sizes do not fit each other."""
-
-
-def _meant(system: System, request: Request) -> Reading | None:
-    """What the sizes of a launch mean that the framework refuses; None if they mean nothing without what it asks for."""
-    with refusals_kept():
-        try:
-            reading = _read(system, request)
-        except (PlanError, LaunchError, ArithmeticError, ValueError, TypeError):
-            return None
-    schedule = reading.schedule
-    counted = {name: getattr(schedule, name) for name in schedule.__struct_fields__ if name not in _MAY_BE_PARTS}
-    whole = not any(isinstance(value, Fraction) and value.denominator != 1 for value in counted.values())
-    return reading if whole and schedule.updates_per_rollout > 0 and schedule.rollouts != 0 else None
-
-
-def _notes_of(meant: Reading, system: System) -> tuple[Note, ...]:
-    said = Note(
-        "assumes", f"what the sizes mean once {system.title} accepts the launch; it does not as it stands (below)"
-    )
-    return said, *(note for note in meant.notes if note.kind in ("unit", "assumes"))
-
-
-def _one_process(system: System, request: Request, reading: Reading) -> list[Note]:
-    """That the plan takes one process, where the launch does not say it and the number matters."""
-    if "world_size" not in request.assumed or not _accepts(system, request, 2):
-        return []
-    return [
-        Note(
-            "assumes",
-            "1 process: the launch does not say on how many it trains; give --world-size N for another number",
-        )
-    ]
-
-
-_MOST_PROCESSES = 64
-
-
-def _ask_for_processes(system: System, request: Request, refusal: PlanError) -> None:
-    """Ask for the number of processes where the launch does not say it and another than 1 is accepted.
-
-    Raises:
-        LaunchError: It decides whether the launch is accepted.
-    """
-    if "world_size" not in request.assumed:
-        return
-    accepted = [count for count in range(2, _MOST_PROCESSES + 1) if _accepts(system, request, count)]
-    if accepted:
-        several = ", ".join(map(str, accepted[:6])) + (", ..." if len(accepted) > 6 else "")
-        raise LaunchError(
-            f"the launch does not say on how many processes it trains; on 1 {system.title} refuses it ({refusal.message}), on"
-            f" {several} it does not",
-            remedy="give --world-size N",
-        )
-
-
-def _accepts(system: System, request: Request, processes: int) -> bool:
-    try:
-        reading = _read(system, msgspec.structs.replace(request, world_size_given=processes))
-    except (PlanError, LaunchError):
-        return False
-    return reading.schedule.world_size == processes
-
-
-def _misspelt(settings: Settings) -> list[Note]:
-=======
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if (meant := what_is_meant(system, request, _read)) is not None:
+            plan = msgspec.structs.replace(
+                plan,
+                meant=meant.schedule,
+                formulas=meant.formulas,
+                notes=(*plan.notes, *meant.notes),
+            )
     else:
         plan = msgspec.structs.replace(
             plan,
             schedule=reading.schedule,
             formulas=reading.formulas,
-            notes=(*plan.notes, *reading.notes, *_misspelt(settings, release.refused, known_by=system.keys)),
+            notes=(
+                *plan.notes,
+                *one_process(system, request, _read),
+                *reading.notes,
+                *_misspelt(settings, release.refused, known_by=system.keys),
+            ),
             findings=(*release.findings, *check_plan(reading)),
         )
     unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
@@ -194,7 +119,6 @@ def _misspelt(settings: Settings) -> list[Note]:
 def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
     """Settings beside a similar one that the plan reads, but for those that the framework has or is said to refuse."""
     known = key_list(known_by.file) if known_by is not None else None
->>>>>>> main
     return [
         Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
         for setting, other in settings.look_alikes()

@@ -26,13 +26,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`--rows`."""
     world_size_given: int | None = None
     """`--world-size`."""
-<<<<<<< HEAD
-    assumed: list[str] = []
-    """What was taken because nothing says it; filled while the launch is read."""
-=======
     rows_unknown: str = ""
     """Of a live configuration: why the rows are not known, where they are not."""
->>>>>>> main
+    assumed: list[str] = []
+    """What was taken because nothing says it; filled while the launch is read."""
 
     def rows(self, *names: str) -> RowCount:
         """Rows of the training set: as the user says, else counted in the files that the named setting lists."""

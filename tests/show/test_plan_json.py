@@ -52,7 +52,7 @@ def test_every_stored_launch_is_answered_in_the_published_shape(system: str) -> 
             assert answer["schedule"] is not None
             assert not [one for one in answer["findings"] if one["code"] == "RLS110"]
         elif answer["error"] is None:
-            assert [one["code"] for one in answer["findings"]] == ["RLS110"]
+            assert "RLS110" in [one["code"] for one in answer["findings"]]
 
 
 def test_the_schema_refuses_another_shape() -> None:
