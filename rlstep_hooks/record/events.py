@@ -316,6 +316,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the old log-probs equal those of the refresh bit for bit, row by row."""
     tokens_intact: bool | None = None
     """Whether the completion tokens equal those of the rollout, row by row."""
+    advantages_intact: bool | None = None
+    """Whether the advantages equal those of the rollout bit for bit, row by row."""
     loss_ratio: float | None = None
     """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
 
@@ -348,6 +350,11 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     index: int
     max_abs_advantage: float | None = None
     """Over real tokens."""
+    advantages_off: float | None = None
+    """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
+    None if it was not compared."""
+    advantages_fit: str = ""
+    """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
     sampler_gap_mean: float | None = None
     """Mean |trainer log-prob - engine log-prob| of the sampled tokens, if the engine returns log-probs."""
     sampler_gap_max: float | None = None
@@ -412,6 +419,7 @@ TOPICS = (
     "ranks",
     "checkpoints",
     "rewards",
+    "advantages",
     "rows",
     "recording",
 )

@@ -795,6 +795,62 @@ def scheduler_stepped_twice(trainer: Any) -> None:
     on(trainer, "on_step_end", tick)
 
 
+# A: advantages
+
+
+@fault(report="trl#2995", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_shifted_by_a_sample(trainer: Any) -> None:
+    """Each sample gets the advantage of the sample before it."""
+    alter_rollouts(trainer, lambda rollout: rollout | {"advantages": rollout["advantages"].roll(1)}, after=4)
+
+
+@fault(report="TRL, a cost taken for a reward", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_of_the_wrong_sign(trainer: Any) -> None:
+    """Advantages are those of costs."""
+    alter_rollouts(trainer, lambda rollout: rollout | {"advantages": -rollout["advantages"]}, after=4)
+
+
+@fault(report="trl#3857", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_of_another_scale(trainer: Any) -> None:
+    """The standard deviation of the whole rollout takes the place of the group's."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        configured = trainer.scale_rewards
+        trainer.scale_rewards = "batch" if trainer.state.global_step >= 4 else configured
+        try:
+            return original(rows)
+        finally:
+            trainer.scale_rewards = configured
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
+@fault(report="verl#1224", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_of_groups_across_prompts(trainer: Any) -> None:
+    """Rewards are laid out with the prompts inside, and grouped as if the samples were."""
+
+    def across(advantages: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
+        columns = rewards.nansum(1).view(trainer.num_generations, -1)
+        return ((columns - columns.mean(0)) / (columns.std(0) + 1e-4)).flatten()[: len(advantages)]
+
+    computed: list[torch.Tensor] = []
+
+    def rewards_of(original: Callable[..., Any], *args: Any) -> Any:
+        computed.append(original(*args))
+        return computed[-1]
+
+    replace_method(trainer, "_calculate_rewards", rewards_of)
+    alter_rollouts(
+        trainer, lambda rollout: rollout | {"advantages": across(rollout["advantages"], computed[-1])}, after=4
+    )
+
+
+@fault(report="TRL, a buffer written by a wrapper", code="RLS517", where=Where(update=4, microbatch=8))
+def advantages_negated_on_the_way(trainer: Any) -> None:
+    """Advantages change their sign between the rollout and the loss."""
+    alter_microbatches(trainer, lambda batch: batch | {"advantages": -batch["advantages"]}, first=8)
+
+
 # M: the scale of the loss
 
 

@@ -6,7 +6,7 @@ import inspect
 
 from rlstep_hooks.judge.rules import loss, observation, resume, weights
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.data import advantages, evaluation, rows, samples
+from rlstep_hooks.judge.rules.data import advantages, documented, evaluation, rows, samples
 from rlstep_hooks.judge.rules.learning_rate import RateAtZero, ScheduleHorizon, SchedulerTicks, WarmupLength
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
@@ -77,6 +77,8 @@ RULES: tuple[type[Rule], ...] = (
     advantages.AdvantagesOfOthers,
     rows.RowsServedAgain,
     rows.OtherRowsTrained,
+    documented.AdvantagesNotDocumented,
+    documented.AdvantagesAltered,
     ScheduleHorizon,
     SchedulerTicks,
     RateAtZero,

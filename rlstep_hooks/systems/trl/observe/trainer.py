@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.forward_watch import ForwardWatch
@@ -29,9 +30,10 @@ from rlstep_hooks.record.events import (
     Rollout,
     WeightSync,
 )
+from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity, LogProbCall
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities, identities
-from rlstep_hooks.systems.trl.observe.limits import uncovered_loss, unobservable
+from rlstep_hooks.systems.trl.observe.limits import own_loss, uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
@@ -50,11 +52,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.releases import TrlRelease
-
-_COMPARED_CYCLES = 8
-"""Cycles of rollouts at the beginning whose losses are compared with the documented formula."""
-_COMPARED_EVERY = 7
-"""Later, the losses of each seventh cycle are compared. Odd, so that it seldom divides a data epoch."""
 
 
 class TrlObserver(Observer):
@@ -101,10 +98,11 @@ class TrlObserver(Observer):
         """Samples that a filter takes out of each rollout on this process."""
         self._sampling = SamplingWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
+        self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
         covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release, schedule.algorithm) if covered else None
         self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
-        self._meter = MicroBatchMeter(self._loss_settings)
+        self._meter = MicroBatchMeter(self._loss_settings, follows_advantages=not own_loss(trainer))
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._epochs = epochs
 
@@ -147,6 +145,7 @@ class TrlObserver(Observer):
                 wrap("_move_model_to_vllm", self._around_weight_sync)
         self._sampling.attach(self._patches)
         self._replay.attach(self._patches)
+        self._rewards.attach(self._patches)
         self.updates.attach(optimizer)
         for topic, why in unobservable(trainer, self.schedule):
             self.recorder.cannot(topic, why)
@@ -270,7 +269,8 @@ class TrlObserver(Observer):
             if of_others:
                 self.recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
             self._meter.mark(output, identities(index, kept), None if of_others else old)
-            self._numbers.add_rollout(index, output)
+            scored = self._rewards.take(index, kept) if purpose == "training" else None
+            self._numbers.add_rollout(index, output, scored)
         if old is not None and purpose == "training":
             made_by = self._origin(old, calls, copied=replayed)
             if made_by is not None and not replayed:
@@ -428,7 +428,7 @@ class TrlObserver(Observer):
         losses are not compared."""
         settings, trainer = self._loss_settings, self.trainer
         cycle = self._microbatches // self.schedule.microbatches_per_cycle
-        if settings is None or not self._compares_loss or (cycle >= _COMPARED_CYCLES and cycle % _COMPARED_EVERY):
+        if settings is None or not self._compares_loss or not is_compared(cycle):
             return None
         accumulation = trainer.args.gradient_accumulation_steps
         return LossTerms(
