@@ -63,6 +63,10 @@ class Settings:
         """Add defaults that depend on the launch; they override the framework's."""
         self._defaults = {**self._defaults, **more}
 
+    def over(self, given: Mapping[str, Setting]) -> Settings:
+        """Other settings over the same defaults."""
+        return Settings(given, self._defaults)
+
     # Look-up.
 
     def given(self, *names: str) -> Setting | None:
