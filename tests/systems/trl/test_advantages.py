@@ -77,7 +77,9 @@ WRONG = {
     "of the opposite sign": lambda rewards, right: -right,
     "each those of the sample after it": lambda rewards, right: right.roll(-1),
     "each those of the sample before it": lambda rewards, right: right.roll(1),
-    "divided by the standard deviation of the whole rollout": lambda rewards, right: formula(scale="batch").of(rewards)[0],
+    "divided by the standard deviation of the whole rollout": lambda rewards, right: formula(scale="batch").of(rewards)[
+        0
+    ],
     "divided by no standard deviation": lambda rewards, right: formula(scale="none").of(rewards)[0],
     "around the mean of the group's other samples": lambda rewards, right: formula(baseline="others", scale="none").of(
         rewards
