@@ -10,7 +10,7 @@ import msgspec
 from rlstep_hooks.launch.arguments import canonical, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.launch.text import LaunchError, Place, Token
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
@@ -157,7 +157,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     if not known:
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
-        raise LaunchError(
+        raise NoLaunchError(
             f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
@@ -295,7 +295,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
     command = Command(Program("config", str(path)), ())
     framework = options.framework or index.recognise(command, given)
     if framework is None:
-        raise LaunchError(
+        raise NoLaunchError(
             f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
             Place(str(path)),
         )
