@@ -784,6 +784,18 @@ def warmup_in_another_unit(trainer: Any) -> None:
     trainer.args.warmup_steps = 96
 
 
+@fault(report="TRL, a callback that sets the rate", code="RLS605", where=Where(update=5), settings=FALLING_RATE)
+def rate_set_by_a_callback(trainer: Any) -> None:
+    """A callback halves the rate of each update, and the scheduler goes on as before."""
+
+    def halve(state: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        if state.global_step >= 5:
+            for group in trainer.optimizer.param_groups:
+                group["lr"] /= 2
+
+    on(trainer, "on_step_begin", halve)
+
+
 @fault(report="SkyRL#872", code="RLS602", where=Where(update=3))
 def scheduler_stepped_twice(trainer: Any) -> None:
     """A callback steps the scheduler as well as the loop, from the third update on."""

@@ -7,7 +7,13 @@ import inspect
 from rlstep_hooks.judge.rules import observation, resume, weights
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.data import advantages, documented, evaluation, rows, samples
-from rlstep_hooks.judge.rules.learning_rate import RateAtZero, ScheduleHorizon, SchedulerTicks, WarmupLength
+from rlstep_hooks.judge.rules.learning_rate import (
+    RateAtZero,
+    RateNotScheduled,
+    ScheduleHorizon,
+    SchedulerTicks,
+    WarmupLength,
+)
 from rlstep_hooks.judge.rules.loss import backward, formula, optimizer
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
@@ -83,6 +89,7 @@ RULES: tuple[type[Rule], ...] = (
     documented.AdvantagesAltered,
     ScheduleHorizon,
     SchedulerTicks,
+    RateNotScheduled,
     RateAtZero,
     WarmupLength,
     resume.ResumeFailed,
