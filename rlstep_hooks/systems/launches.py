@@ -17,12 +17,14 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.keys import key_list
+from rlstep_hooks.systems.release import looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.declaration import System
+    from rlstep_hooks.systems.declaration import Keys, System
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
@@ -64,36 +66,49 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
 
     system = index.system_of(launch.framework)
-    version = options.version or system.version
-    settings = Settings(launch.given, system.defaults(version))
+    release = release_for(system, launch.command, launch.given, options.version)
+    settings = Settings(launch.given, system.defaults(release.version))
     request = Request(
         settings=settings,
-        version=version,
+        version=release.version,
         command=launch.command,
         folder=launch.folder,
         rows_given=options.rows,
         world_size_given=options.world_size,
     )
-    plan = Plan(framework=system.name, title=system.title, version=version, source=launch.source, schedule=None)
+    plan = Plan(
+        framework=system.name,
+        title=system.title,
+        version=release.version,
+        source=launch.source,
+        schedule=None,
+        foreign=release.foreign,
+        notes=(*launch.notes, *release.notes),
+    )
     try:
         reading = _read(system, request)
     except PlanError as refusal:
         finding = refused(refusal, system.title)
-        return msgspec.structs.replace(plan, findings=(finding,), unused=tuple(settings.unused), notes=launch.notes)
-    return msgspec.structs.replace(
-        plan,
-        schedule=reading.schedule,
-        formulas=reading.formulas,
-        notes=(*launch.notes, *reading.notes, *_misspelt(settings)),
-        findings=tuple(check_plan(reading)),
-        unused=tuple(settings.unused),
-    )
+        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+    else:
+        plan = msgspec.structs.replace(
+            plan,
+            schedule=reading.schedule,
+            formulas=reading.formulas,
+            notes=(*plan.notes, *reading.notes, *_misspelt(settings, release.refused, known_by=system.keys)),
+            findings=(*release.findings, *check_plan(reading)),
+        )
+    unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
+    return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
 
 
-def _misspelt(settings: Settings) -> list[Note]:
+def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
+    """Settings beside a similar one that the plan reads, but for those that the framework has or is said to refuse."""
+    known = key_list(known_by.file) if known_by is not None else None
     return [
-        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {known}?")
-        for setting, known in settings.look_alikes()
+        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
+        for setting, other in settings.look_alikes()
+        if setting.name not in refused and (known is None or not known.ever(setting.name))
     ]
 
 
@@ -314,13 +329,13 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     options = options or Options()
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
-    version = options.version or system.version
-    settings = Settings(launch.given, system.defaults(version))
+    release = release_for(system, launch.command, launch.given, options.version)
+    settings = Settings(launch.given, system.defaults(release.version))
     return _read(
         system,
         Request(
             settings=settings,
-            version=version,
+            version=release.version,
             command=launch.command,
             folder=launch.folder,
             rows_given=options.rows,
