@@ -160,8 +160,25 @@ class RateNotScheduled(Rule):
         Something else sets the rate: a callback, a second scheduler, an optimizer that was made anew, an old checkpoint. Counts
         of ticks look right.
 
+    Example:
+        ERROR RLS605 Learning rate is not that of its schedule · data epoch 0,
+        rollout 0, update 0 · 8 times, in rollouts 0 to 3
+          expected  a rate of 1e-06 at tick 0 (constant)
+          observed  0.01
+          why       something other than the configured schedule sets the rate
+          fix       look for code that writes into param_groups, and for schedulers
+                    that are made or loaded in mid-run
+
     What to do:
         Look for code that writes into `param_groups`, and for schedulers that are made or loaded in mid-run.
+
+    Known limits:
+        - TRL's trainers only: the schedules of transformers that it names.
+        - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
+        - The first parameter group is looked at.
+
+    Sources:
+        - https://huggingface.co/docs/transformers/main_classes/optimizer_schedules: the schedules and their arguments
     """
 
     code = "RLS605"

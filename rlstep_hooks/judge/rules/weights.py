@@ -742,8 +742,25 @@ class GeneratedWithOthers(Rule):
         Weights that are swapped for the generation and put back (an average, a frozen copy, weights in another precision) sample from
         another policy than the one that is trained. Before and after the rollout everything looks right.
 
+    Example:
+        ERROR RLS412 Generated with other weights · data epoch 0, rollout 1, update
+        2
+          expected  the weights that the last update left
+          observed  1016 probed weights have other values at the first forward of
+                    the generation
+          why       the rollout is not of the policy that is trained on it
+          fix       look for callbacks and wrappers that write into the model around
+                    its generation
+
     What to do:
         Look for callbacks and wrappers that write into the model around its generation.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only, and not with an engine, FSDP or torch.compile.
+        - Up to four tensors of 256 weights are compared, at the first forward of a generation.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/5312: rollouts of weights that the trainer does not have
     """
 
     code = "RLS412"

@@ -30,8 +30,27 @@ class AdvantagesNotDocumented(Rule):
         A wrong sign, a shift by one sample, or a group that mixes prompts trains on noise or on the opposite of the reward. Loss,
         ratio and gradient norm look right.
 
+    Example:
+        ERROR RLS516 Advantages are not those of the rewards · data epoch 0, rollout
+        0, update 0 · 4 times, in rollouts 0 to 3
+          expected  the advantages of the documented formula for these rewards
+          observed  each those of the sample before it
+          why       the policy is moved along these advantages, whatever the rewards
+                    say
+          fix       look for code between the rewards and the loss that sorts,
+                    filters, scales or groups samples
+
     What to do:
         Look for code between the reward function and the loss that sorts, filters, scales or groups samples.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only, from 0.20 on; before, rewards are not seen.
+        - RLOO with a KL penalty, and trainers that compute rewards or advantages of their own, are not compared.
+        - A rollout in which some completion has no reward at all is left out, since releases differ there.
+
+    Sources:
+        - https://huggingface.co/docs/trl/grpo_trainer: how advantages are computed, and `scale_rewards`
+        - https://huggingface.co/docs/trl/rloo_trainer: leave-one-out baselines and `normalize_advantages`
     """
 
     code = "RLS516"
@@ -73,8 +92,26 @@ class AdvantagesAltered(Rule):
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
         say or on noise. No metric shows it: the advantages that are logged are those of the rollout.
 
+    Example:
+        ERROR RLS517 Advantages altered before use · data epoch 0, rollout 1, update
+        2, micro-batch 4
+          expected  the advantages of these samples, bit for bit as the rollout came
+                    with them
+          observed  other values
+          why       they were overwritten, replaced, or moved to another sample on
+                    the way to the loss
+          fix       look for code that writes into the sample buffer or reorders
+                    part of it
+
     What to do:
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only.
+        - What a trainer's own loss does with its advantages after it got them is not seen.
+
+    Sources:
+        - https://huggingface.co/docs/trl/grpo_trainer: the loss multiplies each ratio by the advantage of the rollout
     """
 
     code = "RLS517"

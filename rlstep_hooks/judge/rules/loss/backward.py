@@ -24,9 +24,28 @@ class BackwardScale(Rule):
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
 
+    Example:
+        ERROR RLS805 Loss multiplied before the backward pass · data epoch 0,
+        rollout 1, update 2, micro-batch 4
+          expected  the loss as the trainer computed it, over the divisor that the
+                    framework documents
+          observed  0.25 times that
+          why       every gradient of this micro-batch is scaled by this factor, and
+                    no metric shows it
+          fix       look for a second division by the accumulation, or for code
+                    between the loss and its backward
+
     What to do:
         Look for a second division by the accumulation (accelerate's own `gradient_accumulation_steps`), a wrapped `backward`, or a
         factor between loss and backward.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only; OpenRLHF's factor is part of RLS801.
+        - With a gradient scaler (float16) or DeepSpeed the factor is theirs, so it is not compared.
+
+    Sources:
+        - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation
+        - https://github.com/huggingface/transformers/pull/35808: who divides the loss by the accumulation
     """
 
     code = "RLS805"

@@ -31,8 +31,27 @@ class StepNotDocumented(Rule):
         A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains
         something else, while loss and gradient look right.
 
+    Example:
+        ERROR RLS806 Step is not that of the optimizer · data epoch 0, rollout 0,
+        update 1
+          expected  weights where the optimizer's formula puts them
+          observed  up to 8.2e+03 times what rounding explains away from there, on
+                    average 0.5 times the step
+          why       something other than the optimizer's formula moved the weights
+                    in this step
+          fix       look for code that wraps optimizer.step, or writes into weights,
+                    gradients or moments during it
+
     What to do:
         Look for code that wraps `optimizer.step`, and for what writes into the weights right after it.
+
+    Known limits:
+        - TRL's trainers only. SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
+        - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html: the algorithm
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html: the algorithm
     """
 
     code = "RLS806"
@@ -73,9 +92,25 @@ class MomentsLost(Rule):
         Moments that are cleared or replaced make Adam a sign descent of full rate at every step: each weight moves by the whole
         learning rate, whatever its gradient. Loss and gradient norm look right.
 
+    Example:
+        ERROR RLS807 Optimizer lost its moments · data epoch 0, rollout 0, update 1
+          expected  the moments that the last step left
+          observed  8 others among those of 9 probed weights
+          why       the optimizer does not go on from where it was, so its steps
+                    have another size and direction
+          fix       look for an optimizer that is made anew, and for state that is
+                    loaded, reset or offloaded between updates
+
     What to do:
         Look for an optimizer that is made anew, for state dicts loaded in mid-run, and for code that offloads or resets the
         optimizer's state between rollouts.
+
+    Known limits:
+        - TRL's trainers only. It looks from a replayed step to the next one, so later in a run at few pairs of updates.
+        - Moments that are replaced by equal ones (an offload and back) are not lost.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html: what an optimizer keeps between steps
     """
 
     code = "RLS807"
@@ -111,8 +146,26 @@ class NormNotClipped(Rule):
         A limit that is configured and not applied lets single rollouts move the policy as far as they like. The norm that is logged is
         that before the clip, so it looks the same.
 
+    Example:
+        ERROR RLS808 Gradient norm above its limit · data epoch 0, rollout 0, update
+        1
+          expected  a gradient norm of at most 1, the configured limit
+          observed  3.7
+          why       the clip is configured and was not applied, or gradients were
+                    changed after it
+          fix       look for a loop or wrapper that leaves out the clip, or clips
+                    other parameters
+
     What to do:
         Look for a loop or a wrapper that leaves out the clip, clips other parameters, or changes gradients after it.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only. TRL's PPOTrainer has the setting and clips nothing, so it is not compared.
+        - Where parameters are sharded, the norm of one process is compared, which may be under a limit that all together exceed.
+
+    Sources:
+        - https://huggingface.co/docs/transformers/main_classes/trainer: `max_grad_norm`
+        - https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html: what clipping does
     """
 
     code = "RLS808"
