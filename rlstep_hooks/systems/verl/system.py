@@ -1,4 +1,4 @@
-"""verl: `verl.trainer.main_ppo` (0.6.1 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe.
+"""verl: `verl.trainer.main_ppo` (0.2 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe.
 
 The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads live configurations.
 """
