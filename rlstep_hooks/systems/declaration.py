@@ -248,6 +248,13 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)
     """Settings that name a YAML or TOML file with further settings."""
+    own_configs: tuple[str, ...] = ()
+    """Configurations of the framework itself whose contents are the defaults declared here: the ends of their names. Where one is not
+    at hand, nothing is missing."""
+    script_configs: dict[str, str] = {}
+    """Script -> the configuration beside it that it reads where the command names none (`run.py` -> "configs/base.yaml")."""
+    resolvers: dict[str, Callable[..., Any]] = {}
+    """What the framework registers as resolvers of OmegaConf: `${name:...}`."""
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""

@@ -8,6 +8,7 @@ Read at commit 7ea279a (2026-08-22): examples/configs/grpo_math_1B.yaml and ppo_
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -527,6 +528,17 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    own_configs=("configs/grpo_math_1B", "configs/ppo_math_1B"),
+    # examples/run_*.py main: what each reads without --config.
+    script_configs={
+        "run_grpo.py": "configs/grpo_math_1B.yaml",
+        "run_grpo_sliding_puzzle.py": "configs/grpo_sliding_puzzle.yaml",
+        "run_vlm_grpo.py": "configs/vlm_grpo_3B.yaml",
+        "run_grpo_nemo_gym.py": "grpo_workplace_assistant_nemotron_nano_v2_9b.yaml",
+        "run_ppo.py": "configs/ppo_math_1B.yaml",
+    },
+    # nemo_rl/utils/config.py register_omegaconf_resolvers
+    resolvers={"add": operator.add, "mul": operator.mul, "div": operator.truediv, "max": max},
     settings=SETTINGS,
     plan="rlstep_hooks.systems.nemo_rl:read",
     writes=write,
