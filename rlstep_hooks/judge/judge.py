@@ -12,7 +12,8 @@ from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Differen
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
 from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, Summary
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
-from rlstep_hooks.judge.rules.base import HANDLERS, Place, Progress, Rule, disabled
+from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
+from rlstep_hooks.judge.rules.progress import Place, Progress
 from rlstep_hooks.judge.timeline import position_of
 from rlstep_hooks.record.events import (
     INTERRUPTED,
@@ -267,7 +268,7 @@ class Judge:
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         explained = self._explained(rule, finding, difference)
-        if rule.of_plan:
+        if rule.seen_in != "run":
             bare, explained = explained, msgspec.structs.replace(explained, planned=True)
             rule.replace(bare, explained)
         self.failed = self.failed or explained.severity == "error"

@@ -288,6 +288,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Where the known deviations are, "module:NAME"."""
     observed_releases: tuple[str, str] | None = None
     """First release of which a run is observed, and the first that is not any more; None where they are those that are planned."""
+    trained_releases: tuple[str, ...] = ()
+    """Releases that this project's tests train with; `noxfile.py` pins them."""
     observes: tuple[str, ...] = ()
     """What of a run is recorded, in the words of the glossary."""
     does_not_observe: tuple[str, ...] = ()

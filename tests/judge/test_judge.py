@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.judge.rules import base
+from rlstep_hooks.judge.rules import progress as rules_progress
 from rlstep_hooks.record.events import (
     AnyEvent,
     Evaluated,
@@ -458,7 +458,7 @@ def test_numbers_that_never_come_are_not_waited_for_without_end(
     kinds: tuple[type, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a run of which no more than one kind of event is seen."""
-    monkeypatch.setattr(base, "WAITING", 40)
+    monkeypatch.setattr(rules_progress, "WAITING", 40)
     events = scripted_run(make_plan(rows=None, iterations=2, max_steps=200), measured=False)
     one = Judge(deviations_of)
     most = 0

@@ -8,7 +8,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.base import Progress
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunEnded, RunStarted, Update
 
@@ -29,7 +29,8 @@ class ScheduleHorizon(Rule):
     """
 
     code = "RLS601"
-    of_plan = True
+    seen_in = "plan and run"
+    report = "https://github.com/alibaba/ROLL/issues/407"
     title = "Learning-rate schedule does not fit the length of training"
     topics = ("learning_rate",)
     nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
@@ -194,7 +195,8 @@ class WarmupLength(Rule):
     """
 
     code = "RLS604"
-    of_plan = True
+    seen_in = "plan and run"
+    report = "https://github.com/AI-Hypercomputer/maxtext/pull/4225"
     title = "Learning-rate warm-up as long as the run"
     severity = "warning"
     topics = ("learning_rate",)
@@ -214,4 +216,38 @@ class WarmupLength(Rule):
             where=Where(),
             why="the learning rate never reaches its configured value",
             fix="give the warm-up as a share of the run, or in updates",
+        )
+
+
+class RateFollowsRollouts(Rule):
+    """The learning-rate schedule counts rollouts, while each rollout makes several updates.
+
+    What it checks:
+        What one tick of the scheduler follows, where the rate is not constant.
+
+    Why it matters:
+        Warm-up and decay given in updates last several times longer than meant (verl#399); the other way round the rate is at
+        its end early (SkyRL#872).
+
+    What to do:
+        Give warm-up and length in the unit that is named.
+    """
+
+    code = "RLS610"
+    title = "The learning rate counts rollouts, not updates"
+    severity = "info"
+    seen_in = "plan"
+    report = "https://github.com/volcengine/verl/issues/399"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look at the clock of the schedule."""
+        schedule = self.schedule
+        if schedule.lr_clock == "update" or schedule.updates_per_rollout == 1 or event.facts.get("lr_constant", True):
+            return None
+        return self.fail(
+            where=Where(),
+            expected="one tick for each update, as most schedules are meant",
+            observed=f"one tick for each {schedule.lr_clock}, and {schedule.updates_per_rollout} updates for each rollout",
+            why=f"the framework steps its scheduler once a {schedule.lr_clock}",
+            fix=f"give warm-up and length in {schedule.lr_clock}s",
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.base import Place
+    from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 

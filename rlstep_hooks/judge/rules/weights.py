@@ -6,15 +6,16 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
+from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
+from rlstep_hooks.judge.rules.progress import RolloutsWithSignal
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
-    from rlstep_hooks.judge.rules.base import Place, Progress
+    from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RolloutValues, RunStarted, Update, UpdateValues
 

@@ -56,6 +56,7 @@ SYSTEM = System(
         "openrlhf": "rlstep_hooks.systems.openrlhf.observe.ray_hooks:imported",
     },
     observed_releases=("0.11", str(FIRST_UNSUPPORTED)),
+    trained_releases=("0.11.2",),
     observes=(
         "rollouts with the policy version and the settings that sampled them",
         "prompts and rewards, up to the advantages",

@@ -36,6 +36,7 @@ SYSTEM = System(
         "stable_baselines3.common.on_policy_algorithm": "rlstep_hooks.systems.sb3.observe.injection:audit_sb3",
     },
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
+    trained_releases=("2.9.2",),
     observes=(
         "rollouts",
         "old log-probs, sample by sample",

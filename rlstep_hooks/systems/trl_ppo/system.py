@@ -75,6 +75,7 @@ SYSTEM = System(
         "trl.trainer.ppo_trainer": "rlstep_hooks.systems.trl_ppo.observe.injection:audit_ppo",
     },
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
+    trained_releases=("0.16.1", "0.17.0", "0.18.2", "0.24.0"),
     observes=(
         "rollouts",
         "old log-probs",

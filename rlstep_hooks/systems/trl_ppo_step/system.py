@@ -53,6 +53,7 @@ SYSTEM = System(
     plan="rlstep_hooks.systems.trl_ppo_step.launch:read",
     attaches_by="`with StepAuditPPO(ppo_trainer) as audit:` around the loop that calls `step()`.",
     observed_releases=("0.9", "0.12"),
+    trained_releases=("0.11.4",),
     observes=(
         "calls of `step()` as rollouts",
         "refreshes of old log-probs",

@@ -43,6 +43,7 @@ SYSTEM = System(
         "verl": "rlstep_hooks.systems.verl.observe.plugin:imported",
     },
     observed_releases=("0.9", str(FIRST_UNSUPPORTED)),
+    trained_releases=("0.9.1",),
     observes=(
         "rollouts with the policy version behind each sample",
         "rows of the data set",

@@ -1,4 +1,4 @@
-"""RLS2xx: optimizer steps that were made, skipped, or saved."""
+"""Optimizer steps that were skipped, or saved by an early stop, and runs without any."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.record.events import NOT_FINITE, Rollout, RunEnded, Update
+from rlstep_hooks.record.events import (
+    NOT_FINITE,
+    Rollout,
+    RunEnded,
+    Update,
+)
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.base import Progress
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
 
 

@@ -1,0 +1,110 @@
+"""Evaluation: apart from training, on completions of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import (
+        Evaluated,
+        MicroBatch,
+        Rollout,
+    )
+
+
+class EvaluationInTraining(Rule):
+    """A sample generated for evaluation was trained.
+
+    What it checks:
+        Every trained sample belongs to a training rollout.
+
+    Why it matters:
+        The model trains on the evaluation set, and training prompts are skipped.
+
+    What to do:
+        Do not evaluate between the construction of the trainer and the end of training in releases that confuse the two.
+    """
+
+    code = "RLS503"
+    title = "Evaluation samples trained"
+    topics = ("samples",)
+    nothing_seen = "nothing was trained"
+    cannot_see = "the samples of the micro-batches were not recognised"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._last_evaluation_rollouts: list[int] = []
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Remember recent evaluation rollouts."""
+        if event.purpose == "evaluation":
+            self._last_evaluation_rollouts = [*self._last_evaluation_rollouts[-63:], event.index]
+        return None
+
+    def microbatch(self, event: MicroBatch) -> Finding | None:
+        """Look for samples of an evaluation rollout."""
+        if event.trained is None:
+            self.missed += 1
+            return None
+        self.checks += 1
+        if not self._last_evaluation_rollouts:
+            return None
+        for part in event.trained:
+            if part.rollout in self._last_evaluation_rollouts:
+                return self.fail(
+                    expected="samples of a training rollout",
+                    observed=f"{len(part.rows)} samples generated for evaluation",
+                    where=self.progress.where(microbatch=event.index),
+                    why="the evaluation set leaks into training, and training prompts are skipped",
+                    fix="do not evaluate while training is under way, or use a release that keeps the two apart",
+                )
+        return None
+
+
+class EvaluationWithoutRollouts(Rule):
+    """An evaluation did not generate its own completions.
+
+    What it checks:
+        Each evaluation batch has a rollout of its own.
+
+    Why it matters:
+        The evaluation's reward and loss describe completions of other prompts.
+
+    What to do:
+        Evaluate only through the trainer's own schedule, or use a release that keeps training and evaluation apart.
+    """
+
+    code = "RLS504"
+    title = "Evaluation scored on other completions"
+    topics = ("order",)
+    nothing_seen = "the run had no evaluation"
+    cannot_see = "the batches of an evaluation were not observed, only its rollouts"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Know that there are evaluations, also where nothing says which rollouts belong to which of them."""
+        self._rollouts += event.purpose == "evaluation"
+        return None
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._rollouts = 0
+
+    def absent(self) -> bool:
+        """Whether the run had no evaluation."""
+        return not self._rollouts
+
+    def evaluated(self, event: Evaluated) -> Finding | None:
+        """Compare batches with rollouts."""
+        self.checks += 1
+        if event.rollouts == event.batches:
+            return None
+        return self.fail(
+            expected=f"{event.batches} evaluation rollouts, one for each batch",
+            observed=f"{event.rollouts}",
+            why="some evaluation batches were scored on completions of other prompts",
+            fix="let the trainer itself evaluate, at the times that its configuration names",
+        )

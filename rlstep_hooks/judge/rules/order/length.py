@@ -1,0 +1,152 @@
+"""The length of a data epoch, and of training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.order.words import LAST_ROWS, ends_rollout
+from rlstep_hooks.judge.timeline import (
+    ExpectedEnd,
+    ExpectedEpochEnd,
+    ExpectedMicroBatch,
+    ExpectedRefresh,
+    ExpectedSync,
+    ExpectedUpdate,
+)
+from rlstep_hooks.record.events import (
+    EpochEnd,
+    MicroBatch,
+    Refresh,
+    Rollout,
+    RunEnded,
+    WeightSync,
+    name_of,
+)
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.conformance import Difference
+    from rlstep_hooks.planning.finding import Finding
+
+
+class EpochLength(Rule):
+    """A data epoch is longer or shorter than the rows say.
+
+    What it checks:
+        Each pass of the loader ends after the planned number of micro-batches.
+
+    Why it matters:
+        Rows are skipped or seen twice, and everything that counts epochs (the learning rate, the number of updates) shifts.
+
+    What to do:
+        Compare the rows of the plan with the data set that the trainer holds; look for a sampler or loader that was replaced.
+    """
+
+    code = "RLS205"
+    title = "Data epoch length differs from the plan"
+    topics = ("order",)
+    compares = (EpochEnd,)
+
+    def difference(self, difference: Difference) -> Finding | None:
+        """Claim an end of an epoch on one side only."""
+        ended = isinstance(difference.observed, EpochEnd)
+        due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(
+            difference.observed, Rollout | MicroBatch
+        )
+        others = ExpectedRefresh | ExpectedUpdate | ExpectedEnd | ExpectedSync
+        if not (ended or due) or isinstance(difference.expected, others):
+            return None
+        if isinstance(difference.expected, ExpectedMicroBatch) and ends_rollout(
+            difference.observed, self.schedule.loop
+        ):
+            return None
+        self.checks += 1
+        length = (
+            f"{self.schedule.rollouts_per_epoch} rollouts"
+            if self.schedule.loop == "phases"
+            else f"{self.schedule.microbatches_per_epoch} micro-batches of each process"
+        )
+        return self.fail(
+            expected=name_of(difference.expected),
+            observed=name_of(difference.observed),
+            where=difference.where,
+            why=f"the plan has {length} in a pass over {self.schedule.rows} rows" + self._after_resume(),
+            fix="compare the rows in the plan with the trainer's data set, and look for a replaced sampler or loader"
+            + (", and for a loader whose position was not restored" if self._in_resumed_pass() else ""),
+            variant="resumed" if self._in_resumed_pass() else "",
+        )
+
+    def _in_resumed_pass(self) -> bool:
+        """Whether this is the pass in which the run was resumed: its length then depends on what the resume restored."""
+        return self.progress.resumed and self.progress.epoch == self.progress.first_epoch
+
+    def _after_resume(self) -> str:
+        if not self._in_resumed_pass():
+            return ""
+        done = self.progress.started.start_updates
+        return f"; the run was resumed after update {done}, within this pass, and its loader did not go on where it had been"
+
+
+class RunLength(Rule):
+    """Training ended before or after the planned number of updates.
+
+    What it checks:
+        Training ends after the planned number of updates, and that is the number the trainer itself announced (max_steps),
+        unless something asked for an early stop.
+
+    Why it matters:
+        A run that stops short exits without an error, with the learning rate far from its end.
+
+    What to do:
+        Compare the number of updates in the plan with the rows and the passes over them.
+    """
+
+    code = "RLS206"
+    title = "Training length differs from the plan"
+    topics = ("order",)
+    compares = (RunEnded,)
+
+    def difference(self, difference: Difference) -> Finding | None:
+        """Claim an end of training on one side only."""
+        early = isinstance(difference.observed, RunEnded) and not isinstance(
+            difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedSync
+        )
+        late = isinstance(difference.expected, ExpectedEnd) and not isinstance(
+            difference.observed, Refresh | WeightSync
+        )
+        if not (early or late):
+            return None
+        self.checks += 1
+        untrained = early and self.schedule.loop == "phases" and isinstance(difference.expected, ExpectedMicroBatch)
+        return self.fail(
+            expected=name_of(difference.expected)
+            + (f", {self.schedule.updates} updates in all" if self.schedule.updates is not None else ""),
+            observed=f"{name_of(difference.observed)} after {self.progress.updates + self.progress.started.start_updates} updates",
+            where=difference.where,
+            why=(
+                "the loop ended before the samples of this rollout were trained"
+                if untrained
+                else "the loop ran out of data or went on past its plan"
+            ),
+            fix=(LAST_ROWS if untrained else "compare the updates in the plan with the rows and the configured length"),
+        )
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Compare the updates with the number that the trainer announced."""
+        announced = self.progress.started.facts.get("max_steps")
+        if not isinstance(announced, int) or event.status != "completed" or event.stopped:
+            return None
+        self.checks += 1
+        if event.updates == announced:
+            return None
+        return self.fail(
+            expected=f"{announced} updates, as the trainer announced (max_steps)",
+            observed=f"{event.updates} updates",
+            why=(
+                "the rows gave fewer updates than max_steps, so progress, epochs and learning rate end short"
+                if event.updates < announced
+                else "training went on past max_steps, so progress, epochs and learning rate were at their end before it"
+            ),
+            fix="compare max_steps with the updates in the plan",
+            variant="announced",
+        )
