@@ -65,9 +65,7 @@ def over(below: Mapping[str, Setting], above: Mapping[str, Setting]) -> dict[str
 
     What is still to be given (`???`) and an empty mapping replace nothing. `_override_: true` in a section drops what was in it.
     """
-    fresh = {
-        name.partition(".")[0] for name, setting in above.items() if _is_marker(name) and setting.value is True
-    }
+    fresh = {name.partition(".")[0] for name, setting in above.items() if _is_marker(name) and setting.value is True}
     result = {name: setting for name, setting in below.items() if name.partition(".")[0] not in fresh}
     sections = {section for name in result for section in _sections(name)}
     for name, setting in above.items():

@@ -118,6 +118,15 @@ class Settings:
         self._read.update(names)
         return any(name in self._given and not self._given[name].deleted for name in names)
 
+    def has_section(self, name: str) -> bool:
+        """Whether the launch sets anything in a section."""
+        return any(given == name or given.startswith(f"{name}.") for given in self._given)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """What the launch sets in a section, by the names below it."""
+        below = [given for given in self._given if given.startswith(f"{name}.")]
+        return {given.removeprefix(f"{name}."): self.value(given) for given in below}
+
     def value(self, *names: str) -> Any:
         """The value, or the default of the first name; None if there is neither.
 
@@ -140,7 +149,8 @@ class Settings:
         name = _absolute(setting.name if setting else names[0], *reference.groups())
         if name in seen:
             raise SettingError(f"{names[0]} refers to itself", place)
-        if name not in self._given and name not in self._defaults:
+        # The defaults declared here leave out what the framework leaves unset.
+        if setting is not None and name not in self._given and name not in self._defaults:
             raise SettingError(f"{self.spelled(*names)} refers to {name}, which nothing sets", place)
         return self._resolved((name,), seen | {name})
 

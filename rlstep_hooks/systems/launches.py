@@ -11,7 +11,7 @@ from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.launch.text import LaunchError, Place, Token
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
@@ -21,7 +21,7 @@ from rlstep_hooks.systems import index
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rlstep_hooks.systems.declaration import System
 
@@ -199,8 +199,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     if framework is None:
         return None
     system = index.system_of(framework)
-    given, missing = _gather(command, system, folder)
-    notes = [
+    given, missing, notes = _gather(command, system, folder)
+    notes += [
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
     ]
     merged = {**_flat_calls(calls, framework), **given, **_set_settings(options.variables)}
@@ -246,8 +246,10 @@ def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
-def _gather(command: Command, system: System, folder: Path) -> tuple[dict[str, Setting], tuple[Parent, ...]]:
-    """Settings of a command: its configuration files first, its arguments over them; and the files that are not here."""
+def _gather(
+    command: Command, system: System, folder: Path
+) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
+    """Settings of a command: its configuration files first, its arguments over them; the files that are not here; what is assumed."""
     from rlstep_hooks.launch.inheritance import Parent, over, read_config
 
     settings, loose = read_arguments(command.arguments, overrides=system.overrides)
@@ -267,16 +269,33 @@ def _gather(command: Command, system: System, folder: Path) -> tuple[dict[str, S
         missing += read.missing
         chosen |= read.choices
     settings = {name: setting for name, setting in settings.items() if name not in chosen}
-    own = [parent.name for parent in missing if _is_own(parent, system)]
-    if own and "config_name" in system.settings and "config_name" not in settings:
-        settings["config_name"] = Setting("config_name", own[0], missing[0].place)
-    return over(base, settings), tuple(parent for parent in missing if parent.name not in own)
+    return _with_own(missing, over(base, settings), system)
 
 
-def _is_own(parent: Parent, system: System) -> bool:
-    """Whether a configuration is the framework's own, so that its contents are known."""
-    name = parent.name.removesuffix(".yaml")
-    return any(name == own or name.endswith(f"/{own}") for own in system.own_configs)
+def _with_own(
+    missing: Iterable[Parent], settings: dict[str, Setting], system: System
+) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
+    """Settings over those of the framework's own configurations that are not at hand; what is still missing; what is assumed."""
+    from rlstep_hooks.launch.inheritance import over
+
+    left: list[Parent] = []
+    notes: list[Note] = []
+    for parent in missing:
+        name = parent.name.rpartition(".")[0] if parent.name.endswith(CONFIGS) else parent.name
+        own = next((own for own in system.own_configs if name == own or name.endswith(f"/{own}")), None)
+        if own is None:
+            left.append(parent)
+            continue
+        place = Place(f"{parent.name} as {system.title} has it")
+        shipped = {key: Setting(key, value, place, key) for key, value in system.own_configs[own].items()}
+        if "config_name" in system.settings:
+            shipped["config_name"] = Setting("config_name", own, place, "config_name")
+        settings = over(shipped, settings)
+        if parent.place != NOWHERE:  # what a script reads on its own is its default
+            notes.append(
+                Note("assumes", f"{parent.name} is the one of {system.title} {system.version}: it is not here")
+            )
+    return settings, tuple(left), notes
 
 
 def _config_files(
@@ -294,15 +313,15 @@ def _config_files(
             named = True
             if not setting.unknown and str(setting.value).endswith(CONFIGS):
                 yield str(setting.value), setting.place
-    name = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
+    hydra = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
     folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
-    if name is not None and system.overrides and not name.unknown:
+    if hydra is not None and system.overrides and not hydra.unknown:
         named = True
-        file = str(name.value) if str(name.value).endswith(CONFIGS) else f"{name.value}.yaml"
-        yield str(Path(str(folder.value)) / file) if folder is not None else file, name.place
+        file = str(hydra.value) if str(hydra.value).endswith(CONFIGS) else f"{hydra.value}.yaml"
+        yield str(Path(str(folder.value)) / file) if folder is not None else file, hydra.place
     script = PurePosixPath(command.program.name)
     if not named and command.program.kind == "script" and script.name in system.script_configs:
-        yield str(script.parent / system.script_configs[script.name]), command.place
+        yield str(script.parent / system.script_configs[script.name]), NOWHERE
 
 
 def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
@@ -352,14 +371,15 @@ def _config_launch(path: Path, options: Options) -> Launch:
             f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
             Place(str(path)),
         )
-    system = index.system_of(framework)
+    given, missing, notes = _with_own(read.missing, read.settings, index.system_of(framework))
     return Launch(
         command=command,
         framework=framework,
-        given={**read.settings, **_set_settings(options.variables)},
+        given={**given, **_set_settings(options.variables)},
         source=str(path),
         folder=path.parent,
-        missing=tuple(parent for parent in read.missing if not _is_own(parent, system)),
+        notes=tuple(notes),
+        missing=missing,
         environment=dict(options.variables),
     )
 

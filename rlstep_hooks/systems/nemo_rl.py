@@ -42,7 +42,7 @@ SETTINGS: dict[str, Typed] = {
     "grpo.max_num_steps": count(1_000_000),
     "grpo.use_dynamic_sampling": flag(False),
     "grpo.batch_multiplier": number(1),
-    "grpo.val_period": count(10, least=0),
+    "grpo.val_period": count(10, least=-1),
     "grpo.skip_reference_policy_logprobs_calculation": flag(False),
     "grpo.async_grpo.enabled": flag(False),
     "grpo.async_grpo.max_trajectory_age_steps": count(1),
@@ -54,7 +54,7 @@ SETTINGS: dict[str, Typed] = {
     "ppo.policy_training_start_step": count(0, least=0),
     "ppo.use_dynamic_sampling": flag(False),
     "ppo.batch_multiplier": number(1),
-    "ppo.val_period": count(20, least=0),
+    "ppo.val_period": count(20, least=-1),
     "ppo.skip_reference_policy_logprobs_calculation": flag(True),
     "ppo.async_ppo.enabled": flag(False),
     "ppo.async_ppo.max_trajectory_age_steps": count(1),
@@ -149,7 +149,7 @@ def read(launch: Quantities) -> Reading:
     request = launch.request
     settings = request.settings
     part = "ppo" if _is_ppo(request) else "grpo"
-    if request.command.program.name.endswith("run_grpo_single_controller.py"):
+    if request.command.program.name.endswith("run_grpo_single_controller.py") or settings.has_section("async_rl"):
         raise LaunchError("run_grpo_single_controller.py has another trainer (async_rl), which is not known here")
     prompts = settings.count(f"{part}.num_prompts_per_step")
     samples_per_prompt = settings.count(f"{part}.num_generations_per_prompt")
@@ -159,6 +159,8 @@ def read(launch: Quantities) -> Reading:
     asynchronous = settings.flag(f"{part}.async_{part}.enabled")
     dynamic = settings.flag(f"{part}.use_dynamic_sampling")
     _check_settings(settings, part, samples, asynchronous=asynchronous, dynamic=dynamic)
+    if request.command.program.kind != "config" and "NRL_IGNORE_TP_ACCURACY_CHECK" not in request.command.environment:
+        _check_tensor_parallel(settings)
     world_size = request.world_size(_processes(settings, "policy"))
     minibatches = _minibatches(settings, "policy", samples, world_size)
     endless = settings.flag("data.use_multiple_dataloader") or (asynchronous and part == "ppo")
@@ -311,20 +313,97 @@ def _check_settings(settings: Settings, part: str, samples: int, *, asynchronous
         )
 
 
+def _differs_in_tensor_parallel(settings: Settings) -> bool:
+    """Whether the micro-batches of log-probs and of training differ where a tensor parallelism of 4 or more makes that count."""
+    part = "megatron_cfg.tensor_model" if settings.flag("policy.megatron_cfg.enabled") else "dtensor_cfg.tensor"
+    if settings.count(f"policy.{part}_parallel_size") < 4 or settings.flag("loss_fn.force_on_policy_ratio"):
+        return False
+    own = settings.optional_count("policy.logprob_batch_size")
+    return own is not None and own != settings.count("policy.train_micro_batch_size")
+
+
+def _check_tensor_parallel(settings: Settings) -> None:
+    """The condition of `Policy.__init__` that an environment variable turns off.
+
+    Raises:
+        PlanError: It does not hold.
+    """
+    if _differs_in_tensor_parallel(settings):
+        raise PlanError(
+            "There is a known batch-variant accuracy issue with TP>=4 for both DTensor and Megatron backend.",
+            when=_START_UP,
+            fix=f"policy.logprob_batch_size = {settings.count('policy.train_micro_batch_size')} (as policy.train_micro_batch_size), "
+            "or NRL_IGNORE_TP_ACCURACY_CHECK=1 in the environment",
+            source=f"{_COMMIT} nemo_rl/models/policy/lm_policy.py Policy.__init__",
+        )
+
+
+def _training_gpus(settings: Settings) -> tuple[int, int]:
+    """GPUs of a node that train, and such nodes: without those of the reward model, of teachers and of generation.
+
+    Raises:
+        PlanError: None is left.
+    """
+    gpus, total = settings.count("cluster.gpus_per_node"), settings.count("cluster.num_nodes")
+    reward = "env.reward_model.resources" if _names_environment(settings, "reward_model") else None
+    reward_gpus = settings.count(f"{reward}.gpus_per_node") if reward else 0
+    nodes = total if total == 1 else total - (settings.count(f"{reward}.num_nodes") if reward else 0)
+    nodes -= _teacher_nodes(settings)
+    apart = not settings.flag("policy.generation.colocated.enabled")
+    each = settings.optional_count("policy.generation.colocated.resources.gpus_per_node", least=0) if apart else None
+    if apart and nodes == 1:
+        gpus -= each or 0
+    elif apart:
+        if each is not None and each != gpus:
+            raise PlanError(
+                "policy.generation.colocated.resources.gpus_per_node must be explicitly set and equal to cluster.gpus_per_node "
+                f"when cluster.num_nodes > 1 and inference is non-colocated, but got {each}, {gpus}.",
+                when=_START_UP,
+                fix=f"policy.generation.colocated.resources.gpus_per_node = {gpus}",
+                source=f"{_ALGORITHMS}/grpo.py setup",
+            )
+        nodes -= settings.count("policy.generation.colocated.resources.num_nodes")
+    if total == 1:
+        gpus -= reward_gpus
+    if gpus < 1 or nodes < 1:
+        raise SettingError("generation, the reward model and teachers take all GPUs: none is left for training")
+    return gpus, nodes
+
+
+def _names_environment(settings: Settings, name: str) -> bool:
+    """Whether a part of the data is judged by this environment (data/datasets/utils.py `extract_necessary_env_names`)."""
+    for key in ("train", "validation", "default"):
+        value = settings.value(f"data.{key}")
+        parts = [part.get("env_name") for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+        if name in (*parts, settings.value(f"data.{key}.env_name")):
+            return True
+    return False
+
+
+def _teacher_nodes(settings: Settings) -> int:
+    """Nodes of the teachers of on-policy distillation (models/policy/teacher_worker_group.py)."""
+    section = "on_policy_distillation"
+    apart = f"{section}.non_colocated_teachers"
+    if not (settings.flag(f"{section}.enabled") and settings.flag(f"{apart}.enabled")):
+        return 0
+    models = settings.section(f"{section}.teacher_model_by_agent_name")
+    once = settings.value(f"{section}.deduplicate_shared_teacher_checkpoints") is not False
+    first = {model: alias for alias, model in reversed(models.items())}
+    nodes = 0
+    for alias, model in models.items():
+        if not once or first[model] == alias:
+            own = settings.optional_count(f"{apart}.teacher_overrides.{alias}.num_nodes")
+            nodes += own or settings.optional_count(f"{apart}.default_teacher_cfg.num_nodes") or 1
+    return nodes
+
+
 def _processes(settings: Settings, role: str) -> int:
     """Data-parallel processes of the policy or the value model: GPUs that train over those that hold one copy.
 
     Raises:
         PlanError: The copies do not fit on the GPUs.
     """
-    gpus, nodes = settings.count("cluster.gpus_per_node"), settings.count("cluster.num_nodes")
-    if not settings.flag("policy.generation.colocated.enabled"):
-        if nodes == 1:
-            gpus -= settings.count("policy.generation.colocated.resources.gpus_per_node")
-        else:
-            nodes -= settings.count("policy.generation.colocated.resources.num_nodes")
-        if gpus < 1 or nodes < 1:
-            raise SettingError("generation takes all GPUs: none is left for training")
+    gpus, nodes = _training_gpus(settings)
     parallel = (
         ("megatron_cfg.pipeline_model_parallel_size", "megatron_cfg.tensor_model_parallel_size")
         if settings.flag(f"{role}.megatron_cfg.enabled")
@@ -459,7 +538,7 @@ def _facts(settings: Settings, part: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "minibatch_unit": "samples",
         "save_every": settings.count("checkpointing.save_period") if settings.flag("checkpointing.enabled") else None,
-        "eval_every": settings.count(f"{part}.val_period", least=0),
+        "eval_every": max(settings.count(f"{part}.val_period", least=-1), 0),
     }
     if settings.flag("policy.megatron_cfg.enabled"):
         facts["lr_constant"] = settings.text("policy.megatron_cfg.scheduler.lr_decay_style") == "constant"
@@ -482,6 +561,14 @@ def _notes(settings: Settings, part: str, passes: Passes, *, dynamic: bool) -> t
     if settings.flag("data.use_multiple_dataloader"):
         notes.append(
             Note("ignores", f"{part}.max_num_epochs: several loaders never end, only {part}.max_num_steps does")
+        )
+    if _differs_in_tensor_parallel(settings):
+        notes.append(
+            Note(
+                "assumes",
+                "NRL_IGNORE_TP_ACCURACY_CHECK is set: without it NeMo-RL ends a run with a tensor parallelism of 4 or more whose "
+                "policy.logprob_batch_size is not policy.train_micro_batch_size",
+            )
         )
     if passes.rows is None and passes.rollouts is not None:
         notes.append(Note("assumes", f"the rows last for {part}.max_num_steps = {passes.rollouts}; give --rows"))
@@ -516,6 +603,30 @@ def _microbatch_words(schedule: Schedule, role: str, size: int) -> list[str]:
     return [f"{role}.train_micro_batch_size={size}", f"{role}.sequence_packing.enabled=false"]
 
 
+_MEGATRON = {
+    "policy.megatron_cfg.scheduler.lr_decay_iters": 1000,
+    "policy.megatron_cfg.scheduler.lr_warmup_iters": 13,
+}
+_OWN_CONFIGS: dict[str, dict[str, Any]] = {
+    "configs/grpo_math_1B": _MEGATRON,
+    "configs/ppo_math_1B": {
+        **_MEGATRON,
+        "policy.megatron_cfg.scheduler.lr_warmup_iters": 10,
+        "loss_fn.reference_policy_kl_penalty": 0.0,
+    },
+    "configs/grpo_sliding_puzzle": {**_MEGATRON, "grpo.max_num_steps": 10_000, "data.shuffle": False},
+    "configs/vlm_grpo_3B": {
+        **_MEGATRON,
+        "grpo.num_prompts_per_step": 8,
+        "policy.train_global_batch_size": 128,
+        "policy.train_micro_batch_size": 1,
+        "policy.dynamic_batching.enabled": True,
+        "policy.sequence_packing.enabled": False,
+        "cluster.gpus_per_node": 2,
+    },
+}
+"""What examples/configs sets unlike SETTINGS."""
+
 SYSTEM = System(
     name="nemo_rl",
     title=_TITLE,
@@ -528,10 +639,11 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
-    own_configs=("configs/grpo_math_1B", "configs/ppo_math_1B"),
+    own_configs=_OWN_CONFIGS,
     # examples/run_*.py main: what each reads without --config.
     script_configs={
         "run_grpo.py": "configs/grpo_math_1B.yaml",
+        "run_grpo_math.py": "configs/grpo_math_1B.yaml",
         "run_grpo_sliding_puzzle.py": "configs/grpo_sliding_puzzle.yaml",
         "run_vlm_grpo.py": "configs/vlm_grpo_3B.yaml",
         "run_grpo_nemo_gym.py": "grpo_workplace_assistant_nemotron_nano_v2_9b.yaml",
