@@ -360,6 +360,13 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def sweep(session: nox.Session) -> None:
+    """What `rlstep plan` makes of every script below some folders: `nox -s sweep -- DIR [DIR ...] [--configs] [--jsonl FILE]`."""
+    session.install("-e", ".", *TESTS)
+    session.run("python", "-m", "tests.sweep", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Overhead of the audit: paired runs with and without it. How quickly a plan answers, and how quickly events are judged."""
     install_trl(session, NEWEST, *TESTS)

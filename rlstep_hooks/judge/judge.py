@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Differences, Matcher
     from rlstep_hooks.judge.outcome import RuleOutcome
     from rlstep_hooks.judge.report import Ending
+    from rlstep_hooks.judge.timeline import Position
     from rlstep_hooks.planning.finding import Finding, Verdict
 
 _SEVERITIES = ("error", "warning", "info")
@@ -79,6 +80,9 @@ class Judge:
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
         self._ended: RunEnded | None = None
         self._problems = 0
+        self.differences: Differences = AS_PLANNED
+        """What the matcher found at the latest event, for watchers: differences of this event, or of the event before it that
+        only this one could explain."""
         self.failed = False
         """Whether an error was found so far."""
         self.age: int | None = None
@@ -108,6 +112,15 @@ class Judge:
         """The current training rollout, counted from 0."""
         return max(self._progress.rollouts - 1, 0) if self._progress is not None else 0
 
+    @property
+    def compares(self) -> bool:
+        """Whether the order of events is compared with a plan."""
+        return self._matching is not NOTHING_PLANNED
+
+    def position_before(self, rollout: Rollout) -> Position | None:
+        """The position in the plan just before this rollout, the latest event; None if the order of events is not compared."""
+        return self._matching.position_before(rollout)
+
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
         """Events for those who follow the run: this event."""
         return [event]
@@ -118,6 +131,7 @@ class Judge:
         Returns:
             New findings.
         """
+        self.differences = AS_PLANNED
         observe = _OBSERVE.get(type(event))
         if observe is None:
             return []
@@ -251,6 +265,7 @@ class Judge:
 
     def _claim(self, differences: Differences) -> list[Finding]:
         """Let the rules claim differences from the plan."""
+        self.differences = differences
         return [finding for difference in differences for finding in self._show("difference", difference)]
 
     def _match_critic(self, event: MicroBatch | Update) -> Differences:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.judge.watcher import Watcher
     from rlstep_hooks.planning.finding import Verdict
     from rlstep_hooks.record.events import AnyEvent
 
@@ -33,13 +34,20 @@ class NoRecordError(LookupError):
     """A folder holds no record of the run asked for."""
 
 
-def report_of(folder: Path, run: str | None = None, *, deviations_of: DeviationsOf = none_known) -> Report:
+def report_of(
+    folder: Path,
+    run: str | None = None,
+    *,
+    deviations_of: DeviationsOf = none_known,
+    watcher: Watcher | None = None,
+) -> Report:
     """The report of one recorded run, finished or not.
 
     Args:
         folder: The folder of records.
         run: Name of the run; None for the latest.
         deviations_of: The known deviations of frameworks.
+        watcher: Sees the events of all judged trainers.
 
     Raises:
         NoRecordError: There is no such record.
@@ -49,7 +57,14 @@ def report_of(folder: Path, run: str | None = None, *, deviations_of: Deviations
         raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
     if run is not None and run not in runs:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
-    return _report(folder, runs[run or latest_run(runs)], deviations_of)
+    return _report(folder, runs[run or latest_run(runs)], deviations_of, watcher)
+
+
+def replay(found: Sequence[Record], rank: int, watcher: Watcher) -> None:
+    """Judge one trainer of a recorded run once more, for a watcher that must know before what to look at."""
+    judge = Judge()
+    for event in trainer_events(found, rank):
+        _observe(judge, event, rank, watcher)
 
 
 def latest_run(runs: dict[str, list[Record]]) -> str:
@@ -87,19 +102,20 @@ def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
             yield from Tail(record.path).read()
 
 
-def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf) -> Report:
+def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf, watcher: Watcher | None) -> Report:
     controller = next((record for record in found if record.process == CONTROLLER), None)
     problems = [] if controller else [problem for record in found if (problem := _without_beginning(record))]
     first = controller or next((record for record in found if not _without_beginning(record)), found[0])
     judge = (
-        ControlledRun(lambda rank: recorded_phases(folder, first.run, rank), deviations_of)
+        ControlledRun(lambda rank: recorded_phases(folder, first.run, rank), deviations_of, watcher)
         if controller
         else Judge(deviations_of)
     )
     last = 0.0
     for event in Tail(first.path).read():
         # A damaged first line may not name the run; the file's name does.
-        _observe(judge, msgspec.structs.replace(event, run=first.run) if isinstance(event, RunStarted) else event)
+        named = msgspec.structs.replace(event, run=first.run) if isinstance(event, RunStarted) else event
+        _observe(judge, named, first.rank or 0, watcher)
         last = max(last, event.at)
     problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
     report = msgspec.structs.replace(judge.report(), run=first.run)
@@ -129,10 +145,13 @@ def _without_beginning(record: Record) -> str:
     return f"{record.path.name} does not say how the run began" + (f" ({problem})" if problem else "")
 
 
-def _observe(judge: Judge | ControlledRun, event: AnyEvent) -> None:
-    """Have one event judged. A damaged record may hold impossible events; the others are judged without them."""
+def _observe(judge: Judge | ControlledRun, event: AnyEvent, rank: int, watcher: Watcher | None) -> None:
+    """Have one event judged and watched. A damaged record may hold impossible events; the others are judged without them."""
     try:
-        judge.observe(event)
+        findings = judge.observe(event)
     except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
         why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
-        judge.observe(Unobserved(what="order", why=why))
+        event = Unobserved(what="order", why=why)
+        findings = judge.observe(event)
+    if watcher is not None and isinstance(judge, Judge):  # a controlled run shows the events of each trainer itself
+        watcher.watch(rank, event, judge, findings)

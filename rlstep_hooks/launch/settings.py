@@ -93,6 +93,10 @@ class Settings:
         self._defaults = {**self._defaults, **more}
         self._interpolation = None
 
+    def over(self, given: Mapping[str, Setting]) -> Settings:
+        """Other settings over the same defaults."""
+        return Settings(given, self._defaults)
+
     # Look-up.
 
     def given(self, *names: str) -> Setting | None:

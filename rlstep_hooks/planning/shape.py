@@ -156,7 +156,8 @@ def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
     if isinstance(rows, Unknown):
         return Passes.dropping(None, 1, epochs=1, limit=made, why=rows.reason)
     if made is None:
-        return Passes.without_length(rows, rollouts.reason if isinstance(rollouts, Unknown) else "the run has no end")
+        why = rollouts.reason if isinstance(rollouts, Unknown) else "the run has no end"
+        return Passes.without_length(rows, why, per_epoch=per_epoch)
     if loader == "wraps":
         return Passes(rows=rows, rollouts=made, per_epoch=per_epoch, dropped=0, consumed=made * prompts)
     if loader == "keeps":

@@ -80,6 +80,8 @@ quantities of `let`, `formulas` and `always`, and these:
 - A setting that is not set is None: `update.prompts is None`, `update.prompts or 8`. What cannot be known before the run, such as
   rows that nobody gave, makes all that needs it unknown, with the reason; a check or a note that is unknown does nothing.
 - Every formula and every check cites its source: release or commit, file, function.
+- A launch that writes its settings in another form (positional arguments, a file of its own) is brought under the declared names by
+  the function `given_of`.
 - Where the framework needs Python (a loader's walk, a size that is itself a small language), write a function with its source in its
   docstring, name it in `functions` and call it in the expression. It gets values (or `launch`) and returns one.
 
@@ -260,6 +262,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
     defaults_of: Callable[[Request], Mapping[str, Any]] | None = None
     """Defaults that depend on the launch: those of a script, of an experiment."""
+    given_of: Callable[[Request], Mapping[str, Setting]] | None = None
+    """What the launch sets, under the names of `settings`, where it is written otherwise: positional arguments, a file of its own."""
     rows_from: tuple[str, ...] = ()
     """Setting (and its other names) that lists the files of the training set."""
     let: dict[str, str] = {}
@@ -320,6 +324,12 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
             UnknownValueError: A setting that the plan needs cannot be known.
             PlanError: The framework itself would end the run with an error.
         """
+        if self.given_of is not None:
+            request = msgspec.structs.replace(request, settings=request.settings.over(self.given_of(request)))
+        return self._read(request)
+
+    def _read(self, request: Request) -> Reading:
+        """The Schedule of a launch whose settings have the names that are declared."""
         if self.defaults_of is not None:
             request.settings.add_defaults(self.defaults_of(request))
         launch = Quantities(self, request)
@@ -347,7 +357,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             As `read` does.
         """
-        return self.read(self.request_of(config, rows=rows, world_size=world_size, version=version))
+        return self._read(self.request_of(config, rows=rows, world_size=world_size, version=version))
 
     def request_of(
         self, config: Mapping[str, Any], *, rows: int | None = None, world_size: int | None = None, version: str = ""

@@ -11,7 +11,7 @@ from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
@@ -159,7 +159,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     if not known:
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
-        raise LaunchError(
+        raise NoLaunchError(
             f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
@@ -367,7 +367,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
     framework = options.framework or index.recognise(command, _keys(read.settings))
     if framework is None:
         _refuse_missing(read.missing)
-        raise LaunchError(
+        raise NoLaunchError(
             f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
             Place(str(path)),
         )

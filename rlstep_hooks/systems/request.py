@@ -36,12 +36,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             return RowCount(None, "the launch does not say; give --rows")
         if not given:
             return RowCount(None, f"{names[0]} is not given; give --rows")
-        setting = self.settings.given(*names)
-        assert setting is not None
         try:
-            return count_rows(self.settings.files(*names), self.folder)
-        except UnknownValueError as error:  # a path that only the run knows
-            return RowCount(None, f"{names[0]} cannot be known: {error.unknown.why}; give --rows")
+            files = self.settings.files(*names)
+        except UnknownValueError as error:
+            return RowCount(None, f"{error.reason}; give --rows")
+        return count_rows(files, self.folder)
 
     def world_size(self, from_settings: int | None = None) -> int:
         """Data-parallel processes: as the user says, else from the settings, else as the launcher starts them, else 1.

@@ -186,6 +186,16 @@ ALLOWED: tuple[Allowed, ...] = (
         after="^null$",
     ),
     Allowed("a critic's sizes count with a critic", system="skyrl", field="unused", before="^null$"),
+    Allowed("the rows are missing, whoever calls step()", system="trl_ppo_step", field="schedule.not_evaluated."),
+    Allowed(
+        "gradients of the last rollout of a pass: how many there are depends on the rows",
+        system="trl_ppo_step",
+        field="schedule.updates",
+        after="^null$",
+    ),
+    Allowed("as the launch says it", system="trl_ppo_step", field="schedule.settings.", before="^null$"),
+    Allowed("no rollout, no update", system="trl_ppo", field="schedule.updates", before="^null$", after="^0$"),
+    Allowed("no rollout, no update", system="trl_ppo", field="schedule.lags"),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
 

@@ -23,7 +23,6 @@ from rlstep_hooks.judge.timeline.expected import (
 )
 from rlstep_hooks.judge.timeline.loader import LoaderCursor, LoaderPosition, loader_events
 from rlstep_hooks.judge.timeline.phases import PhaseCursor, PhasePosition, critic_events, phase_events
-from rlstep_hooks.record.events import EpochEnd, MicroBatch, Rollout, Update
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -47,7 +46,6 @@ __all__ = [
     "critic_events",
     "cursor_at",
     "expected_events",
-    "go_on",
     "position_of",
     "rollouts_before",
 ]
@@ -85,16 +83,3 @@ def rollouts_before(schedule: Schedule, start: Position) -> int:
 def cursor_at(schedule: Schedule, start: Position) -> Cursor:
     """The cursor that follows a process's events from `start` on."""
     return PhaseCursor(schedule, start) if isinstance(start, PhasePosition) else LoaderCursor(schedule, start)
-
-
-def go_on(cursor: Cursor, event: object) -> None:
-    """Move a cursor past an event of any kind."""
-    match event:
-        case MicroBatch():
-            cursor.microbatch(event)
-        case Update():
-            cursor.update(event)
-        case Rollout():
-            cursor.rollout(event)
-        case EpochEnd():
-            cursor.epoch_end(event)
