@@ -186,6 +186,20 @@ ALLOWED: tuple[Allowed, ...] = (
         after="^null$",
     ),
     Allowed("a critic's sizes count with a critic", system="skyrl", field="unused", before="^null$"),
+    Allowed(
+        "a demand that is about a setting says its place",
+        system="nemo_rl",
+        field="words",
+        before="generation takes all GPUs",
+    ),
+    Allowed(
+        "settings of the other trainer are unused",
+        system="nemo_rl",
+        field="unused",
+        before="^null$",
+        after="ppo|grpo|value",
+    ),
+    Allowed("the settings of GFPO and DPPO count", system="trl", field="schedule.old_logprob_source", after="engine"),
     Allowed("the rows are missing, whoever calls step()", system="trl_ppo_step", field="schedule.not_evaluated."),
     Allowed(
         "gradients of the last rollout of a pass: how many there are depends on the rows",

@@ -123,7 +123,14 @@ def test_processes_are_gpus_over_copies() -> None:
     apart = "policy.generation.colocated.enabled=false policy.generation.colocated.resources."
     assert read(GRPO + apart + "gpus_per_node=4").schedule.world_size == 4
     nodes = "cluster.num_nodes=3 policy.train_micro_batch_size=1 "
-    assert read(GRPO + nodes + apart + "num_nodes=1").schedule.world_size == 16
+    assert (
+        read(
+            GRPO + nodes + apart + "num_nodes=1 policy.generation.colocated.resources.gpus_per_node=8"
+        ).schedule.world_size
+        == 16
+    )
+    with pytest.raises(PlanError, match="but got inference_gpus_per_node=None"):
+        read(GRPO + nodes + apart + "num_nodes=1")
     with pytest.raises(SettingError, match="none is left"):
         read(GRPO + apart + "gpus_per_node=8")
 
