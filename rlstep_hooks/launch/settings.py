@@ -32,6 +32,8 @@ class Setting(msgspec.Struct, frozen=True):
     unknown: tuple[UnknownText, ...] = ()
     deleted: bool = False
     """Whether the user removed the setting (`~key`)."""
+    added: bool = False
+    """Whether Hydra adds the setting where it is not there (`+key=value`, `++key=value`)."""
 
     def __str__(self) -> str:
         return self.written or self.name

@@ -132,7 +132,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Note", "System", "Typed", "count", "flag", "number", "text",
+    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number", "text",
 ]  # fmt: skip
 
 REQUIRED: Any = MISSING
@@ -233,6 +233,25 @@ class Demand(msgspec.Struct, frozen=True):
     where: str = ""
 
 
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of a framework's settings, release by release; see `rlstep_hooks.systems.release`."""
+
+    file: str
+    """The list, below `rlstep_hooks/systems`: "verl/keys.json"."""
+    refusal: str
+    """What the framework says of a setting that it does not have, with {name} and {written}."""
+    strict: tuple[str, ...]
+    """Programs that know these settings only: patterns of `Program.matches`."""
+    unless: str = ""
+    """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
+    also: tuple[str, ...] = ()
+    """Patterns of further settings that these programs take."""
+    abbreviated: bool = False
+    """Whether the beginning of a name stands for it, as argparse has it."""
+    no_effect: tuple[str, ...] = ()
+    """Patterns of settings that were looked at: the schedule does not depend on them."""
+
+
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """One system; see the module."""
 
@@ -246,6 +265,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """First release that is known, and the first that is not any more; None where one commit was read."""
     other_releases: str = ""
     """What is to be said of those."""
+    keys: Keys | None = None
+    """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""

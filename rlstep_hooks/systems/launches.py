@@ -18,12 +18,14 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.keys import key_list
+from rlstep_hooks.systems.release import looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from rlstep_hooks.systems.declaration import System
+    from rlstep_hooks.systems.declaration import Keys, System
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
@@ -69,33 +71,47 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
 
     system = index.system_of(launch.framework)
-    version = options.version or system.version
-    request = _request_of(launch, system, version, options)
+    release = release_for(system, launch.command, launch.given, options.version)
+    request = _request_of(launch, system, release.version, options)
     settings = request.settings
-    plan = Plan(framework=system.name, title=system.title, version=version, source=launch.source, schedule=None)
+    plan = Plan(
+        framework=system.name,
+        title=system.title,
+        version=release.version,
+        source=launch.source,
+        schedule=None,
+        foreign=release.foreign,
+        notes=(*launch.notes, *release.notes),
+    )
     try:
         reading = _read(system, request)
     except PlanError as refusal:
         finding = refused(refusal, system.title)
-        return msgspec.structs.replace(plan, findings=(finding,), unused=tuple(settings.unused), notes=launch.notes)
-    return msgspec.structs.replace(
-        plan,
-        schedule=reading.schedule,
-        formulas=reading.formulas,
-        notes=(*launch.notes, *reading.notes, *_assumed(settings), *_misspelt(settings)),
-        findings=tuple(check_plan(reading)),
-        unused=tuple(settings.unused),
-    )
+        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+    else:
+        misspelt = _misspelt(settings, release.refused, known_by=system.keys)
+        plan = msgspec.structs.replace(
+            plan,
+            schedule=reading.schedule,
+            formulas=reading.formulas,
+            notes=(*plan.notes, *reading.notes, *_assumed(settings), *misspelt),
+            findings=(*release.findings, *check_plan(reading)),
+        )
+    unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
+    return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
 
 
 def _assumed(settings: Settings) -> list[Note]:
     return [Note("assumes", assumption) for assumption in settings.assumed]
 
 
-def _misspelt(settings: Settings) -> list[Note]:
+def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
+    """Settings beside a similar one that the plan reads, but for those that the framework has or is said to refuse."""
+    known = key_list(known_by.file) if known_by is not None else None
     return [
-        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {known}?")
-        for setting, known in settings.look_alikes()
+        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
+        for setting, other in settings.look_alikes()
+        if setting.name not in refused and (known is None or not known.ever(setting.name))
     ]
 
 
@@ -399,7 +415,8 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     options = options or Options()
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
-    return _read(system, _request_of(launch, system, options.version or system.version, options))
+    release = release_for(system, launch.command, launch.given, options.version)
+    return _read(system, _request_of(launch, system, release.version, options))
 
 
 def _request_of(launch: Launch, system: System, version: str, options: Options) -> Request:

@@ -186,6 +186,7 @@ ALLOWED: tuple[Allowed, ...] = (
         after="^null$",
     ),
     Allowed("a critic's sizes count with a critic", system="skyrl", field="unused", before="^null$"),
+    Allowed("a setting that no release has is a finding", field="findings", after="RLS116"),
     Allowed(
         "a demand that is about a setting says its place",
         system="nemo_rl",
@@ -293,12 +294,15 @@ def differences(case: Case) -> list[tuple[str, Any, Any]]:
 
 
 def _untitled(said: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what a finding has of its rule: the title, and whether it is one of a plan. The rule's code is compared."""
+    """An answer without what a finding has of its rule (the title, and whether it is one of a plan; the rule's code is compared), and
+    without the note which release is assumed: the release itself is compared."""
     findings = [
         {name: text for name, text in found.items() if name not in ("title", "planned")}
         for found in said.get("findings", [])
     ]
-    return said | {"findings": findings} if "findings" in said else said
+    said = said | {"findings": findings} if "findings" in said else dict(said)
+    notes = [note for note in said.pop("notes", []) if not note.endswith("--version names another")]
+    return said | ({"notes": notes} if notes else {})
 
 
 def _differing(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:

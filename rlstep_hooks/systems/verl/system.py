@@ -6,6 +6,7 @@ The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads liv
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.verl.names import KEYS
 from rlstep_hooks.systems.verl.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.verl.settings import SETTINGS
 
@@ -15,6 +16,7 @@ SYSTEM = System(
     version="0.9.1",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="verl",
+    keys=KEYS,
     recognised=(
         Entry(
             "verl",

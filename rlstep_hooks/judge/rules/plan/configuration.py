@@ -33,6 +33,29 @@ class Refused(Rule):
     report = "https://github.com/volcengine/verl/pull/559"
 
 
+class ForeignSettings(Rule):
+    """The launch gives settings that no release of the framework has.
+
+    What it checks:
+        The name of each setting against the complete list of every release that can be planned, where the program is the
+        framework's own and checks names itself (Hydra, argparse). A name close to a known one is a misspelling, which is
+        RLS110; settings given with `+` are not looked at, since Hydra adds them.
+
+    Why it matters:
+        The framework itself ends such a launch at once. Where it runs, it is a fork, whose loop may give other numbers:
+        Search-R1's `rollout.n_agent` multiplies the samples of a prompt by 5.
+
+    What to do:
+        If it is the framework itself, take the settings out. If it is a fork, compare the plan with the fork's own trainer.
+    """
+
+    code = "RLS116"
+    title = "Settings that no release has: a fork?"
+    severity = "warning"
+    seen_in = "plan"
+    report = "https://github.com/langfengQ/verl-agent/issues/42"
+
+
 class ConfigRewritten(Rule):
     """The configuration that trains is not the one that was written.
 
