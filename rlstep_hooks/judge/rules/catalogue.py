@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 from rlstep_hooks.judge.rules import loss, observation, resume, weights
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.data import advantages, evaluation, rows, samples
@@ -98,9 +96,4 @@ BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in sorted({*RULES, *P
 """All rules, those that look at a plan only among them."""
 
 
-def page(rule: type[object]) -> str:
-    """A rule's documentation page: its docstring."""
-    return inspect.cleandoc(rule.__doc__ or "")
-
-
-__all__ = ["BY_CODE", "HUNDREDS", "RANK_RULES", "RULES", "Progress", "Rule", "page"]
+__all__ = ["BY_CODE", "HUNDREDS", "RANK_RULES", "RULES", "Progress", "Rule"]

@@ -32,6 +32,7 @@ SYSTEM = System(
     ),
     overrides=True,
     config_settings=(),
+    own_configs={"ppo_trainer": {}, "ppo_megatron_trainer": {}, "ppo_veomni_trainer": {}, "ppo_torchtitan_trainer": {}},
     rows_from=("data.train_files",),
     settings=SETTINGS,
     plan="rlstep_hooks.systems.verl.launch:read",
