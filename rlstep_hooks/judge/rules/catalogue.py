@@ -108,7 +108,7 @@ RANK_RULES: tuple[type[Rule], ...] = (observation.ProcessMissing, observation.Ra
 """Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
 
 BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in sorted({*RULES, *PLAN_RULES}, key=lambda rule: rule.code)}
-"""All rules, those that look at a plan only among them."""
+"""All rules, including those that only look at a plan."""
 
 
 __all__ = ["BY_CODE", "HUNDREDS", "RANK_RULES", "RULES", "Progress", "Rule"]
