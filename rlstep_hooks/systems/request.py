@@ -26,12 +26,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`--rows`."""
     world_size_given: int | None = None
     """`--world-size`."""
+    rows_unknown: str = ""
+    """Of a live configuration: why the rows are not known, where they are not."""
 
     def rows(self, *names: str) -> RowCount:
         """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
         given = self.settings.is_given(*names)
         if self.rows_given is not None:
             return RowCount(self.rows_given, "--rows")
+        if self.rows_unknown:
+            return RowCount(None, self.rows_unknown)
         if not names:
             return RowCount(None, "the launch does not say; give --rows")
         if not given:

@@ -68,7 +68,7 @@ SYSTEM = System(
         "size": size,
         "carried_lags": carried_lags,
         "flushed_lags": flushed_lags,
-        "flush": lambda rollouts_per_epoch: Flush(rollouts_per_epoch=rollouts_per_epoch),
+        "flush_after": lambda rollouts_per_epoch: Flush(rollouts_per_epoch=rollouts_per_epoch),
     },
     shown=("batch_size", "mini_batch_size", "forward_batch_size", "gradient_accumulation_steps", "ppo_epochs"),
     let={
@@ -87,7 +87,7 @@ SYSTEM = System(
         "updates_bound": "'upper' if early_stopping else 'exact'",
         "flushes": "gradient_accumulation_steps > 1",
         "remainder": "'flush' if flushes else 'error'",
-        "flush": "flush(rollouts_per_epoch) if flushes and known(rows) and rollouts_per_epoch else None",
+        "flush": "flush_after(rollouts_per_epoch) if flushes and known(rows) and rollouts_per_epoch else None",
         "lags": "flushed_lags(microbatches_per_rollout, gradient_accumulation_steps) if flushes "
         "else carried_lags(microbatches_per_rollout, gradient_accumulation_steps)",
         "whole_passes": "unknown('the last rollout of each pass over the rows makes more updates; give --rows') if not known(rows) "
