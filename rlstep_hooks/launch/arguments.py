@@ -99,6 +99,12 @@ def _override(token: Token) -> Setting | None:
     return Setting(key, override_value(match["value"], token.place), token.place, match["key"], added=added)
 
 
+def choices_of(tokens: Iterable[Token]) -> dict[str, str]:
+    """Overrides as they may choose a file for a group of Hydra: `group=name` and `group@package=name`."""
+    found = (_OVERRIDE.fullmatch(token.text) for token in tokens if not token.unknown)
+    return {match["key"]: match["value"] for match in found if match is not None}
+
+
 def override_value(text: str, place: Place | None = None) -> Any:
     """The value of a Hydra override.
 

@@ -122,7 +122,7 @@ from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.explained import shown
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.planning.shape import shaped
 from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.request import Request, release_of
@@ -272,6 +272,13 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)
     """Settings that name a YAML or TOML file with further settings."""
+    own_configs: Mapping[str, Mapping[str, Any]] = {}
+    """Configurations that the framework ships, by the ends of their names, with what they set unlike the defaults declared here. Where
+    one is named and not at hand, this is taken for it, and said."""
+    script_configs: dict[str, str] = {}
+    """Script -> the configuration beside it that it reads where the command names none (`run.py` -> "configs/base.yaml")."""
+    resolvers: dict[str, Callable[..., Any]] = {}
+    """What the framework registers as resolvers of OmegaConf: `${name:...}`."""
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
@@ -624,7 +631,7 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
         raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
-    raise PlanError(
+    refuse(
         launch.fill(check.says),
         when=launch.fill(check.when),
         fix=launch.fill(check.fix),

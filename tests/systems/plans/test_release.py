@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from rlstep_hooks.systems import index
 from rlstep_hooks.systems.keys import key_list, runs_of
 from rlstep_hooks.systems.launches import plan_launch
 from rlstep_hooks.systems.release import planned_releases
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=512 "
@@ -107,12 +111,13 @@ def test_a_setting_that_no_release_has_is_one_of_a_fork() -> None:
         "+made.up.key=1",
         "+actor_rollout_ref.model.override_config.attn_implementation=eager",
         "hydra.run.dir=out",
-        "--config-name=mine made.up.key=1",
+        "--config-path={folder} --config-name=mine made.up.key=1",
         "data.train_max_samples=9000",
     ],
 )
-def test_what_hydra_accepts_is_not_refused(accepted: str) -> None:
-    plan = planned(f"{VERL} {accepted}")
+def test_what_hydra_accepts_is_not_refused(accepted: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("made: {up: {key: 0}}\n")
+    plan = planned(f"{VERL} {accepted.format(folder=tmp_path)}")
     assert plan.foreign == ()
     assert codes(plan) == []
 
@@ -140,10 +145,11 @@ def test_every_setting_that_a_plan_reads_is_in_the_list(name: str) -> None:
 
 
 def _outside_the_configuration(name: str) -> bool:
-    """Hydra's own flags, DAPO's recipe, and what verl looks up without having it in its configuration."""
+    """Hydra's own flags, DAPO's recipe, what verl looks up without having it in its configuration; GFPO and DPPO of TRL."""
     looked_up = ("use_rollout_log_probs", "micro_batch_size_per_gpu", "use_dynamic_bsz")
     return (
         name in ("config_name", "model_engine", "data.gen_batch_size")
+        or name in ("divergence_type", "num_remains_in_group", "transformers_version")
         or "filter_groups" in name
         or name.rpartition(".")[2] in looked_up
     )

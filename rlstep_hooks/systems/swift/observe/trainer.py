@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.systems.trl.observe.limits import READ as READ_OF_TRL
-from rlstep_hooks.systems.trl.observe.limits import uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.loss import LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
-    from rlstep_hooks.systems.trl.observe.loss import LossSettings
 
-READ = (*READ_OF_TRL, "swift")
+READ: tuple[str, ...] = (*READ_OF_TRL, "swift")
 """Packages whose overrides are known."""
 
 
 class SwiftObserver(TrlObserver):
     """Turns the calls of ms-swift's GRPOTrainer into events."""
 
-    def _settings_of_loss(self) -> LossSettings:
-        # transformers divides by the accumulation, after the loss is returned.
-        return msgspec.structs.replace(super()._settings_of_loss(), includes_accumulation=False)
+    read = READ
+
+    def _divides_loss(self) -> bool:
+        return False  # transformers does, after the loss is returned
 
     def _samples_with_engine(self) -> bool:
         return bool(self.trainer.args.use_vllm)
@@ -52,15 +51,15 @@ class SwiftObserver(TrlObserver):
         return tensors(inputs) if "grpo_batch" in inputs else None
 
     def _unobservable(self) -> list[tuple[str, str]]:
-        return unobservable(self.trainer, self.schedule, READ) + _more_unobservable(self.trainer, self.schedule.window)
+        return super()._unobservable() + _more_unobservable(self.trainer, self.schedule.window)
 
     def _uncovered_loss(self) -> str:
-        found = [uncovered_loss(self.trainer, self.schedule, READ), *_additions(self.trainer, self.schedule.window)]
+        found = [super()._uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
         return ", ".join(name for name in found if name)
 
     def _loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
         settings, trainer = self._loss_settings, self.trainer
-        if settings is None or not self._compares_now():
+        if settings is None or not self._compares_loss:
             return None
         if inputs["teacher_per_token_logps"] is not None:
             # Rows bring their teacher along ("teacher_prompt"), so only the rollout shows it.
@@ -74,7 +73,6 @@ class SwiftObserver(TrlObserver):
             beta=0.0 if trainer.kl_in_reward else trainer.beta,
             weighs_kl=False,
             window=window,
-            backward_divides_by=trainer.accelerator.gradient_accumulation_steps,
         )
         if settings.loss_type != "dapo":
             return terms
