@@ -252,7 +252,8 @@ def answer(launch: Launch) -> dict[str, Any]:
                 "version": plan.version,
                 "schedule": plan.schedule,
                 "formulas": {formula.quantity: [formula.text, formula.source] for formula in plan.formulas},
-                "notes": [f"{note.kind}: {note.text}" for note in plan.notes],
+                # That a run cannot be recorded is no part of its plan.
+                "notes": [f"{note.kind}: {note.text}" for note in plan.notes if note.kind != "unobserved"],
                 "findings": plan.findings,
                 "unused": {setting.name: str(setting.value) for setting in plan.unused},
             }
