@@ -31,11 +31,11 @@ PPO = module.CustomPPOTrainer
 def attached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As the injection does it in a command of `rlstep run`."""
     monkeypatch.setenv("RLSTEP_DIR", str(folder / "log"))
-    before = dict(vars(PPO))
+    before = vars(PPO)["ppo_train"]
     audit.audit_ppo(module)
     yield
     assert audit.detach() == []
-    assert dict(vars(PPO)) == before
+    assert vars(PPO)["ppo_train"] is before
 
 
 def audited(folder: Path, **settings: Any) -> Report:
@@ -70,7 +70,7 @@ def test_every_microbatch_of_the_last_rollout_is_an_update(folder: Path, attache
     assert codes(report) == {"RLS113"}
     [finding] = [finding for finding in report.findings if finding.code == "RLS113"]
     assert finding.deviation == "llamafactory-last-rollout"
-    assert finding.observed == "4, and 8 in the last rollout of a data epoch"
+    assert finding.observed == "4 updates, and 8 in the last rollout of a data epoch"
     assert report.counts.updates == 4 + 4 + 8 + 4 + 4 + 8
 
 
@@ -142,7 +142,7 @@ def test_weights_written_after_the_old_log_probs(folder: Path, attached: None, m
         if next(count) == 2:
             with torch.no_grad():
                 for parameter in trainer.model.parameters():
-                    parameter.mul_(1.1)
+                    parameter.mul_(3.0)
         return rewards(trainer, *args, **kwargs)
 
     monkeypatch.setattr(PPO, "compute_rewards", perturbing)
