@@ -50,7 +50,7 @@ def to_json(plan: Plan, steps: int | None) -> str:
     import msgspec
 
     from rlstep_hooks.judge.rules.plan_checks import REPORTS
-    from rlstep_hooks.record.events import to_json as encode
+    from rlstep_hooks.record.wire import to_json as encode
 
     schedule = msgspec.structs.asdict(plan.schedule) if plan.schedule is not None else {"schedule": None}
     shown = steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.controlled.run import ControlledRun
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import AnyEvent, Generated, PhaseEnded, Unobserved, encode
+from rlstep_hooks.record.events import AnyEvent, Generated, PhaseEnded, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger, rank_process
 from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.record.wire import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -36,10 +36,10 @@ from rlstep_hooks.record.events import (
     SampleRows,
     Update,
     UpdateValues,
-    encode,
 )
 from rlstep_hooks.record.ledger import CONTROLLER, FolderLedger, Record, read_lines, records
 from rlstep_hooks.record.tail import Tail
+from rlstep_hooks.record.wire import encode
 from tests.scripted import make_plan, started
 from tests.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases
 
