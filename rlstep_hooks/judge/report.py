@@ -73,7 +73,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
     counts: Counts = Counts()
     stopped_by: str = ""
-    """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
+    """Code of the finding for which the audit itself ended training; "another process" if the finding was made there; empty if the
+    audit did not end training."""
     schedule: Schedule | None = None
     rules: list[RuleOutcome] = []
     lags: list[LagValues] = []
@@ -118,7 +119,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A short report that can be made cheaply at any moment."""
+    """A short report that costs little at any moment."""
 
     verdict: Verdict
     problems: int = 0

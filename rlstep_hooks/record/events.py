@@ -344,7 +344,7 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     optimizer_share: float | None = None
     """How many times the documented step was made, on average."""
     moments_lost: int | None = None
-    """Probed moments of the optimizer that are not those which the update before had left; None if that was not compared."""
+    """Probed optimizer moments that differ from those that the previous update left; None if that was not compared."""
     gradient_norm: float | None = None
     """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
     gradient_limit: float | None = None
@@ -363,7 +363,7 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
     None if it was not compared."""
     weights_differ: int | None = None
-    """Probed weights that were others when the policy generated than after the update before; None if that was not compared."""
+    """Probed weights that differed between generation and the end of the previous update; None if that was not compared."""
     advantages_fit: str = ""
     """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
     sampler_gap_mean: float | None = None
@@ -404,7 +404,8 @@ class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
     stopped: bool = False
     """Whether an early stop was asked for."""
     stopped_by: str = ""
-    """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
+    """Code of the finding for which the audit itself ended training; "another process" if the finding was made there; empty if the
+    audit did not end training."""
     digest: int = 0
     counts: dict[str, int] = {}
 

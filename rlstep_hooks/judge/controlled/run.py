@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 HEARD = 65_536
-"""Largest number of events kept for those who follow the run; nobody may be following."""
+"""Largest number of events kept for followers of the run, because there may be none to take them."""
 
 
 class _Trainer:
@@ -201,7 +201,7 @@ class ControlledRun:
         return merge_findings(report, findings, outcomes, processes=["controller", *attached])
 
     def _cut(self) -> dict[str, str]:
-        """Records that end within a call, as they do in a run that raised."""
+        """Records that end within a call, as in a run that raised."""
         trainers: dict[str, list[int]] = {}
         for trainer in self._trainers:
             for name, number in trainer.phases.cut:
