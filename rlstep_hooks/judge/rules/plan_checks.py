@@ -41,8 +41,9 @@ PLAN_RULES: tuple[type[Rule], ...] = (
     ScheduleHorizon,
     WarmupLength,
 )
-"""In the order in which their findings are shown, where these are equally severe."""
+"""Findings that are equally severe are shown in this order."""
 
+REFUSED = Refused.code
 REPORTS: dict[str, str] = {rule.code: rule.report for rule in PLAN_RULES}
 """For each code that a plan can find: a report of what it costs."""
 
@@ -100,7 +101,7 @@ def check_plan(reading: Reading) -> list[Finding]:
     schedule = reading.schedule
     started = RunStarted(run="plan", rank=0, world_size=schedule.world_size, schedule=schedule, facts=reading.facts)
     progress = Progress(schedule, started)
-    # Where nothing is made at all, only the rules that say so have something to say.
+    # Of a plan without any rollout, only the rules that report this are asked.
     asked = [rule for rule in PLAN_RULES if schedule.rollouts != 0 or rule.seen_in == "plan"]
     found = [finding for rule in asked if (finding := rule(progress).started(started)) is not None]
     return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity))

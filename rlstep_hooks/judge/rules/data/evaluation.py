@@ -123,7 +123,7 @@ class EvaluationWithoutRollouts(Rule):
     cannot_see = "the batches of an evaluation were not observed, only its rollouts"
 
     def rollout(self, event: Rollout) -> Finding | None:
-        """Know that there are evaluations, also where nothing says which rollouts belong to which of them."""
+        """Count rollouts of evaluations, also where nothing says to which evaluation they belong."""
         self._rollouts += event.purpose == "evaluation"
         return None
 
@@ -132,7 +132,7 @@ class EvaluationWithoutRollouts(Rule):
         self._rollouts = 0
 
     def absent(self) -> bool:
-        """Whether the run had no evaluation."""
+        """Whether the run had no rollout of an evaluation."""
         return not self._rollouts
 
     def evaluated(self, event: Evaluated) -> Finding | None:

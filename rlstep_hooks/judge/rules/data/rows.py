@@ -56,7 +56,7 @@ class RowsDropped(Rule):
     nothing_seen = "the number of rows is not known"
 
     def started(self, event: RunStarted) -> Finding | None:
-        """Look at the plan's remainder."""
+        """Look at the rows that a pass drops."""
         dropped = self.schedule.rows_dropped_per_epoch
         if dropped is None:
             return None
@@ -230,7 +230,7 @@ class NoUpdates(Rule):
     report = "https://github.com/OpenRLHF/OpenRLHF/issues/1297"
 
     def started(self, event: RunStarted) -> Finding | None:
-        """Look at the total."""
+        """Look at the updates of the whole run."""
         schedule = self.schedule
         if schedule.updates != 0 or not schedule.rollouts:
             return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=8)
 def _rows_of(size: int) -> frozenset[int]:
-    """The rows of a rollout of this size; rollouts of a run have few sizes."""
+    """The row numbers of a rollout of this size. The result is kept, because the rollouts of a run have few sizes."""
     return frozenset(range(size))
 
 
@@ -36,27 +36,27 @@ class _Samples:
         self.size = size
         self._rows = _rows_of(size)
         self.trained = 0
-        """All of them, each as often as it was."""
+        """Samples trained so far; one that was trained twice counts twice."""
         self._passes = 0
-        """Whole passes."""
+        """Passes that are complete."""
         self._in_pass: set[int] = set()
         """Rows trained in the pass under way."""
         self._uneven: dict[int, int] | None = None
-        """By row, how often it was trained; None as long as passes say it."""
+        """How often each row was trained; None as long as the number of passes says it."""
 
     def times(self) -> dict[int, int]:
-        """By row, how often it was trained, for rows that were."""
+        """How often each row was trained; rows that never were are left out."""
         if self._uneven is not None:
             return self._uneven
         whole = dict.fromkeys(range(self.size), self._passes) if self._passes else {}
         return whole | dict.fromkeys(self._in_pass, self._passes + 1)
 
     def all_trained(self, passes: int) -> bool:
-        """Whether so many passes, and nothing else, trained each of them once."""
+        """Whether each row was trained exactly once in each of this many passes."""
         return self._passes == passes and not self._in_pass and self._uneven is None
 
     def train(self, rows: tuple[int, ...]) -> int:
-        """Train some of them once more; how often the one that was trained most has been."""
+        """Record that these rows were trained again; return the highest count of any row."""
         count = len(rows)
         self.trained += count
         own, in_pass = set(rows), self._in_pass
@@ -118,7 +118,7 @@ class SamplesConserved(Rule):
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
         self._rollouts: dict[int, _Samples] = {}
-        """Those of this cycle, by index."""
+        """The rollouts of this cycle, by index."""
         self._identified = True
         """Whether the samples of all micro-batches so far could be identified."""
         self._unknown = 0
@@ -129,7 +129,7 @@ class SamplesConserved(Rule):
         """Whether mini-batches never reach from one pass into the next, and one process trains all samples."""
 
     def rollout(self, event: Rollout) -> Finding | None:
-        """Settle the rollouts that this one replaces."""
+        """Check the rollouts that this one replaces, whose training is over."""
         finding = None
         if event.purpose == "training":
             if len(self._rollouts) >= self.schedule.rollouts_per_cycle:
@@ -138,7 +138,7 @@ class SamplesConserved(Rule):
         return finding
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
-        """Count each sample; one time too many shows at once."""
+        """Count each sample; report at once if one was trained too often."""
         if event.trained is None:
             self._identified = False
             self._unknown += event.samples
@@ -152,7 +152,7 @@ class SamplesConserved(Rule):
             most = samples.train(part.rows)
             if most > passes and surplus is None:
                 surplus = part.rollout, f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
-        # Reported once all parts are counted: those after the one at fault were trained too.
+        # Report only after all parts are counted, because the parts after the one at fault were trained too.
         return None if surplus is None else self._report(*surplus, microbatch=event.index)
 
     def _settle(self) -> Finding | None:
@@ -168,7 +168,7 @@ class SamplesConserved(Rule):
                 continue
             times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < size]
             lacking = size * passes - sum(times) - passes * self._left_out(rollout, size)
-            if 0 < lacking <= unknown:  # they may be among those that were not recognised
+            if 0 < lacking <= unknown:  # the samples that were not recognised may be these
                 self.missed += 1
                 continue
             self.checks += 1
@@ -182,25 +182,26 @@ class SamplesConserved(Rule):
         return finding
 
     def _passes_begun(self, samples: _Samples) -> int:
-        """How often a sample can have been trained by now: where passes are whole, as often as passes have begun."""
+        """How often a sample may have been trained by now. Where no pass reaches into the next one, it is the number of passes
+        that have begun."""
         if not self._identified:
             return self.schedule.reuse_epochs
         return min(samples.trained // max(samples.size, 1) + 1, self.schedule.reuse_epochs)
 
     def _passes(self, samples: _Samples) -> int:
-        """How often each sample of a rollout must have been trained: where the updates on it may end early, once less than the
-        sample that was trained most, because every pass trains each sample once."""
+        """How often each sample of a rollout must have been trained. Where the updates on a rollout may end early, its last pass may be
+        incomplete: each sample is then trained at least once less than the sample that was trained most."""
         if self.schedule.updates_bound != "upper":
             return self.schedule.reuse_epochs
         return max((count for row, count in samples.times().items() if 0 <= row < samples.size), default=1) - 1
 
     def _left_out(self, rollout: int, size: int) -> int:
-        """Samples of one rollout on this process that each pass leaves out, because they fill no micro-batch or mini-batch."""
+        """Samples of one rollout on this process that each pass leaves out because they do not fill a micro-batch or mini-batch."""
         schedule = self.schedule
         if schedule.remainder != "carry" or not schedule.samples_per_microbatch:
             return schedule.samples_dropped_per_rollout // schedule.world_size
         each = schedule.samples_per_microbatch // schedule.world_size
-        # Samples that waited while the policy was frozen are in the same pass, and any of all these may be left out.
+        # Samples that waited while the policy was frozen are trained in the same pass. Any of all these samples may be left out.
         joined = schedule.frozen_samples_kept and self.progress.rollout_number(rollout) == schedule.frozen_rollouts
         return each - 1 if joined else size % each
 
@@ -215,7 +216,7 @@ class SamplesConserved(Rule):
         )
 
     def ended(self, event: RunEnded) -> Finding | None:
-        """The last cycle may be cut by the end of training: only surplus passes count, and those were reported."""
+        """Count the last cycle as checked if it is complete. The end of training may cut it, and surplus passes were reported."""
         if self._rollouts and all(
             times.get(row, 0) >= self.schedule.reuse_epochs
             for samples in self._rollouts.values()

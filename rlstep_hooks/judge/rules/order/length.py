@@ -72,7 +72,7 @@ class EpochLength(Rule):
     compares = (EpochEnd,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim an end of an epoch on one side only."""
+        """Claim an epoch that ends in the plan or in the run, but not in both."""
         ended = isinstance(difference.observed, EpochEnd)
         due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(
             difference.observed, Rollout | MicroBatch
@@ -101,7 +101,7 @@ class EpochLength(Rule):
         )
 
     def _in_resumed_pass(self) -> bool:
-        """Whether this is the pass in which the run was resumed: its length then depends on what the resume restored."""
+        """Whether the run was resumed in this pass. Its length then depends on what the resume restored."""
         return self.progress.resumed and self.progress.epoch == self.progress.first_epoch
 
     def _after_resume(self) -> str:
@@ -149,7 +149,7 @@ class RunLength(Rule):
     compares = (RunEnded,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim an end of training on one side only."""
+        """Claim training that ends in the plan or in the run, but not in both."""
         early = isinstance(difference.observed, RunEnded) and not isinstance(
             difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedSync
         )

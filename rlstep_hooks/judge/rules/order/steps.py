@@ -120,7 +120,7 @@ class SkippedUpdate(Rule):
         return None if event.applied else self._report(event, self.progress.where(update=event.index))
 
     def critic_update(self, event: Update) -> Finding | None:
-        """The same for the critic, whose updates have numbers of their own."""
+        """Look at the critic's step. The critic's updates are counted apart from the policy's."""
         self.checks += 1
         return None if event.applied else self._report(event, self.progress.where())
 
@@ -193,7 +193,7 @@ class UpdatesSaved(Rule):
         self._settled = 0
 
     def rollout(self, event: Rollout) -> Finding | None:
-        """Settle the rollout before this one."""
+        """Count the updates that were saved on the rollout before this one."""
         if event.purpose == "training":
             self._settle()
         return None

@@ -133,7 +133,7 @@ class MissingUpdate(Rule):
     compares = (Update,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim anything that came where an update was due, and what ends a rollout that came before all updates were made."""
+        """Claim an event that came where an update was due, or that ended a rollout before all of its updates were made."""
         expected = difference.expected
         if difference.aspect != "kind" or isinstance(difference.observed, Refresh):
             return None
@@ -280,8 +280,8 @@ class RoleOutOfTurn(Rule):
         if not both or difference.aspect != "kind":
             return None
         self.checks += 1
-        # One role is trained first. Where the second is due the first is done, so that more of it is surplus; where the first is due
-        # and the second comes, updates of the first are missing.
+        # One role is trained first. If it comes where the other one is due, it has surplus updates. If the other one comes where it is
+        # due, it lacks updates.
         first = "critic" if self.schedule.critic_order == "before" else "policy"
         surplus = getattr(observed, "role", "policy") == first
         plan = self.schedule.critic if first == "critic" and self.schedule.critic is not None else self.schedule

@@ -11,5 +11,5 @@ LAST_ROWS = "look at what the loop does with the samples that come with the last
 
 
 def ends_rollout(event: object, loop: str) -> bool:
-    """Whether the samples of a rollout are trained by now: in phases a data epoch ends between two of them."""
+    """Whether an event ends the training on a rollout: a sync, or in phases the end of a data epoch."""
     return isinstance(event, WeightSync) or (isinstance(event, EpochEnd) and loop == "phases")

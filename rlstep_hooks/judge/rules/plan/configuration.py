@@ -120,8 +120,7 @@ class ConfigRewritten(Rule):
         Set the named value where the trainer is built: to the value that it got, or to the value that you meant.
 
     Known limits:
-        - Only TRL's observers compare settings. In other systems the rule passes without a comparison during training;
-          a launch command there names its settings, and the plan is read from them.
+        - Only TRL's observers compare settings: in other systems it is not evaluated.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 
     Sources:
@@ -134,10 +133,11 @@ class ConfigRewritten(Rule):
     title = "Configuration rewritten"
     severity = "warning"
     topics = ("order",)
+    nothing_seen = "the observer of this system does not compare settings during the run"
 
     def started(self, event: RunStarted) -> Finding | None:
-        """Count the check; changes arrive as events of their own."""
-        self.checks += 1
+        """Count the check, if the observer compares settings: a change arrives as an event of its own."""
+        self.checks += bool(event.facts.get("compares_settings"))
         return None
 
     def config_changed(self, event: ConfigChanged) -> Finding | None:

@@ -92,7 +92,7 @@ class RefreshNotAsPlanned(Rule):
         return None
 
     def refresh(self, event: Refresh) -> Finding | None:
-        """Old log-probs that no forward of the policy produced."""
+        """Report old log-probs that no forward of the policy produced."""
         if event.policy_version is not None:
             return None
         return self.fail(
@@ -209,12 +209,12 @@ class LagNotAsPlanned(Rule):
     cannot_see = "which version the old log-probs or the samples of a micro-batch come from was not observed"
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
-        """Count those whose lag is not known: they match any plan."""
+        """Count micro-batches whose lag is not known, because these match any plan."""
         self.missed += observed_lag(event) is None
         return None
 
     def checked(self, matched: Counter[type]) -> int:
-        """Micro-batches whose lag was compared."""
+        """The number of micro-batches whose lag was compared."""
         return max(super().checked(matched) - self.missed, 0)
 
     def difference(self, difference: Difference) -> Finding | None:

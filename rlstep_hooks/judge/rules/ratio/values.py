@@ -26,7 +26,7 @@ tokens in batches of another shape differ by some units in the last place of the
 
 
 LOGGED_TOLERANCE = 0.1
-"""Largest relative distance of a logged mean ratio. Means of one process and of all differ by less; known faults halve it."""
+"""Largest relative distance of a logged mean ratio. One process differs less from the mean of all; known faults halve it."""
 
 
 VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
@@ -200,8 +200,8 @@ class RatioStuckAtOne(Rule):
 
 
 UNMOVED_ROLLOUTS = 3
-"""Rollouts in a row whose ratio stays exactly 1, before it is reported where the learning rate is so small that one could be
-rounding."""
+"""Rollouts in a row whose ratio must stay exactly 1 before it is reported, if the learning rate is so small that rounding can hide the
+updates of one rollout."""
 
 
 class RatioNeverMoves(Rule):
@@ -254,7 +254,7 @@ class RatioNeverMoves(Rule):
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
         self._rates: dict[int, float] = {}
-        """By the version that an update made, its learning rate."""
+        """The learning rate of each update, by the policy version that it made."""
         self._signal = RolloutsWithSignal()
         self._open: _AtLag | None = None
         self._unmoved = 0
@@ -294,7 +294,7 @@ class RatioNeverMoves(Rule):
         return finding
 
     def ended(self, event: RunEnded) -> Finding | None:
-        """Settle the last rollout."""
+        """Judge the last rollout."""
         return self._settle()
 
     def _settle(self) -> Finding | None:
