@@ -2,7 +2,8 @@
 
 Read in copies of langfengQ/verl-agent, a fork of verl between 0.3 and 0.4: verl/trainer/ppo/ray_trainer.py `fit` (the rows of the
 loader are replaced by what `multi_turn_loop` gives; the last step is found before it is counted),
-agent_system/multi_turn_rollout/utils.py `adjust_batch` (rows are copied until they divide), examples/data_preprocess/prepare.py (as many rows as a rollout has tasks).
+agent_system/multi_turn_rollout/utils.py `adjust_batch` (rows are copied until they divide), examples/data_preprocess/prepare.py (as
+many rows as a rollout has tasks).
 """
 
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, count, flag
