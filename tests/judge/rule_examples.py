@@ -289,6 +289,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     ),
     "RLS410": lambda: played(sampled_otherwise()),
     "RLS411": lambda: judged(changed(run(), Rollout, 2, reference_intact=False)),
+    "RLS412": lambda: judged(measured(run(), "rollouts", 1, weights_differ=1016)),
     # Rows, samples, rewards and advantages
     "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
     "RLS502": lambda: judged(trained_twice()),
@@ -305,11 +306,21 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS513": lambda: judged(changed(run(), Rollout, 2, foreign=4)),
     "RLS514": lambda: judged(changed(run(), Rollout, 2, signal=True, repeats=1)),
     "RLS515": lambda: judged(changed(run(), Rollout, 2, rewards_intact=False)),
+    "RLS516": lambda: judged(
+        measured(run(), "rollouts", advantages_off=12400.0, advantages_fit="each those of the sample before it")
+    ),
+    "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
     # The learning rate
     "RLS601": lambda: of_schedule(lr_horizon=24),
     "RLS602": lambda: judged(changed(run(), Update, 7, lr_tick=8)),
     "RLS603": lambda: judged(changed(run(), Update, 5, 6, 7, learning_rate=0.0)),
     "RLS604": lambda: of_schedule({"lr_warmup": 500}),
+    "RLS605": lambda: judged(
+        with_facts(
+            changed(run(), Update, 5, lr_tick=5, learning_rate=5e-7),
+            lr_schedule={"kind": "constant", "base": 1e-6, "horizon": 8},
+        )
+    ),
     "RLS610": lambda: of_schedule({"lr_constant": False}, lr_clock="rollout"),
     # Resuming
     "RLS701": lambda: judged(resumed("TypeError: 'NoneType' object is not subscriptable")),
@@ -322,6 +333,10 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
         changed(run(), MicroBatch, constants=("old_logprobs", "advantages"), with_gradient=("advantages",))
     ),
     "RLS803": lambda: judged(measured(run(), "updates", 1, left_over=7)),
+    "RLS805": lambda: judged(measured(run(), "microbatches", 4, backward_ratio=0.25)),
+    "RLS806": lambda: judged(measured(run(), "updates", 1, optimizer_off=8200.0, optimizer_share=0.5)),
+    "RLS807": lambda: judged(measured(run(), "updates", 1, moments_lost=8)),
+    "RLS808": lambda: judged(measured(run(), "updates", 1, gradient_norm=3.7, gradient_limit=1.0)),
     # The observation itself
     "RLS901": lambda: played([line for line in in_phases(world_size=2) if line[0] != "rank1"]),
     "RLS902": lambda: played(one_rank_skips()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.learning_rate import read_schedule
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunEnded, RunStarted, Update
+
+RELATIVE_ROUNDING = 1e-6
+"""Difference of a rate, relative to the schedule's base, that rounding explains: both sides compute in double precision, and some
+optimizers keep the rate in float32."""
 
 
 class ScheduleHorizon(Rule):
@@ -141,6 +146,66 @@ class SchedulerTicks(Rule):
             where=self.progress.where(update=event.index),
             why="the learning rate follows another clock than the updates",
             fix="look for a second call of the scheduler, or for one that is missing",
+        )
+
+
+class RateNotScheduled(Rule):
+    """The learning rate of an update is not the one that the configured schedule gives.
+
+    What it checks:
+        The rate of each applied update against the schedule's formula at the scheduler's position: constant, linear and cosine of
+        transformers, with warm-up and with a smallest rate. A relative difference of one in a million is rounding.
+
+    Why it matters:
+        Something else sets the rate: a callback, a second scheduler, an optimizer that was made anew, an old checkpoint. Counts
+        of ticks look right.
+
+    Example:
+        ERROR RLS605 Learning rate is not that of its schedule · data epoch 0,
+        rollout 0, update 0 · 8 times, in rollouts 0 to 3
+          expected  a rate of 1e-06 at tick 0 (constant)
+          observed  0.01
+          why       something other than the configured schedule sets the rate
+          fix       look for code that writes into param_groups, and for schedulers
+                    that are made or loaded in mid-run
+
+    What to do:
+        Look for code that writes into `param_groups`, and for schedulers that are made or loaded in mid-run.
+
+    Known limits:
+        - TRL's trainers only: the schedules of transformers that it names.
+        - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
+        - The first parameter group is looked at.
+
+    Sources:
+        - https://huggingface.co/docs/transformers/main_classes/optimizer_schedules: the schedules and their arguments
+    """
+
+    code = "RLS605"
+    title = "Learning rate is not that of its schedule"
+    topics = ("learning_rate",)
+    nothing_seen = "the schedule is none whose formula is known, or its position cannot be read"
+    optional = True
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._schedule = read_schedule(progress.started.facts)
+
+    def update(self, event: Update) -> Finding | None:
+        """Compare the rate with the schedule's."""
+        schedule = self._schedule
+        if schedule is None or not event.applied or event.learning_rate is None or event.lr_tick is None:
+            return None
+        self.checks += 1
+        planned = schedule.rate(event.lr_tick)
+        if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * schedule.base:
+            return None
+        return self.fail(
+            expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({schedule.kind})",
+            observed=f"{event.learning_rate:.6g}",
+            where=self.progress.where(update=event.index),
+            why="something other than the configured schedule sets the rate",
+            fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
         )
 
 
