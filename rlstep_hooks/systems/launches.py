@@ -233,9 +233,10 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
     keys = {*_keys(plain), *_keys(overridden), *_keys(calls)}
-    framework = options.framework or index.recognise(command, keys)
+    values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
+    framework = options.framework or index.recognise(command, keys, values)
     if framework is None:
-        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)})
+        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)}, values)
     if framework is None:
         return None
     system = index.system_of(framework)
