@@ -156,7 +156,7 @@ def release_table(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         found = system_of(name)
         observed = between(found.observed_releases or found.releases)
-        planned = between(found.releases) if found.releases else "as observed"
+        planned = between(found.releases) if found.releases else f"read at {found.version}"
         yield f"| [{found.title}]({name}.md) | {planned} | {observed} | {', '.join(found.trained_releases)} |"
 
 
@@ -277,7 +277,10 @@ def formulas(found: Any, plan: dict[str, Any]) -> Iterator[str]:
 def notes(found: Any, plan: dict[str, Any]) -> Iterator[str]:
     """What happens without a message: all that a declaration says, else what it said to the launch above."""
     declared = [(one.kind, one.text, one.when) for one in getattr(found, "notes", ())]
-    shown = declared or [(one["kind"], one["text"], "") for one in plan["notes"]]
+    said = [("assumes", text, "") for text in plan["assumptions"]] + [
+        (one["kind"], one["text"], "") for one in plan["notes"]
+    ]
+    shown = declared or said
     if not shown:
         return
     yield "\n## What happens without a message\n"
@@ -367,20 +370,6 @@ def sentences(module: Any) -> list[str]:
 
 # Rules
 
-GITHUB = {
-    "trl": "huggingface/trl",
-    "verl": "volcengine/verl",
-    "OpenRLHF": "OpenRLHF/OpenRLHF",
-    "ROLL": "alibaba/ROLL",
-    "SkyRL": "NovaSky-AI/SkyRL",
-    "maxtext": "AI-Hypercomputer/maxtext",
-    "ms-swift": "modelscope/ms-swift",
-    "unsloth": "unslothai/unsloth",
-    "verifiers": "PrimeIntellect-ai/verifiers",
-    "Absolute-Zero": "LeapLabTHU/Absolute-Zero-Reasoner",
-}
-"""Where the reports lie that rules cite as `trl#454` or `verl PR#559`."""
-
 
 def rules() -> list[Any]:
     """All rules by their codes."""
@@ -405,47 +394,28 @@ def rules_page() -> str:
 
 
 def rule_page(rule: Any) -> str:
-    """A rule's docstring: its first sentence, then a section for each line that ends with a colon at the left edge."""
-    body = [f"# {rule.code} {rule.title}\n", f"Severity: **{rule.severity}**\n"]
-    for heading, text in sections(inspect.cleandoc(rule.__doc__ or "")):
-        if heading:
-            body.append(f"## {heading}\n")
-        body.append(f"```text\n{text}\n```\n" if "example" in heading.lower() else f"{linked(cell(text))}\n")
-    if getattr(rule, "compares", None) is not None:
-        body.append(f"## When it is not evaluated\n\n{not_evaluated(rule)}\n")
-    if report := getattr(rule, "report", ""):
-        body.append(f"## The report that taught it\n\n<{report}>\n")
-    return "\n".join(body)
+    """The sections of a rule's page, as Markdown."""
+    from rlstep_hooks.judge.rules.page import EXAMPLE, page
 
-
-def not_evaluated(rule: Any) -> str:
-    """When a rule has nothing to say, from what it needs."""
-    topics = ", ".join(f"`{topic}`" for topic in rule.topics)
-    needs = f"Where the observer could not see {topics}; the report gives the reason. " if topics else ""
-    return f"{needs}Else where {cell(rule.nothing_seen)}." if needs else f"Where {cell(rule.nothing_seen)}."
-
-
-def sections(page: str) -> Iterator[tuple[str, str]]:
-    """The parts of a docstring, each with its heading; the first has none."""
-    heading, lines = "", []
-    for line in page.splitlines():
-        if re.fullmatch(r"[A-Z][^.]*:", line):
-            yield heading, inspect.cleandoc("\n".join(lines))
-            heading, lines = line[:-1], []
+    summary, *sections = page(rule)
+    body = [
+        f"# {rule.code} {rule.title}\n",
+        f"Severity: **{rule.severity}**\n",
+        *(cell(block) for block in summary.blocks),
+    ]
+    for section in sections:
+        body.append(f"\n## {section.heading}\n")
+        if section.heading == EXAMPLE:
+            body.append(f"```text\n{section.text}\n```")
         else:
-            lines.append(line)
-    yield heading, inspect.cleandoc("\n".join(["", *lines]))
+            body += [linked(block) if section.heading == "Sources" else cell(block) for block in section.blocks]
+    return "\n".join(body) + "\n"
 
 
-def linked(text: str) -> str:
-    """The text with a link for each report that it cites."""
-
-    def link(cited: re.Match[str]) -> str:
-        where = GITHUB.get(cited[1])
-        kind = "pull" if cited[2] else "issues"
-        return f"[{cited[0]}](https://github.com/{where}/{kind}/{cited[3]})" if where else cited[0]
-
-    return re.sub(r"([A-Za-z][\w-]*)( PR)?#(\d+)", link, text)
+def linked(source: str) -> str:
+    """An item of the sources, with its address as a link."""
+    address, _, words = source.removeprefix("- ").partition(": ")
+    return f"- <{address}>: {cell(words)}"
 
 
 # Text

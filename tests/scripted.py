@@ -150,7 +150,11 @@ def started(
         local_world_size=world_size,
         schedule=schedule,
         start_updates=position.updates,
-        facts={"compute_dtype": "float32", "position": msgspec.json.decode(msgspec.json.encode(position))},
+        facts={
+            "compute_dtype": "float32",
+            "compares_settings": True,
+            "position": msgspec.json.decode(msgspec.json.encode(position)),
+        },
     )
 
 

@@ -14,7 +14,7 @@ from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
 from rlstep_hooks.judge.rules.progress import Place, Progress
-from rlstep_hooks.judge.timeline import position_of
+from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
     INTERRUPTED,
     AnyEvent,
@@ -240,7 +240,7 @@ class Judge:
         schedule = event.schedule
         self._progress = Progress(schedule, event)
         self._deviations = self._deviations_of(schedule.framework, schedule.version)
-        start = position_of(schedule, _start(event))
+        start = position_of(schedule, start_of(event))
         self._conformance = conformance = matcher(schedule, start)
         self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
         self._rules = [rule(self._progress) for rule in RULES]
@@ -389,7 +389,7 @@ class Judge:
             ending=ending,
             error=self._ended.error if self._ended is not None else "",
             updates_before=self._run.start_updates if self._run else 0,
-            start=msgspec.json.decode(msgspec.json.encode(_start(self._run)))
+            start=msgspec.json.decode(msgspec.json.encode(start_of(self._run)))
             if self._run
             else {},  # as a record has it
         )
@@ -451,14 +451,6 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     Unobserved: Judge._observe_unobserved,
     RunEnded: Judge._observe_end,
 }
-
-
-def _start(event: RunStarted) -> dict[str, Any]:
-    """The position in the plan at which a run began, in plain form."""
-    stated: dict[str, Any] = event.facts.get(
-        "position", {"updates": event.start_updates, "version": event.start_updates}
-    )
-    return stated
 
 
 def _ending(ended: RunEnded | None) -> Ending:

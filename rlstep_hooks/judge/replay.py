@@ -18,13 +18,15 @@ from rlstep_hooks.record.ledger import CONTROLLER, Record, read_lines, records
 from rlstep_hooks.record.tail import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.judge.watcher import Watcher
-    from rlstep_hooks.planning.finding import Verdict
+    from rlstep_hooks.planning.finding import Finding, Verdict
     from rlstep_hooks.record.events import AnyEvent
+
+    _Watch = Callable[[AnyEvent, list[Finding]], None]
 
 MOST_NAMED = 20
 """Most damaged files that are named in a report."""
@@ -63,8 +65,7 @@ def report_of(
 def replay(found: Sequence[Record], rank: int, watcher: Watcher) -> None:
     """Judge one trainer of a recorded run once more, for a watcher that must know before what to look at."""
     judge = Judge()
-    for event in trainer_events(found, rank):
-        _observe(judge, event, rank, watcher)
+    _judge_all(judge, trainer_events(found, rank), _watching(judge, watcher, rank))
 
 
 def latest_run(runs: dict[str, list[Record]]) -> str:
@@ -111,12 +112,7 @@ def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf, watc
         if controller
         else Judge(deviations_of)
     )
-    last = 0.0
-    for event in Tail(first.path).read():
-        # A damaged first line may not name the run; the file's name does.
-        named = msgspec.structs.replace(event, run=first.run) if isinstance(event, RunStarted) else event
-        _observe(judge, named, first.rank or 0, watcher)
-        last = max(last, event.at)
+    last = _judge_all(judge, Tail(first.path).read(), _watching(judge, watcher, first.rank or 0))
     problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
     report = msgspec.structs.replace(judge.report(), run=first.run)
     if "record" in report.not_evaluated:
@@ -124,7 +120,8 @@ def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf, watc
     if controller and judge.run is None:
         problems.append(f"{first.path.name} does not say how the run began")
     if isinstance(judge, Judge) and judge.run is not None:
-        report = merge_ranks(report, folder, judge.run, wait=0.0)
+        # A damaged first line may not name the run; the file's name does.
+        report = merge_ranks(report, folder, msgspec.structs.replace(judge.run, run=first.run), wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")
         # The process was killed or still trains, so the rest of its plan was not observed.
@@ -145,13 +142,30 @@ def _without_beginning(record: Record) -> str:
     return f"{record.path.name} does not say how the run began" + (f" ({problem})" if problem else "")
 
 
-def _observe(judge: Judge | ControlledRun, event: AnyEvent, rank: int, watcher: Watcher | None) -> None:
-    """Have one event judged and watched. A damaged record may hold impossible events; the others are judged without them."""
-    try:
-        findings = judge.observe(event)
-    except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
-        why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
-        event = Unobserved(what="order", why=why)
-        findings = judge.observe(event)
-    if watcher is not None and isinstance(judge, Judge):  # a controlled run shows the events of each trainer itself
-        watcher.watch(rank, event, judge, findings)
+def _watching(judge: Judge | ControlledRun, watcher: Watcher | None, rank: int) -> _Watch | None:
+    """The function that shows each event to a watcher; None for a controlled run, which shows each trainer's events itself."""
+    if watcher is None or not isinstance(judge, Judge):
+        return None
+    return lambda event, findings: watcher.watch(rank, event, judge, findings)
+
+
+def _judge_all(judge: Judge | ControlledRun, events: Iterable[AnyEvent], watch: _Watch | None) -> float:
+    """Have events judged. A damaged record may hold impossible events; the others are judged without them.
+
+    Returns:
+        Seconds from the beginning of the record to its last event.
+    """
+    observe = judge.observe
+    last = 0.0
+    for event in events:
+        try:
+            findings = observe(event)
+        except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
+            why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
+            event = Unobserved(at=event.at, what="order", why=why)
+            findings = observe(event)
+        if watch is not None:
+            watch(event, findings)
+        if event.at > last:
+            last = event.at
+    return last

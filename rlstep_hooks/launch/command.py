@@ -369,10 +369,10 @@ def _processes_of_config(token: Token | None) -> int | None:
     """`num_processes` of an accelerate configuration, if the file is here."""
     if token is None or token.unknown:
         return None
-    from rlstep_hooks.launch.yaml_file import read_yaml
+    from rlstep_hooks.launch.yaml_file import parse_yaml, read_text
 
     try:
-        setting = read_yaml(token.text).get("num_processes")
+        setting = parse_yaml(read_text(token.text), token.text).get("num_processes")
     except (OSError, LaunchError):
         return None
     return setting.value if setting is not None and isinstance(setting.value, int) else None

@@ -122,7 +122,7 @@ from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.explained import shown
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.planning.shape import shaped
 from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.request import Request, release_of
@@ -132,7 +132,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Note", "System", "Typed", "count", "flag", "number", "text",
+    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number", "text",
 ]  # fmt: skip
 
 REQUIRED: Any = MISSING
@@ -233,6 +233,25 @@ class Demand(msgspec.Struct, frozen=True):
     where: str = ""
 
 
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of a framework's settings, release by release; see `rlstep_hooks.systems.release`."""
+
+    file: str
+    """The list, below `rlstep_hooks/systems`: "verl/keys.json"."""
+    refusal: str
+    """What the framework says of a setting that it does not have, with {name} and {written}."""
+    strict: tuple[str, ...]
+    """Programs that know these settings only: patterns of `Program.matches`."""
+    unless: str = ""
+    """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
+    also: tuple[str, ...] = ()
+    """Patterns of further settings that these programs take."""
+    abbreviated: bool = False
+    """Whether the beginning of a name stands for it, as argparse has it."""
+    no_effect: tuple[str, ...] = ()
+    """Patterns of settings that were looked at: the schedule does not depend on them."""
+
+
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """One system; see the module."""
 
@@ -246,11 +265,20 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """First release that is known, and the first that is not any more; None where one commit was read."""
     other_releases: str = ""
     """What is to be said of those."""
+    keys: Keys | None = None
+    """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)
     """Settings that name a YAML or TOML file with further settings."""
+    own_configs: Mapping[str, Mapping[str, Any]] = {}
+    """Configurations that the framework ships, by the ends of their names, with what they set unlike the defaults declared here. Where
+    one is named and not at hand, this is taken for it, and said."""
+    script_configs: dict[str, str] = {}
+    """Script -> the configuration beside it that it reads where the command names none (`run.py` -> "configs/base.yaml")."""
+    resolvers: dict[str, Callable[..., Any]] = {}
+    """What the framework registers as resolvers of OmegaConf: `${name:...}`."""
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
@@ -611,7 +639,7 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
         raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
-    raise PlanError(
+    refuse(
         launch.fill(check.says),
         when=launch.fill(check.when),
         fix=launch.fill(check.fix),

@@ -7,13 +7,15 @@ Read at commit 7ea279a (2026-08-22): examples/configs/grpo_math_1B.yaml and ppo_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Conversion
 from rlstep_hooks.systems.declaration import (
+    NOTHING,
     Check,
     Demand,
     Entry,
@@ -49,19 +51,19 @@ _SETTINGS: dict[str, Typed] = {
     "grpo.max_num_steps": count(1_000_000),
     "grpo.use_dynamic_sampling": flag(False),
     "grpo.batch_multiplier": number(1),
-    "grpo.val_period": count(10, least=0),
+    "grpo.val_period": count(10, least=-1),
     "grpo.skip_reference_policy_logprobs_calculation": flag(False),
     "grpo.async_grpo.enabled": flag(False),
     "grpo.async_grpo.max_trajectory_age_steps": count(1),
     "ppo.num_prompts_per_step": count(32),
     "ppo.num_generations_per_prompt": count(16),
-    "ppo.max_num_epochs": count(100_000),
+    "ppo.max_num_epochs": count(100_000, least=-1),
     "ppo.max_num_steps": count(100_000),
     "ppo.ppo_epochs": count(4),
     "ppo.policy_training_start_step": count(0, least=0),
     "ppo.use_dynamic_sampling": flag(False),
     "ppo.batch_multiplier": number(1),
-    "ppo.val_period": count(20, least=0),
+    "ppo.val_period": count(20, least=-1),
     "ppo.skip_reference_policy_logprobs_calculation": flag(True),
     "ppo.async_ppo.enabled": flag(False),
     "ppo.async_ppo.max_trajectory_age_steps": count(1),
@@ -72,6 +74,7 @@ _SETTINGS: dict[str, Typed] = {
     "checkpointing.save_period": count(10),
     "policy.train_global_batch_size": count(512),
     "policy.train_micro_batch_size": count(4),
+    "policy.logprob_batch_size": count(),
     "policy.sequence_packing.enabled": flag(True),
     "policy.dynamic_batching.enabled": flag(False),
     "policy.dtensor_cfg.tensor_parallel_size": count(1),
@@ -117,6 +120,34 @@ def is_ppo(launch: Request) -> bool:
     if launch.command.program.kind == "script":
         return launch.command.program.name.rpartition("/")[2].startswith("run_ppo")
     return launch.settings.is_given("ppo.num_prompts_per_step", "ppo.ppo_epochs")
+
+
+def _reward_model(launch: Request, resource: str) -> int:
+    """GPUs or nodes of the reward model, where a part of the data is judged by it (`extract_necessary_env_names`, `setup`)."""
+    settings = launch.settings
+    for key in ("train", "validation", "default"):
+        value = settings.value(f"data.{key}")
+        parts = [part.get("env_name") for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+        if "reward_model" in (*parts, settings.value(f"data.{key}.env_name")):
+            return settings.count(f"env.reward_model.resources.{resource}")
+    return 0
+
+
+def _teacher_nodes(launch: Request) -> int:
+    """Nodes of the teachers of on-policy distillation (`create_teacher_configs_from_opd_config`)."""
+    settings, section = launch.settings, "on_policy_distillation"
+    apart = f"{section}.non_colocated_teachers"
+    if not (settings.flag(f"{section}.enabled") and settings.flag(f"{apart}.enabled")):
+        return 0
+    models = settings.section(f"{section}.teacher_model_by_agent_name")
+    once = settings.value(f"{section}.deduplicate_shared_teacher_checkpoints") is not False
+    first = {model: alias for alias, model in reversed(models.items())}
+    nodes = 0
+    for alias, model in models.items():
+        if not once or first[model] == alias:
+            own = settings.optional_count(f"{apart}.teacher_overrides.{alias}.num_nodes")
+            nodes += own or settings.optional_count(f"{apart}.default_teacher_cfg.num_nodes") or 1
+    return nodes
 
 
 def write(schedule: Schedule) -> Conversion:
@@ -268,6 +299,31 @@ def _not_asynchronous(name: str, holds: str) -> Check:
     )
 
 
+_APART = "policy.generation.colocated.resources"
+_MEGATRON = {
+    "policy.megatron_cfg.scheduler.lr_decay_iters": 1000,
+    "policy.megatron_cfg.scheduler.lr_warmup_iters": 13,
+}
+_OWN_CONFIGS: dict[str, dict[str, Any]] = {
+    "configs/grpo_math_1B": _MEGATRON,
+    "configs/ppo_math_1B": {
+        **_MEGATRON,
+        "policy.megatron_cfg.scheduler.lr_warmup_iters": 10,
+        "loss_fn.reference_policy_kl_penalty": 0.0,
+    },
+    "configs/grpo_sliding_puzzle": {**_MEGATRON, "grpo.max_num_steps": 10_000, "data.shuffle": False},
+    "configs/vlm_grpo_3B": {
+        **_MEGATRON,
+        "grpo.num_prompts_per_step": 8,
+        "policy.train_global_batch_size": 128,
+        "policy.train_micro_batch_size": 1,
+        "policy.dynamic_batching.enabled": True,
+        "policy.sequence_packing.enabled": False,
+        "cluster.gpus_per_node": 2,
+    },
+}
+"""What examples/configs sets unlike SETTINGS."""
+
 SYSTEM = System(
     name="nemo_rl",
     title=_TITLE,
@@ -280,11 +336,31 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    own_configs=_OWN_CONFIGS,
+    # examples/run_*.py main: what each reads without --config.
+    script_configs={
+        "run_grpo.py": "configs/grpo_math_1B.yaml",
+        "run_grpo_math.py": "configs/grpo_math_1B.yaml",
+        "run_grpo_sliding_puzzle.py": "configs/grpo_sliding_puzzle.yaml",
+        "run_vlm_grpo.py": "configs/vlm_grpo_3B.yaml",
+        "run_grpo_nemo_gym.py": "grpo_workplace_assistant_nemotron_nano_v2_9b.yaml",
+        "run_ppo.py": "configs/ppo_math_1B.yaml",
+    },
+    # nemo_rl/utils/config.py register_omegaconf_resolvers
+    resolvers={"add": operator.add, "mul": operator.mul, "div": operator.truediv, "max": max},
     rows_from=("data.train.data_path",),
     settings=SETTINGS,
-    shown=tuple(name for name in SETTINGS if name.partition(".")[0] in ("grpo", "ppo", "policy", "value")),
+    shown=tuple(
+        name
+        for name, typed in SETTINGS.items()
+        if name.partition(".")[0] in ("grpo", "ppo", "policy", "value") and typed.default is not NOTHING
+    ),
     functions={
         "is_ppo": is_ppo,
+        "reward_model": _reward_model,
+        "teacher_nodes": _teacher_nodes,
+        "single_controller": lambda launch: launch.settings.has_section("async_rl"),
+        "ignores_accuracy": lambda launch: "NRL_IGNORE_TP_ACCURACY_CHECK" in launch.command.environment,
         "given_rows": lambda launch: launch.rows_given,
         "given_processes": lambda launch: launch.world_size_given,
     },
@@ -315,16 +391,22 @@ SYSTEM = System(
         # A part of the file may be kept for validation.
         "rows": "unknown('the launch does not say; give --rows') "
         "if data.train.split_validation_size and given_rows(launch) is None else rows",
-        # GPUs that train: without a place of its own, generation is on the same ones.
+        # GPUs that train: not those of the reward model and of teachers; without a place of its own, generation is on the same ones.
         "colocated": "policy.generation.colocated.enabled",
-        "training_nodes": "cluster.num_nodes "
-        "if colocated or cluster.num_nodes == 1 else cluster.num_nodes - policy.generation.colocated.resources.num_nodes",
-        "gpus_of_node": "cluster.gpus_per_node if colocated or cluster.num_nodes > 1 "
-        "else cluster.gpus_per_node - policy.generation.colocated.resources.gpus_per_node",
+        "policy_nodes": "cluster.num_nodes - teacher_nodes(launch) "
+        "- (reward_model(launch, 'num_nodes') if cluster.num_nodes > 1 else 0)",
+        "shares_node": "not colocated and policy_nodes == 1",
+        "training_nodes": f"policy_nodes if colocated or shares_node else policy_nodes - {_APART}.num_nodes",
+        "gpus_of_node": f"cluster.gpus_per_node - ({_APART}.gpus_per_node if shares_node else 0) "
+        "- (reward_model(launch, 'gpus_per_node') if cluster.num_nodes == 1 else 0)",
         "training_gpus": "gpus_of_node * training_nodes",
         "policy_copy": _copy("policy"),
         "value_copy": _copy("value"),
         "processes": "training_gpus // policy_copy",
+        "tensor_parallel": "policy.megatron_cfg.tensor_model_parallel_size if policy.megatron_cfg.enabled "
+        "else policy.dtensor_cfg.tensor_parallel_size",
+        "inaccurate": "tensor_parallel >= 4 and policy.logprob_batch_size is not None "
+        "and policy.logprob_batch_size != policy.train_micro_batch_size and not loss_fn.force_on_policy_ratio",
         "critic": "ppo",
         "critic.world_size": "given_processes(launch) or training_gpus // value_copy",
         # Tokens, not samples, may fill a micro-batch.
@@ -391,8 +473,13 @@ SYSTEM = System(
     ),
     checks=(
         Demand(
-            "not ends(program, 'run_grpo_single_controller.py')",
+            "not ends(program, 'run_grpo_single_controller.py') and not single_controller(launch)",
             "run_grpo_single_controller.py has another trainer (async_rl), which is not known here",
+        ),
+        Demand(
+            "asynchronous or max_epochs > 0",
+            "{part}.max_num_epochs = {max_epochs}: it must be at least 1",
+            about="ppo.max_num_epochs",
         ),
         Check(
             "dynamic or multiplier == 1",
@@ -420,10 +507,30 @@ SYSTEM = System(
             source=f"{_COMMIT} nemo_rl/algorithms/grpo.py async_grpo_train",
             where="asynchronous and not ppo",
         ),
+        Check(
+            f"{_APART}.gpus_per_node == cluster.gpus_per_node",
+            f"{_APART}.gpus_per_node must be explicitly set and equal to cluster.gpus_per_node when cluster.num_nodes > 1 and "
+            f"inference is non-colocated, but got inference_gpus_per_node={{{_APART}.gpus_per_node}}, "
+            "cluster.gpus_per_node={cluster.gpus_per_node}.",
+            fix=f"{_APART}.gpus_per_node = {{cluster.gpus_per_node}}",
+            when=_START_UP,
+            source=_SETUP,
+            where="not colocated and policy_nodes > 1",
+        ),
         Demand(
             "gpus_of_node > 0 and training_nodes > 0",
-            "generation takes all GPUs: none is left for training",
+            "generation, the reward model and teachers take all GPUs: none is left for training",
             about="policy.generation.colocated.enabled",
+        ),
+        Check(
+            "not inaccurate",
+            "There is a known batch-variant accuracy issue with TP>=4 for both DTensor and Megatron backend.",
+            fix="policy.logprob_batch_size = {policy.train_micro_batch_size} (as policy.train_micro_batch_size), or "
+            "NRL_IGNORE_TP_ACCURACY_CHECK=1 in the environment",
+            when=_START_UP,
+            source=f"{_COMMIT} nemo_rl/models/policy/lm_policy.py Policy.__init__",
+            # What the environment of a bare configuration will be is not known.
+            where="program_kind != 'config' and not ignores_accuracy(launch)",
         ),
         _shared("policy", where=""),
         *_batches("policy", "world_size", where=""),
@@ -455,6 +562,12 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
+            "NRL_IGNORE_TP_ACCURACY_CHECK is set: without it NeMo-RL ends a run with a tensor parallelism of 4 or more whose "
+            "policy.logprob_batch_size is not policy.train_micro_batch_size",
+            "inaccurate",
+        ),
+        Note(
+            "assumes",
             "the rows last for {part}.max_num_steps = {rollouts}; give --rows",
             "not known(rows) and known(rollouts)",
         ),
@@ -467,7 +580,7 @@ SYSTEM = System(
     facts={
         "minibatch_unit": "'samples'",
         "save_every": "checkpointing.save_period if checkpointing.enabled else None",
-        "eval_every": "evaluates",
+        "eval_every": "max(evaluates, 0)",
         "lr_constant": "policy.megatron_cfg.scheduler.lr_decay_style == 'constant' if policy.megatron_cfg.enabled else None",
         "lr_warmup": "policy.megatron_cfg.scheduler.lr_warmup_iters if policy.megatron_cfg.enabled else None",
     },

@@ -30,6 +30,7 @@ SYSTEM = msgspec.structs.replace(
     title="SimpleRL v0",
     version="2702a87",
     releases=None,
+    keys=None,
     package="",
     recognised=(
         Entry(

@@ -330,6 +330,14 @@ def test_a_trained_evaluation_sample_is_found() -> None:
 # What was not seen.
 
 
+@pytest.mark.parametrize(("compares", "verdict"), [(True, "PASS"), (False, "NOT_EVALUATED")])
+def test_settings_pass_only_where_an_observer_compares_them(compares: bool, verdict: str) -> None:
+    first, *rest = scripted_run(REUSE)
+    assert isinstance(first, RunStarted)
+    first = msgspec.structs.replace(first, facts=first.facts | {"compares_settings": compares})
+    assert outcome(judge([first, *rest]), "RLS101") == verdict
+
+
 def test_nothing_seen_is_not_evaluated() -> None:
     assert judge([]).verdict == "NOT_EVALUATED"
     report = judge([started(REUSE)])

@@ -11,7 +11,7 @@ import pytest
 
 import rlstep_hooks.judge.rules
 from rlstep_hooks.judge.conformance import Difference, OrderedEvent
-from rlstep_hooks.judge.rules import BY_CODE, HUNDREDS, RANK_RULES, RULES, page
+from rlstep_hooks.judge.rules import BY_CODE, HUNDREDS, RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
@@ -120,19 +120,13 @@ def test_a_rule_is_asked_where_it_can_see() -> None:
 
 
 @pytest.mark.parametrize("rule", BY_CODE.values(), ids=lambda rule: rule.code)
-def test_a_rule_has_a_code_a_title_and_a_page(rule: type[Rule]) -> None:
+def test_a_rule_has_a_code_and_a_title(rule: type[Rule]) -> None:
     assert re.fullmatch(r"RLS[1-9]\d\d", rule.code)
     assert rule.title
     assert rule.title == rule.title.strip().rstrip(".")
     assert set(rule.topics) <= set(TOPICS)
     assert rule.nothing_seen
     assert bool(rule.report) == (rule.seen_in != "run")
-    text = page(rule)
-    sections = ["What it checks:", "Why it matters:", "What to do:"]
-    assert re.findall(r"^\S.*:$", text, flags=re.MULTILINE) == sections
-    summary, *bodies = re.split("|".join(sections), text)
-    assert summary.strip().endswith(".")
-    assert all(len(body.split()) >= 5 for body in bodies)
 
 
 def test_titles_tell_rules_apart() -> None:
@@ -145,8 +139,8 @@ def test_a_rule_lives_in_the_module_or_package_of_its_hundred(rule: type[Rule]) 
     assert home == HUNDREDS[rule.code[3]][0]
 
 
-WITHOUT_HANDLER = {*RANK_RULES, BY_CODE["RLS110"]}
-"""`rlstep_hooks.judge.ranks` evaluates the first two; the third is what a framework refuses."""
+WITHOUT_HANDLER = {*RANK_RULES, BY_CODE["RLS110"], BY_CODE["RLS116"]}
+"""`rlstep_hooks.judge.ranks` evaluates the first two; the others are what a framework refuses."""
 
 
 @pytest.mark.parametrize(

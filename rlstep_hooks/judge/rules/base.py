@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 KINDS = 16
-"""Findings of one variant that are told apart, at most; further ones count as repetitions of the last."""
+"""How many findings of one variant are told apart; a further one counts as a repetition of the last."""
 
 
 class _Reported(msgspec.Struct):
@@ -41,10 +41,10 @@ class _Reported(msgspec.Struct):
     """Events judged when it was found."""
     occurrences: int = 0
     rollouts: list[int] = []
-    """Rollouts that it was seen in, each once."""
+    """The rollouts in which it was seen, each once."""
 
     latest: int | None = None
-    """The latest of them."""
+    """The latest rollout in which it was seen."""
 
     def count(self, where: Where) -> None:
         """Count one occurrence."""
@@ -73,20 +73,20 @@ class Rule:
     topics: ClassVar[tuple[str, ...]] = ()
     """What must be observable for this rule (`rlstep_hooks.record.events.TOPICS`)."""
     compares: ClassVar[tuple[type, ...]] = ()
-    """Events whose match with the plan is a check of this rule."""
+    """Kinds of events: each one that comes as planned counts as a check of this rule."""
     nothing_seen: ClassVar[str] = "the run showed nothing that this rule compares"
     """The reason for NOT EVALUATED when the run never did what the rule looks at."""
     cannot_see: ClassVar[str] = "what this rule compares was not observed"
-    """The reason for NOT EVALUATED when the run did that, and none of it could be looked at."""
+    """The reason for NOT EVALUATED when the run did what the rule looks at, and the observer saw none of it."""
     optional: ClassVar[bool] = False
-    """Whether a run may have nothing at all of what the rule looks at, without anything being overlooked."""
+    """Whether a complete observation may hold nothing that this rule looks at."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.schedule = progress.schedule
         self.checks = 0
         self.missed = 0
-        """What it should have compared and could not look at."""
+        """Comparisons that the rule should have made and could not, because something was not observed."""
         self.disabled = ""
         self._reported: dict[tuple[str, str, str, str], _Reported] = {}
 
@@ -104,8 +104,8 @@ class Rule:
     ) -> Finding | None:
         """Report a finding, or count it as a repetition of one.
 
-        A repetition has the same variant, and the same difference but for its numbers and in the same degree. So has what else
-        is seen in the same rollout: other sides of one fault.
+        It is a repetition if the variant and the degree are the same and expected and observed differ in numbers only. Whatever
+        else a variant shows in the same rollout counts as a repetition too, because one fault often shows in several ways.
 
         Returns:
             The finding, if it is the first of its kind.
@@ -134,19 +134,19 @@ class Rule:
         return finding
 
     def _other_side(self, variant: str, where: Where) -> _Reported | None:
-        """What a finding of a new kind is another side of; None where it is a fault of its own."""
+        """The known finding that a finding of a new kind belongs to; None if it is a fault of its own."""
         known = [reported for (of, *_), reported in self._reported.items() if of == variant]
         same = (reported for reported in known if reported.latest == where.rollout)
         return next(same, known[-1] if len(known) >= KINDS else None)
 
     def replace(self, before: Finding, after: Finding) -> None:
-        """Put an explained finding in the place of a bare one."""
+        """Replace a finding by the same finding with an explanation."""
         for reported in self._reported.values():
             if reported.finding is before:
                 reported.finding = after
 
     def findings(self) -> list[tuple[int, Finding]]:
-        """Findings so far, with the number of occurrences, each after the number of events at which it was found."""
+        """The findings so far with their occurrences, each with the number of events that were judged before it."""
         distinct = {id(reported): reported for reported in self._reported.values()}
         return [(reported.found_at, reported.result()) for reported in distinct.values()]
 
@@ -175,11 +175,11 @@ class Rule:
         )
 
     def checked(self, matched: Counter[type]) -> int:
-        """How often the rule compared something."""
+        """The number of comparisons that the rule made."""
         return self.checks + sum(matched[kind] for kind in self.compares)
 
     def absent(self) -> bool:
-        """Whether the run never did what the rule looks at, as far as the rule knows."""
+        """Whether the run never did what the rule looks at."""
         return self.optional or not self.missed
 
     def reason(self) -> str:
@@ -187,7 +187,7 @@ class Rule:
         return self.nothing_seen if self.absent() else self.cannot_see
 
     def note(self) -> str:
-        """What the checks rest on, where that is less than the title says."""
+        """What limits the checks to less than the title says; empty if nothing does."""
         return ""
 
     # Handlers. The judge calls only those that a subclass overrides.

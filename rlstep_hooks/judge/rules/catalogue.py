@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-
-from rlstep_hooks.judge.rules import loss, observation, resume, weights
+from rlstep_hooks.judge.rules import observation, resume, weights
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.data import advantages, evaluation, rows, samples
-from rlstep_hooks.judge.rules.learning_rate import RateAtZero, ScheduleHorizon, SchedulerTicks, WarmupLength
+from rlstep_hooks.judge.rules.data import advantages, documented, evaluation, rows, samples
+from rlstep_hooks.judge.rules.learning_rate import (
+    RateAtZero,
+    RateNotScheduled,
+    ScheduleHorizon,
+    SchedulerTicks,
+    WarmupLength,
+)
+from rlstep_hooks.judge.rules.loss import backward, formula, optimizer
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
@@ -59,6 +64,7 @@ RULES: tuple[type[Rule], ...] = (
     weights.SamplerVersion,
     weights.SamplerGap,
     weights.WeightsMovedBetweenUpdates,
+    weights.GeneratedWithOthers,
     weights.SyncNotAsPlanned,
     weights.SampledOtherwise,
     weights.ReferenceMoved,
@@ -77,15 +83,22 @@ RULES: tuple[type[Rule], ...] = (
     advantages.AdvantagesOfOthers,
     rows.RowsServedAgain,
     rows.OtherRowsTrained,
+    documented.AdvantagesNotDocumented,
+    documented.AdvantagesAltered,
     ScheduleHorizon,
     SchedulerTicks,
+    RateNotScheduled,
     RateAtZero,
     WarmupLength,
     resume.ResumeFailed,
     resume.CheckpointNotRestored,
-    loss.LossScale,
-    loss.ConstantWithGradient,
-    loss.GradientsNotCleared,
+    formula.LossScale,
+    formula.ConstantWithGradient,
+    formula.GradientsNotCleared,
+    backward.BackwardScale,
+    optimizer.StepNotDocumented,
+    optimizer.MomentsLost,
+    optimizer.NormNotClipped,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )
@@ -95,12 +108,7 @@ RANK_RULES: tuple[type[Rule], ...] = (observation.ProcessMissing, observation.Ra
 """Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
 
 BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in sorted({*RULES, *PLAN_RULES}, key=lambda rule: rule.code)}
-"""All rules, those that look at a plan only among them."""
+"""All rules, including those that only look at a plan."""
 
 
-def page(rule: type[object]) -> str:
-    """A rule's documentation page: its docstring."""
-    return inspect.cleandoc(rule.__doc__ or "")
-
-
-__all__ = ["BY_CODE", "HUNDREDS", "RANK_RULES", "RULES", "Progress", "Rule", "page"]
+__all__ = ["BY_CODE", "HUNDREDS", "RANK_RULES", "RULES", "Progress", "Rule"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.rules.data.rows import NoUpdates, RowsDropped, TooFewRows
 from rlstep_hooks.judge.rules.data.samples import SamplesNeverTrained
 from rlstep_hooks.judge.rules.learning_rate import RateFollowsRollouts, ScheduleHorizon, WarmupLength
-from rlstep_hooks.judge.rules.plan.configuration import Refused
+from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs, IntervalMeetsCycle
 from rlstep_hooks.judge.rules.plan.sizes import (
     MinibatchNotBelowRollout,
@@ -30,6 +30,7 @@ PLAN_RULES: tuple[type[Rule], ...] = (
     MinibatchNotBelowRollout,
     IntervalMeetsCycle,
     PromptsForSamples,
+    ForeignSettings,
     TooFewRows,
     NoUpdates,
     SamplesNeverTrained,
@@ -40,23 +41,57 @@ PLAN_RULES: tuple[type[Rule], ...] = (
     ScheduleHorizon,
     WarmupLength,
 )
-"""In the order in which their findings are shown, where these are equally severe."""
+"""Findings that are equally severe are shown in this order."""
 
+REFUSED = Refused.code
 REPORTS: dict[str, str] = {rule.code: rule.report for rule in PLAN_RULES}
 """For each code that a plan can find: a report of what it costs."""
 
 
 def refused(refusal: PlanError, framework: str) -> Finding:
     """The finding of a launch that the framework itself refuses."""
-    return Finding(
-        code=Refused.code,
-        severity=Refused.severity,
-        title=Refused.title,
+    return _planned(
+        Refused,
         expected=f"sizes that {framework} accepts",
         observed=refusal.message,
-        where=Where(),
         why=f"{framework} ends the run with this error {refusal.when} ({refusal.source})",
         fix=refusal.fix,
+    )
+
+
+def unknown_setting(release: str, refusal: str, place: str, remedy: str) -> Finding:
+    """The finding of a setting that this release does not have, but another one, or under another name."""
+    return _planned(
+        Refused,
+        expected=f"settings of {release}",
+        observed=refusal,
+        why=f"{place}: {release} ends the run with this error at once",
+        fix=remedy,
+    )
+
+
+def foreign_settings(release: str, names: list[str], refusal: str) -> Finding:
+    """The finding of settings that no release has."""
+    return _planned(
+        ForeignSettings,
+        expected=f"settings of {release}",
+        observed=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
+        why=f"{release} itself ends the run: {refusal} Where it runs it is a fork, whose code was not read",
+        fix="compare the plan with the fork's trainer, or take the settings out",
+    )
+
+
+def _planned(rule: type[Rule], *, expected: str, observed: str, why: str, fix: str) -> Finding:
+    """A finding of a rule whose launch has no Schedule to look at, or needs none."""
+    return Finding(
+        code=rule.code,
+        severity=rule.severity,
+        title=rule.title,
+        expected=expected,
+        observed=observed,
+        where=Where(),
+        why=why,
+        fix=fix,
         planned=True,
     )
 
@@ -66,7 +101,7 @@ def check_plan(reading: Reading) -> list[Finding]:
     schedule = reading.schedule
     started = RunStarted(run="plan", rank=0, world_size=schedule.world_size, schedule=schedule, facts=reading.facts)
     progress = Progress(schedule, started)
-    # Where nothing is made at all, only the rules that say so have something to say.
+    # Of a plan without any rollout, only the rules that report this are asked.
     asked = [rule for rule in PLAN_RULES if schedule.rollouts != 0 or rule.seen_in == "plan"]
     found = [finding for rule in asked if (finding := rule(progress).started(started)) is not None]
     return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity))

@@ -1,4 +1,4 @@
-"""What the rules of one run share: how far the run is, and what of it is still needed. All of it is bounded in size."""
+"""What the rules of one run share: how far the run is, and what they still need of it. Its size is bounded."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ RECENT_UPDATES = 4096
 
 
 WAITING = 65_536
-"""Events that may wait for their numbers; more than any rollout has."""
+"""How many events may wait for their numbers; no rollout has as many."""
 
 
 Value = TypeVar("Value")
 
 
 Place = tuple[int, int, int]
-"""Where an event stood, in a form that costs little to keep: training rollouts begun by then, the number of the update under way,
-the data epoch."""
+"""The place of an event, in a small form: training rollouts that had begun, the number of the update under way, the data epoch."""
 
 
 class Progress:
@@ -58,7 +57,7 @@ class Progress:
         self.first_epoch = 0
         """The data epoch in which the run began."""
         self.place: Place = (0, self.update, 0)
-        """Where the run stands."""
+        """The current place."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
         self.open_updates: dict[tuple[str, int], tuple[Update, Place]] = {}
         self.open_rollouts: dict[int, tuple[Rollout, Place]] = {}
@@ -67,7 +66,7 @@ class Progress:
         self._numbers: OrderedDict[int, int] = OrderedDict()
 
     def add_facts(self, facts: dict[str, Any]) -> None:
-        """What the observer read from the run after it began."""
+        """Add facts that the observer read after the run had begun."""
         self.started = msgspec.structs.replace(self.started, facts=self.started.facts | facts)
         self._read(self.started)
 
@@ -75,7 +74,7 @@ class Progress:
         self.compute_dtype = str(started.facts.get("compute_dtype", "unknown"))
         """The dtype of the model's forward, as torch names it; "unknown" where the observer did not say."""
         self.precision = precision_class(self.compute_dtype)
-        """The class of its tolerances."""
+        """The class of tolerances of that dtype."""
 
     @property
     def resumed(self) -> bool:
@@ -83,7 +82,7 @@ class Progress:
         return self.started.start_updates > 0
 
     def where(self, *, rollout: int | None = None, update: int | None = None, microbatch: int | None = None) -> Where:
-        """A place in the run; numbers left out are those of now. Rollouts are training rollouts, counted from 0."""
+        """A place in the run; a number that is left out is the current one. Training rollouts count from 0."""
         return Where(
             rollout=max(self.rollouts - 1, 0) if rollout is None else rollout,
             update=self.update if update is None else update,
@@ -93,7 +92,7 @@ class Progress:
         )
 
     def where_at(self, place: Place, event: Rollout | MicroBatch | Update) -> Where:
-        """The place of an event in words that everybody reads."""
+        """The place of an event as a finding shows it."""
         rollouts, update, epoch = place
         of_policy = getattr(event, "role", "policy") == "policy"
         return Where(
@@ -108,24 +107,24 @@ class Progress:
         return epoch if self.schedule.has_data_epochs else None
 
     def begin(self, *, rollouts: int, epoch: int) -> None:
-        """Begin where a run, which may be resumed, begins."""
+        """Begin at the rollout and the data epoch at which the run begins, which a resume decides."""
         self.rollouts, self.epoch, self.first_epoch = rollouts, epoch, epoch
         self.place = rollouts, self.update, epoch
 
     def end_epoch(self, epoch: int) -> None:
-        """Go on after so many passes of the loader."""
+        """Record that this many passes of the loader are done."""
         self.epoch = epoch
         self.place = self.rollouts, self.update, epoch
 
     def count_update(self, *, applied: bool) -> None:
-        """Go on by one update of the policy, or by one that was skipped."""
+        """Count an update of the policy, which was made or skipped."""
         self.updates += 1
         self.update += 1
         self.applied += applied
         self.place = self.rollouts, self.update, self.epoch
 
     def forget_waiting(self) -> None:
-        """Keep no more than `WAITING` events for numbers that may never come: when there are more, the older half of each kind goes."""
+        """Forget the older half of each kind of event if more than `WAITING` events wait for numbers, which may never come."""
         if len(self.open_rollouts) + len(self.open_microbatches) + len(self.open_updates) <= WAITING:
             return
         for waiting in (self.open_rollouts, self.open_microbatches, self.open_updates):
@@ -157,7 +156,7 @@ def _forget_older_half(waiting: dict[Any, Any]) -> None:
 
 
 def remember(table: dict[int, Value], number: int, value: Value) -> None:
-    """Keep something of an update or a rollout, and forget the oldest where a table would grow too long."""
+    """Store a value of an update or a rollout, and forget the oldest if the table grows too long."""
     table[number] = value
     if len(table) > RECENT_UPDATES:
         del table[next(iter(table))]
@@ -169,7 +168,7 @@ class RolloutsWithSignal:
     def __init__(self) -> None:
         self.numbers: dict[int, None] = {}
         self.any = False
-        """Whether there ever was one."""
+        """Whether any rollout had one."""
 
     def add(self, values: RolloutValues, event: Rollout, place: Place) -> None:
         """Look at the numbers of a rollout."""

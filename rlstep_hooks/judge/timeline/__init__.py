@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import RunStarted
 
 __all__ = [
     "Cursor",
@@ -48,6 +49,7 @@ __all__ = [
     "expected_events",
     "position_of",
     "rollouts_before",
+    "start_of",
 ]
 
 Position = LoaderPosition | PhasePosition
@@ -66,6 +68,14 @@ def expected_events(schedule: Schedule, start: Position | None = None) -> Genera
         return phase_events(schedule, start)
     assert start is None or isinstance(start, LoaderPosition)
     return loader_events(schedule, start)
+
+
+def start_of(started: RunStarted) -> dict[str, Any]:
+    """The position in the plan at which a run began, in plain form."""
+    stated: dict[str, Any] = started.facts.get(
+        "position", {"updates": started.start_updates, "version": started.start_updates}
+    )
+    return stated
 
 
 def position_of(schedule: Schedule, stated: dict[str, Any]) -> Position:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.replay import replay
-from rlstep_hooks.judge.rules import BY_CODE, page
+from rlstep_hooks.judge.rules import BY_CODE
+from rlstep_hooks.judge.rules.page import EXAMPLE, page
 from rlstep_hooks.judge.rules.weights import SamplerVersion
 from rlstep_hooks.record.events import Attached, RunStarted
 from rlstep_hooks.show.page.model import Page, Process, RulePage, Timeline
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 PROCESSES = 64
 """Processes that the page lists."""
-_PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def page_of(report: Report, found: Sequence[Record], watcher: TimelineWatcher) -> Page:
@@ -115,6 +115,12 @@ def _utc(seconds: float) -> str:
 
 
 def _rule_page(code: str) -> RulePage:
+    """The rule's page without its example, because the finding itself stands beside it."""
     rule = BY_CODE[code]
-    paragraphs = (" ".join(paragraph.split()) for paragraph in _PARAGRAPHS.split(page(rule)))
+    paragraphs = (
+        (f"{section.heading}: " if section.heading else "")
+        + " ".join(block.removeprefix("- ") for block in section.blocks)
+        for section in page(rule)
+        if section.heading != EXAMPLE
+    )
     return RulePage(code=code, title=rule.title, paragraphs=tuple(paragraphs))

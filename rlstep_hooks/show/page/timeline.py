@@ -52,6 +52,8 @@ class TimelineWatcher:
         """Number of the current or latest rollout."""
         self._row = self._before_first
         """The current rollout, or the latest."""
+        self._shown_first = self._shown_now = range(0)
+        """Rollouts that are shown in detail if there is no finding, and those around the finding to look at first."""
         self._judge: Judge | None = None
         """The judge of the current rollout; None once that is over."""
 
@@ -95,12 +97,14 @@ class TimelineWatcher:
             return
         if self._problem is None or (finding.severity == "error" != self._problem.severity):
             self._problem = finding
+            self._shown_now = self._shown(finding)
 
     def _begin_rollout(self, event: Rollout, judge: Judge) -> None:
         self._end_rollout()
         self._number = judge.rollout if self._schedule is not None else self._number + 1
         if self._first is None:
             self._first = self._number
+            self._shown_first, self._shown_now = self._shown(None), self._shown(self._problem)
         self._judge = judge
         self._row = self._rows[self._number] = Row(self._number, event, judge.position_before(event), self._known)
 
@@ -112,7 +116,7 @@ class TimelineWatcher:
         self._overview.add(row.number, row.rollout, updates=row.updates, differs=row.differs, compared=judge.compares)
         self._judge = None
         old = row.number - RECENT
-        if old in self._rows and old not in self._shown(None) and old not in self._shown(self._problem):
+        if old in self._rows and old not in self._shown_now and old not in self._shown_first:
             del self._rows[old]
 
     def _shown(self, problem: Finding | None) -> range:

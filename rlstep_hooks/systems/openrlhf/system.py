@@ -11,6 +11,7 @@ from __future__ import annotations
 from rlstep_hooks.planning import lags
 from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, text
 from rlstep_hooks.systems.openrlhf.launch import release_of_flags, started_processes
+from rlstep_hooks.systems.openrlhf.names import KEYS
 from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
 from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.openrlhf.rollouts import pieces_of_run, shares
@@ -65,6 +66,7 @@ SYSTEM = System(
     version="0.11.2",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="openrlhf",
+    keys=KEYS,
     recognised=(
         Entry(
             "openrlhf",

@@ -33,7 +33,6 @@ SYSTEM = System(
     attaches_by="`with rlstep_hooks.audit(schedule) as audit:` around the loop.",
     # Hooks on all optimizers of a process came with torch 2.2.
     observed_releases=("2.2", "3"),
-    trained_releases=("2.13.0",),
     observes=("what the loop tells the audit", "updates of torch's optimizers", "learning rate", "weights"),
     does_not_observe=("what the loop does not tell",),
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
+from rlstep_hooks.systems.trl.names import KEYS
 from rlstep_hooks.systems.trl.releases import FIRST, FIRST_UNSUPPORTED
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ SYSTEM = System(
     version="1.16.0",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="trl",
+    keys=KEYS,
     recognised=(
         Entry(
             "trl",

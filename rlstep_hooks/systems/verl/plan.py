@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.planning.counting import countable
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.planning.schedule import OldLogProbSource, Remainder, Schedule, Syncs
 from rlstep_hooks.systems.verl.minibatches import microbatches, padded_samples, split_minibatches, whole_minibatches
 from rlstep_hooks.systems.verl.releases import SUPPORTED, VerlRelease, installed_release
@@ -88,15 +88,15 @@ def make_schedule(settings: VerlSettings, release: VerlRelease, rows: int | None
     Raises:
         PlanError: verl refuses this configuration, or fails on it.
     """
-    _check(settings)
+    _check(settings, release)
     # RayPPOTrainer trains what its loader gives; V1 puts batches of the loader together (trainer_base.py:1479-1494).
     prompts = settings.prompts if settings.trainer in COALESCING else settings.loader_batch
     samples = prompts * settings.group
     sizes = _sizes(settings, samples)
-    totals = _totals(settings, rows) if rows is not None else None
+    totals = _totals(settings, release, rows) if rows is not None else None
     # The policy is updated if K <= global_steps, which starts at 1 (trainer_base.py:608, ray_trainer.py:1684).
     frozen = max(settings.critic_warmup - 1, 0)
-    source = _old_logprob_source(settings, sizes)
+    source = _old_logprob_source(settings, release, sizes)
     updates = len(sizes.policy) * settings.policy.epochs
     own_loop = settings.own_agent_loop and settings.trainer in COALESCING
     data_dependent = settings.replaces_groups or settings.trainer in ("v1-colocate-async", "v1-separate-async")
@@ -142,30 +142,35 @@ def make_schedule(settings: VerlSettings, release: VerlRelease, rows: int | None
     return _evaluation(schedule) if settings.evaluates_only else _with_epochs(schedule, totals)
 
 
-def _check(settings: VerlSettings) -> None:
+def _check(settings: VerlSettings, release: VerlRelease) -> None:
     """What verl refuses before training (utils/config.py:103-152, workers/config/actor.py:193-229, critic.py:103-135)."""
     samples = settings.prompts * settings.group
-    if not settings.policy.checked_dynamic and samples % settings.batch_multiple:
-        raise PlanError(
-            f"AssertionError: real_train_batch_size ({samples}) must be divisible by minimal possible batch size "
-            f"({settings.batch_multiple})",
+    # Up to 0.5 with token counts too (ray_trainer.py 0.2:388-391, 0.5.0:414-418).
+    asked = not release.since("0.6") or not settings.policy.checked_dynamic
+    if asked and samples % settings.batch_multiple:
+        by = "minimal possible batch size" if release.since("0.4") else "total n_gpus"
+        refuse(
+            f"AssertionError: real_train_batch_size ({samples}) must be divisible by {by} ({settings.batch_multiple})",
             when="at the start",
             fix=f"choose train_batch_size x rollout.n as a multiple of {settings.batch_multiple}",
-            source="utils/config.py validate_config",
+            source="utils/config.py validate_config"
+            if release.since("0.6")
+            else "trainer/ppo/ray_trainer.py _validate_config",
         )
     for name, role in (("actor", settings.policy), ("critic", settings.critic)):
         if role is None or role.checked_dynamic:
             continue
         _check_microbatch_given(settings, name, role)
-        if settings.prompts < role.minibatch:
-            raise PlanError(
-                f"ValueError: train_batch_size ({settings.prompts}) must be >= {name}.ppo_mini_batch_size ({role.minibatch})",
+        if settings.prompts < role.minibatch and release.since("0.3"):
+            kind = "ValueError" if release.since("0.6") else "AssertionError"
+            refuse(
+                f"{kind}: train_batch_size ({settings.prompts}) must be >= {name}.ppo_mini_batch_size ({role.minibatch})",
                 when="at the start",
                 fix=f"choose {name}.ppo_mini_batch_size {settings.prompts} or smaller",
                 source=f"workers/config/{name}.py validate",
             )
     if settings.trainer in COALESCING and settings.prompts % settings.loader_batch:
-        raise PlanError(
+        refuse(
             f"ValueError: num_prompts ({settings.prompts}) must be a positive multiple of gen_batch_size "
             f"({settings.loader_batch}); it is submitted in whole gen_batch_size dataloader fetches.",
             when="at the first rollout",
@@ -174,7 +179,7 @@ def _check(settings: VerlSettings) -> None:
         )
     trained = settings.updates_within_rollout * settings.policy.minibatch
     if settings.trainer == "v1-separate-async" and settings.prompts != trained:
-        raise PlanError(
+        refuse(
             "AssertionError: train_batch_size must equal parameter_sync_step * ppo_mini_batch_size in separate async training",
             when="at the start",
             fix=f"choose train_batch_size {trained}",
@@ -183,7 +188,7 @@ def _check(settings: VerlSettings) -> None:
     if settings.trainer == "v1-separate-async":
         _check_separate_engine(settings)
     if settings.trainer in COALESCING and settings.algorithm == "ReMax" and not settings.evaluates_only:
-        raise PlanError(
+        refuse(
             "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: 'reward_baselines'",
             when="after the first rollout",
             fix="choose trainer.use_v1=False, whose trainer generates the greedy baselines, or another adv_estimator",
@@ -201,7 +206,7 @@ def _check_separate_engine(settings: VerlSettings) -> None:
         failure = "please use nccl/nixl/mooncake, etc. backend for separate async training"
         fix = "set actor_rollout_ref.rollout.checkpoint_engine.backend, for instance to nccl"
     if failure:
-        raise PlanError(
+        refuse(
             f"AssertionError: {failure}",
             when="at the start",
             fix=fix,
@@ -218,9 +223,9 @@ def _check_microbatch_given(settings: VerlSettings, name: str, role: RoleSetting
             "critic": "ValueError: [critic] Please set at least one of 'critic.micro_batch_size' or "
             "'critic.micro_batch_size_per_gpu'.",
         }
-        raise PlanError(failure[name], when="at the start", fix=fix, source=f"workers/config/{name}.py __post_init__")
+        refuse(failure[name], when="at the start", fix=fix, source=f"workers/config/{name}.py __post_init__")
     if name == "actor" and role.microbatch is None and settings.trainer != "ray-legacy":
-        raise PlanError(
+        refuse(
             "AssertionError: actor.ppo_micro_batch_size_per_gpu is not None",
             when="when the workers are built",
             fix=fix,
@@ -232,7 +237,8 @@ def _sizes(settings: VerlSettings, samples: int) -> _VerlSizes:
     policy, critic = settings.policy, settings.critic
     if settings.trainer == "ray-legacy":
         cut = _split(policy, "actor", samples, settings.group)
-        critic_cut = _split(critic, "critic", samples, settings.group) if critic else ()
+        group = settings.group if critic is not None and critic.counts_prompts else 1
+        critic_cut = _split(critic, "critic", samples, group) if critic else ()
         return _VerlSizes(policy=cut, critic=critic_cut, warmup_critic=critic_cut)
     size = policy.minibatch * settings.group
     critic_size = critic.minibatch * settings.group if critic else 1
@@ -310,7 +316,7 @@ def _check_microbatches(size: int, each: int | None, processes: int) -> None:
         )
 
 
-def _totals(settings: VerlSettings, rows: int) -> _Totals:
+def _totals(settings: VerlSettings, release: VerlRelease, rows: int) -> _Totals:
     """How long training goes on.
 
     V1: D // T rollouts in an epoch whatever the loader's batch, until `total_epochs` or `total_training_steps` is reached
@@ -334,10 +340,11 @@ def _totals(settings: VerlSettings, rows: int) -> _Totals:
     available = per_epoch * settings.epochs
     horizon = available if settings.total_steps is None else settings.total_steps
     least = 0 if coalesces else 1
+    length = horizon - 1 if release.leaves_last_rollout_out else horizon
     return _Totals(
         loader_rows=rows // settings.loader_batch * settings.loader_batch,
         horizon=horizon,
-        rollouts=min(available, max(horizon, least)),
+        rollouts=min(available, max(length, least)),
     )
 
 
@@ -359,14 +366,15 @@ def _rollouts_per_epoch(
     return int(rollouts)
 
 
-def _old_logprob_source(settings: VerlSettings, sizes: _VerlSizes) -> OldLogProbSource:
+def _old_logprob_source(settings: VerlSettings, release: VerlRelease, sizes: _VerlSizes) -> OldLogProbSource:
     """Recomputed before the updates, or the engine's own in bypass mode (trainer_base.py:1640-1649, ray_trainer.py:1576).
 
     Legacy workers take the detached current log-probs where a rollout makes a single update, unless told to keep the given
     ones (dp_actor.py 0.6.1:406-451, 0.7.1:550-599).
     """
     single = len(sizes.policy) * settings.policy.epochs == 1
-    if settings.trainer == "ray-legacy" and single and not settings.keeps_given_old_logprobs:
+    legacy = settings.trainer == "ray-legacy" and release.detaches_single_update
+    if legacy and single and not settings.keeps_given_old_logprobs:
         return "detach"
     return "engine" if settings.bypass else "recompute"
 
@@ -428,6 +436,8 @@ def _updates(
             not_evaluated[name] = (
                 "micro-batches are cut by token counts"
                 if role.checked_dynamic
+                else "no micro-batch size is given"
+                if not role.microbatch_given
                 else "micro-batches are cut by token counts; verl does not pass this role's micro-batch size on to its engine"
             )
     trained = max(totals.rollouts - frozen, 0) if totals else None

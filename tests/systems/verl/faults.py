@@ -432,7 +432,7 @@ def names_rolled_by_one(at: int) -> None:
     _before_advantages(at, lambda data, _: data.non_tensor_batch.update(uid=_rolled(data.non_tensor_batch["uid"])))
 
 
-@fault(report="verl 0.9.1, advantages from the previous batch's rewards", code="RLS508", variant="another order")
+@fault(report="verl 0.9.1, advantages from the previous batch's rewards", code="RLS508", variant="no better advantage")
 def rewards_of_the_rollout_before(at: int) -> None:
     """Advantages are computed from the rewards of the rollout before."""
 
@@ -512,7 +512,7 @@ def _renamed(batch: Any, names: list[str]) -> Any:
 @fault(
     report="verl 0.9.1, checkpoint not loaded on resume",
     code="RLS702",
-    variant="those before the checkpoint",
+    variant="from before the checkpoint",
     whole_run=True,
 )
 def checkpoint_not_loaded(at: int) -> None:

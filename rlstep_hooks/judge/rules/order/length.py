@@ -33,13 +33,37 @@ class EpochLength(Rule):
     """A data epoch is longer or shorter than the rows say.
 
     What it checks:
-        Each pass of the loader ends after the planned number of micro-batches.
+        Each pass of the loader ends after the planned number of micro-batches, or of rollouts where a rollout is
+        trained in phases.
 
     Why it matters:
-        Rows are skipped or seen twice, and everything that counts epochs (the learning rate, the number of updates) shifts.
+        Rows are skipped or seen twice. Everything that counts epochs (the learning rate, the number of updates) shifts
+        with them.
+
+    Example:
+        ERROR RLS205 Data epoch length differs from the plan · data epoch 0, rollout
+        17, update 36, micro-batch 68
+          expected  a rollout
+          observed  the end of the data epoch
+          why       the plan has 72 micro-batches of each process in a pass over 36
+                    rows
+          fix       compare the rows in the plan with the trainer's data set, and
+                    look for a replaced sampler or loader
 
     What to do:
-        Compare the rows of the plan with the data set that the trainer holds; look for a sampler or loader that was replaced.
+        Compare the rows of the plan with the data set that the trainer holds. Look for a sampler or a loader that
+        something replaced.
+
+    Known limits:
+        - It needs the number of rows. Streamed data sets have none, and the length of an epoch is then not part of the
+          plan.
+        - Where the data decide how many rows a rollout takes (filters, dynamic sampling), the end of an epoch is not
+          compared.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/3204: 4000 steps where 666 were expected
+        - https://github.com/huggingface/trl/issues/3477: batches of prompts that take no part in training
+        - https://docs.pytorch.org/docs/stable/data.html: drop_last and samplers of torch's loader
     """
 
     code = "RLS205"
@@ -48,7 +72,7 @@ class EpochLength(Rule):
     compares = (EpochEnd,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim an end of an epoch on one side only."""
+        """Claim an epoch that ends in the plan or in the run, but not in both."""
         ended = isinstance(difference.observed, EpochEnd)
         due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(
             difference.observed, Rollout | MicroBatch
@@ -77,7 +101,7 @@ class EpochLength(Rule):
         )
 
     def _in_resumed_pass(self) -> bool:
-        """Whether this is the pass in which the run was resumed: its length then depends on what the resume restored."""
+        """Whether the run was resumed in this pass. Its length then depends on what the resume restored."""
         return self.progress.resumed and self.progress.epoch == self.progress.first_epoch
 
     def _after_resume(self) -> str:
@@ -91,14 +115,32 @@ class RunLength(Rule):
     """Training ended before or after the planned number of updates.
 
     What it checks:
-        Training ends after the planned number of updates, and that is the number the trainer itself announced (max_steps),
-        unless something asked for an early stop.
+        Training ends after the planned number of updates. Where a trainer announces a number (`max_steps`), it is that
+        number too. A run that somebody or something asked to stop is exempt.
 
     Why it matters:
-        A run that stops short exits without an error, with the learning rate far from its end.
+        A run that stops short exits without an error, while its learning rate is far from its end.
+
+    Example:
+        ERROR RLS206 Training length differs from the plan · data epoch 0, rollout
+        2, update 6, micro-batch 12
+          expected  a rollout, 8 updates in all
+          observed  the end of training after 6 updates
+          why       the loop ran out of data or went on past its plan
+          fix       compare the updates in the plan with the rows and the configured
+                    length
 
     What to do:
-        Compare the number of updates in the plan with the rows and the passes over them.
+        Compare the updates of the plan with the rows and the passes over them.
+
+    Known limits:
+        - A run that raised, or that was killed, is not a finding of this rule; the report says how far it came.
+        - Where the plan does not know the length of a run, only an end within a rollout is reported.
+
+    Sources:
+        - https://github.com/OpenRLHF/OpenRLHF/pull/1351: 21 scheduled updates and 23 made
+        - https://github.com/hkust-nlp/simpleRL-reason/issues/24: a progress bar that counts something else than updates
+        - https://github.com/huggingface/trl/issues/3204: a length that nobody expected
     """
 
     code = "RLS206"
@@ -107,7 +149,7 @@ class RunLength(Rule):
     compares = (RunEnded,)
 
     def difference(self, difference: Difference) -> Finding | None:
-        """Claim an end of training on one side only."""
+        """Claim training that ends in the plan or in the run, but not in both."""
         early = isinstance(difference.observed, RunEnded) and not isinstance(
             difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedSync
         )

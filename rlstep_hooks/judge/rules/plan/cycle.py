@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
@@ -14,19 +15,39 @@ if TYPE_CHECKING:
 
 
 class ClipNeverActs(Rule):
-    """The ratio is 1 by construction, so clipping can never act.
+    """The ratio is 1 by construction, so the clip can never act.
 
     What it checks:
-        Whether every micro-batch of the plan has lag 0: old log-probs come from the weights that train on them.
+        Every micro-batch of the plan has lag 0: the weights that train on a sample are the weights that computed its
+        old log-probs.
 
     Why it matters:
-        The ratio is then exactly 1, `clip_ratio` is 0, and the loss reads 0 in the logs when advantages are normalised (its
-        gradient is not 0). This is the default of GRPO in TRL and correct: plain on-policy policy gradient (trl#2703,
-        trl#3452). It is reported so that nobody looks for a bug, or relies on a clip that is not there.
+        The ratio is then exactly 1 and `clip_ratio` is 0. With normalised advantages the loss in the logs reads 0,
+        although its gradient is not 0. This is the default of GRPO in TRL, and it is correct: a plain on-policy policy
+        gradient (trl#2703, trl#3452). The rule reports it so that nobody searches for a bug, or relies on a clip that
+        does nothing.
+
+    Example:
+        INFO RLS102 Ratio is 1 by construction · the whole run
+          observed  lag 0 only, 1 update for each rollout
+          why       the ratio is 1 on every token, so clipping never acts and a loss
+                    near 0 in the logs is cosmetic
+          fix       nothing to fix; more reuse epochs or a rollout larger than an
+                    update would make clipping act
 
     What to do:
-        Nothing, if you want on-policy updates. For several updates on each rollout raise the number of reuse epochs, or make
-        a rollout larger than an update.
+        Nothing, if you want on-policy updates. For several updates on each rollout, raise the number of reuse epochs,
+        or make a rollout larger than an update.
+
+    Known limits:
+        - The rule looks at the plan, not at measured ratios: RLS301, RLS302 and RLS310 do that.
+        - It says nothing where old log-probs come from the rollout engine, because the ratio then also corrects the
+          distance between engine and trainer.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/2703: why the loss starts at 0
+        - https://github.com/huggingface/trl/issues/3452: the loss of 0 in the logs is cosmetic
+        - https://huggingface.co/docs/trl/grpo_trainer: the loss of GRPO with one update on each rollout
     """
 
     code = "RLS102"
@@ -42,7 +63,7 @@ class ClipNeverActs(Rule):
             return None
         return self.fail(
             expected="nothing else: every micro-batch trains on samples of the current weights",
-            observed=f"lag 0 only, {self.schedule.updates_per_rollout} updates per rollout",
+            observed=f"lag 0 only, {number(self.schedule.updates_per_rollout, 'updates')} for each rollout",
             why="the ratio is 1 on every token, so clipping never acts and a loss near 0 in the logs is cosmetic",
             fix="nothing to fix; more reuse epochs or a rollout larger than an update would make clipping act",
             where=Where(),
@@ -50,18 +71,34 @@ class ClipNeverActs(Rule):
 
 
 class IntervalMeetsCycle(Rule):
-    """A checkpoint or evaluation falls into the middle of a rollout's updates.
+    """A checkpoint or an evaluation falls into the middle of a rollout's updates.
 
     What it checks:
-        Where "step" counts updates: whether the interval of checkpoints, and that of evaluations, is a whole number of
+        Where "step" counts updates: the interval of checkpoints, and that of evaluations, is a whole number of
         rollouts.
 
     Why it matters:
-        A run resumed from such a checkpoint has lost the samples of the rollout that it was in: it generates anew and trains
-        them another number of times (trl PR#3148, RLS701). With the framework's own default interval this is only said.
+        A checkpoint does not hold the samples of the rollout that was under way. A resumed run generates these samples
+        anew and trains them another number of times (trl PR#3148; RLS701).
+
+    Example:
+        INFO RLS114 Interval does not line up with the rollouts · the whole run
+          observed  one every 10 updates, which are 5/2 rollouts of 4 updates
+          why       the checkpoint falls into the middle of a rollout's updates; a
+                    resumed run generates that rollout anew
+          fix       an interval of 8 or 12 updates
 
     What to do:
-        Take an interval that is a multiple of the updates per rollout.
+        Take an interval that is a multiple of the updates of a rollout.
+
+    Known limits:
+        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
+          run does not repeat it.
+        - It knows intervals in updates. Intervals in hours, or a checkpoint that you save yourself, are not looked at.
+
+    Sources:
+        - https://github.com/huggingface/trl/pull/3148: a resumed run that trains on None
+        - https://github.com/huggingface/trl/issues/3665: the same from a user's side
     """
 
     code = "RLS114"

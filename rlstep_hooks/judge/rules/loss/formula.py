@@ -70,17 +70,37 @@ class ConstantWithGradient(Rule):
     """A constant of the loss carries a gradient.
 
     What it checks:
-        Old log-probs, advantages and targets of the critic, as they were handed to the audit: none of them requires a gradient.
+        Old log-probs, advantages and targets of the critic, as the loss gets them: none of them requires a gradient.
         Exact, and read from torch itself.
 
     Why it matters:
-        PPO's loss takes all three as given. A critic whose target is not detached follows its own target's gradient (residual
-        instead of temporal-difference learning); old log-probs that are not detached cancel the gradient of the ratio. Nothing
-        fails: the loss falls, and the return rises late or not at all.
+        PPO's loss takes all three as given. A critic whose target is not detached follows the gradient of its own
+        target (residual instead of temporal-difference learning). Old log-probs that are not detached cancel the
+        gradient of the ratio. Nothing fails: the loss falls, and the return rises late or not at all.
+
+    Example:
+        ERROR RLS802 Gradient through a constant of the loss · data epoch 0, rollout
+        0, update 0, micro-batch 0 · 16 times, in rollouts 0 to 3
+          expected  advantages without a gradient
+          observed  advantages that require a gradient
+          why       the policy's loss also trains whatever computed them, usually
+                    the critic
+          fix       compute the advantages under torch.no_grad(), or detach() them
+                    before the loss
 
     What to do:
-        Compute them under `torch.no_grad()`, or `detach()` them before the loss. Hand the audit the very tensors that the loss
-        gets.
+        Compute them under `torch.no_grad()`, or `detach()` them before the loss. In a loop of your own, hand the audit
+        the very tensors that the loss gets.
+
+    Known limits:
+        - It is seen in TRL's GRPO and RLOO trainers, in OpenRLHF, in Stable-Baselines3, and in loops of your own that
+          hand over these tensors. In verl and in TRL's PPOTrainer it is not evaluated.
+        - It sees whether a tensor requires a gradient, not what it was computed from.
+
+    Sources:
+        - https://arxiv.org/abs/1707.06347: what PPO's loss takes as given
+        - http://incompleteideas.net/book/the-book-2nd.html: semi-gradient and residual-gradient methods, chapter 11
+        - https://github.com/meta-pytorch/torchforge/pull/571: log-probs minus their detached selves
     """
 
     code = "RLS802"
@@ -114,15 +134,32 @@ class GradientsNotCleared(Rule):
     """Gradients of the update before were still there when the next one began.
 
     What it checks:
-        Where the observer sees gradients being cleared before the first micro-batch of an update: the gradients of the probed
-        weights at that moment are all 0, or there are none.
+        Where the observer sees gradients being cleared before the first micro-batch of an update: the gradients of the
+        probed weights at that moment are all 0, or there are none.
 
     Why it matters:
-        Without `zero_grad` every update steps along the sum of all gradients so far. Loss and ratio look right, the gradient norm
-        grows, and clipping hides even that.
+        Without `zero_grad` every update steps along the sum of all gradients so far. Loss and ratio look right, the
+        gradient norm grows, and clipping hides even that.
+
+    Example:
+        ERROR RLS803 Gradients not cleared · data epoch 0, rollout 0, update 1
+          expected  no gradient before the first backward of an update
+          observed  a gradient in 7 of 9 probed weights
+          why       the update steps along its own gradient and those of updates
+                    before it
+          fix       clear the gradients before each update (optimizer.zero_grad),
+                    before its first backward
 
     What to do:
         Clear gradients before the first backward of each update, and once only.
+
+    Known limits:
+        - Only verl's trainers show when gradients are cleared.
+        - A probe reads up to 256 weights of each of up to four tensors.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html: what zero_grad does
+        - https://github.com/huggingface/trl/issues/583: the cadence of zero_grad
     """
 
     code = "RLS803"
@@ -139,7 +176,7 @@ class GradientsNotCleared(Rule):
             return None
         return self.fail(
             expected="no gradient before the first backward of an update",
-            observed=f"one in {values.left_over} of {values.probed} probed weights",
+            observed=f"a gradient in {values.left_over} of {values.probed} probed weights",
             where=self.progress.where_at(place, event),
             why="the update steps along its own gradient and those of updates before it",
             fix="clear the gradients before each update (optimizer.zero_grad), before its first backward",
