@@ -85,6 +85,7 @@ RULES: tuple[type[Rule], ...] = (
     rows.OtherRowsTrained,
     documented.AdvantagesNotDocumented,
     documented.AdvantagesAltered,
+    documented.MaskNotDocumented,
     ScheduleHorizon,
     SchedulerTicks,
     RateNotScheduled,
