@@ -86,7 +86,9 @@ def _add(verbs: _Verbs, name: str, verb: _Verb, words: str) -> argparse.Argument
 def _add_launch_options(verb: argparse.ArgumentParser) -> None:
     """Options that complete a launch."""
     verb.add_argument("--framework", metavar="NAME", help="the framework, if the command does not show it")
-    verb.add_argument("--version", metavar="RELEASE", help="the framework's release(default: the newest supported one)")
+    verb.add_argument(
+        "--version", metavar="RELEASE", help="the framework's release (default: the newest supported one)"
+    )
     verb.add_argument(
         "--rows", type=int, metavar="N", help="rows of the training set (default: counted if its file is here)"
     )
@@ -111,7 +113,10 @@ def _add_plan(verbs: _Verbs) -> None:
     )
     _add_launch_options(plan)
     plan.add_argument("--steps", type=int, metavar="N", help="a number of steps to convert into every other unit")
-    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.add_argument(
+        "--json", action="store_true", help="print JSON, in one shape whether the launch is accepted or not"
+    )
+    plan.add_argument("--json-schema", action="store_true", help="print the JSON Schema of what --json prints")
     plan.add_argument("--markdown", action="store_true", help="print Markdown")
     plan.add_argument("--explain", action="store_true", help="show every formula with its numbers and its source")
     plan.add_argument("--strict", action="store_true", help="warnings fail too")
@@ -205,6 +210,8 @@ def _options(given: argparse.Namespace) -> Options:
 def _plan(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import launches, plan
 
+    if given.json_schema:
+        return plan.print_schema()
     return launches.run(
         lambda: plan.show(
             [*given.words, *given.command],

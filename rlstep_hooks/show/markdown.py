@@ -66,11 +66,12 @@ def plan_markdown(plan: Plan, steps: int | None) -> str:
         plan: The plan.
         steps: A number of steps to read in every way; None for none.
     """
-    if plan.schedule is None:
+    schedule = plan.shown
+    if schedule is None:
         return "\n".join(f"- {_in_a_line(finding)}" for finding in plan.findings)
-    lines = [f"**{escaped(plan_headline(plan))}**", "", *_plan_table(plan.schedule)]
+    lines = [f"**{escaped(plan_headline(plan))}**", "", *_plan_table(schedule)]
     if steps:
-        head, rows = steps_rows(plan.schedule, steps)
+        head, rows = steps_rows(schedule, steps)
         cells = [[escaped(cell) for cell in row] for row in rows]
         lines += ["", *table([escaped(cell) for cell in head], cells, right=len(head) - 1)]
     lines += ["", *(f"- {escaped(note.kind)}: {escaped(note.text)}" for note in plan.notes)]

@@ -122,7 +122,7 @@ from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.explained import shown
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.planning.shape import shaped
 from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.request import Request, release_of
@@ -631,7 +631,7 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
         raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
-    raise PlanError(
+    refuse(
         launch.fill(check.says),
         when=launch.fill(check.when),
         fix=launch.fill(check.fix),

@@ -19,6 +19,7 @@ from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.keys import key_list
+from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.release import looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
@@ -86,15 +87,29 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     try:
         reading = _read(system, request)
     except PlanError as refusal:
+        ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if (meant := what_is_meant(system, request, _read)) is not None:
+            plan = msgspec.structs.replace(
+                plan,
+                meant=meant.schedule,
+                formulas=meant.formulas,
+                notes=(*plan.notes, *meant.notes),
+            )
     else:
         misspelt = _misspelt(settings, release.refused, known_by=system.keys)
         plan = msgspec.structs.replace(
             plan,
             schedule=reading.schedule,
             formulas=reading.formulas,
-            notes=(*plan.notes, *reading.notes, *_assumed(settings), *misspelt),
+            notes=(
+                *plan.notes,
+                *one_process(system, request, _read),
+                *reading.notes,
+                *_assumed(settings),
+                *misspelt,
+            ),
             findings=(*release.findings, *check_plan(reading)),
         )
     unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
@@ -209,9 +224,10 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
     keys = {*_keys(plain), *_keys(overridden), *_keys(calls)}
-    framework = options.framework or index.recognise(command, keys)
+    values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
+    framework = options.framework or index.recognise(command, keys, values)
     if framework is None:
-        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)})
+        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)}, values)
     if framework is None:
         return None
     system = index.system_of(framework)
@@ -219,6 +235,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     notes += [
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
     ]
+    notes += [Note("ignores", command.cut_off)] if command.cut_off else []
     merged = {**_flat_calls(calls, framework), **given, **_set_settings(options.variables)}
     return Launch(
         command=command,

@@ -211,6 +211,11 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("as the launch says it", system="trl_ppo_step", field="schedule.settings.", before="^null$"),
     Allowed("no rollout, no update", system="trl_ppo", field="schedule.updates", before="^null$", after="^0$"),
     Allowed("no rollout, no update", system="trl_ppo", field="schedule.lags"),
+    Allowed("refused: what its sizes mean is said", field="notes", only_refused=True),
+    Allowed("refused: what its sizes mean is said", field="formulas", only_refused=True, before="^null$"),
+    Allowed(
+        "a number of processes that nothing gives is named", field="notes", after="assumes: 1 process: the launch does"
+    ),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
 
@@ -220,7 +225,7 @@ ALLOWED: tuple[Allowed, ...] = (
 
 def answer(launch: Launch) -> dict[str, Any]:
     """All that a plan says, as plain JSON; without what is None or empty."""
-    with _beside(launch) as (words, options):
+    with beside(launch) as (words, options):
         try:
             plan = plan_launch(words, Options(**options))
         except (LaunchError, OSError) as error:
@@ -256,7 +261,7 @@ def _without_nothing(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _beside(launch: Launch) -> Iterator[tuple[list[str], dict[str, Any]]]:
+def beside(launch: Launch) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """A folder with the launch's files, which is the working directory meanwhile."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as name:

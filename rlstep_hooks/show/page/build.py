@@ -11,7 +11,7 @@ from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.replay import replay
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.page import EXAMPLE, page
-from rlstep_hooks.judge.rules.weights import SamplerVersion
+from rlstep_hooks.judge.rules.weights.sampler import SamplerVersion
 from rlstep_hooks.record.events import Attached, RunStarted
 from rlstep_hooks.show.page.model import Page, Process, RulePage, Timeline
 from rlstep_hooks.show.page.timeline import TimelineWatcher

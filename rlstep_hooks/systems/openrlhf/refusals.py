@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.planning.counting import countable
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.systems.openrlhf.settings import NEEDS_GROUP, flag_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None
     start = "at the start"
     source = f"OpenRLHF {release.openrlhf} cli/train_ppo_ray.py"
     if settings.estimator in NEEDS_GROUP and settings.group == 1:
-        raise PlanError(
+        refuse(
             f"AssertionError: {settings.estimator} requires n_samples_per_prompt > 1",
             when=start,
             fix=f"{flag_of('group', release)} = 2 or more",
@@ -28,14 +28,14 @@ def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None
         )
     if settings.partial_rollout and not settings.asynchronous:
         name = "--train.partial_rollout_enable requires --train.async_enable."
-        raise PlanError(
+        refuse(
             f"AssertionError: {name if release.since('0.11') else '--partial_rollout requires --async_train.'}",
             when=start,
             fix=f"{flag_of('asynchronous', release)} as well, or leave {flag_of('partial_rollout', release)} out",
             source=source,
         )
     if release.buffers_generate_batch and settings.generated > settings.prompts and not settings.asynchronous:
-        raise PlanError(
+        refuse(
             f"AssertionError: --{flag_of('generate_prompts', release)} > --{flag_of('prompts', release)} requires "
             f"--{flag_of('asynchronous', release)} (over-sampling needs async queue to buffer extra batches).",
             when=start,
@@ -43,7 +43,7 @@ def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None
             source=source,
         )
     if settings.dynamic_filtering and settings.group == 1:
-        raise PlanError(
+        refuse(
             "AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic filtering",
             when=start,
             fix=f"{flag_of('group', release)} = 2 or more",
@@ -53,7 +53,7 @@ def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None
     pieces = settings.group * settings.prompts // settings.rollout_microbatch
     if not release.ranks_generate and pieces < processes:
         most = settings.group * settings.prompts // processes
-        raise PlanError(
+        refuse(
             "AssertionError: The number of sample batches must be greater than or equal to the effective number of actor "
             f"processes. ({settings.group} * {settings.prompts} // {settings.rollout_microbatch} < {processes})",
             when=start,
@@ -63,7 +63,7 @@ def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None
             source=source,
         )
     if release.since("0.9.1") and settings.asynchronous and settings.queue_size <= 0:
-        raise PlanError(
+        refuse(
             f"ValueError: async_queue_size must be positive, got {settings.queue_size}",
             when="when the trainer is built",
             fix=f"{flag_of('queue_size', release)} = 1",
@@ -71,7 +71,7 @@ def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None
         )
     gpus, engine_gpus = settings.actor_nodes * settings.actor_gpus, (settings.engines or 0) * settings.engine_gpus
     if settings.colocate_all and settings.engines and not settings.asynchronous and gpus != engine_gpus:
-        raise PlanError(
+        refuse(
             "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
             f"vllm_tensor_parallel_size, got {gpus} and {engine_gpus}",
             when=start,
