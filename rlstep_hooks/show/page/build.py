@@ -1,4 +1,4 @@
-"""From a report and the records behind it to what the page shows."""
+"""Makes the content of the page from a report and its records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.ledger import Record
 
 PROCESSES = 64
-"""Processes that the page lists."""
+"""Largest number of processes that the page lists."""
 
 
 def page_of(report: Report, found: Sequence[Record], watcher: TimelineWatcher) -> Page:
