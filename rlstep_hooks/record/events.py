@@ -359,6 +359,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     index: int
     max_abs_advantage: float | None = None
     """Over real tokens."""
+    masks_wrong: int | None = None
+    """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
     advantages_off: float | None = None
     """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
     None if it was not compared."""

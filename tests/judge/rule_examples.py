@@ -310,6 +310,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
         measured(run(), "rollouts", advantages_off=12400.0, advantages_fit="each those of the sample before it")
     ),
     "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
+    "RLS518": lambda: judged(measured(run(), "rollouts", 2, masks_wrong=4)),
     # The learning rate
     "RLS601": lambda: of_schedule(lr_horizon=24),
     "RLS602": lambda: judged(changed(run(), Update, 7, lr_tick=8)),

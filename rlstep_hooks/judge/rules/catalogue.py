@@ -86,6 +86,7 @@ RULES: tuple[type[Rule], ...] = (
     rows.OtherRowsTrained,
     documented.AdvantagesNotDocumented,
     documented.AdvantagesAltered,
+    documented.MaskNotDocumented,
     ScheduleHorizon,
     SchedulerTicks,
     RateNotScheduled,
