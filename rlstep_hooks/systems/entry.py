@@ -21,6 +21,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Classes or functions of which a Python file calls one."""
     with_key: str = ""
     """A setting that must be there as well, where the program alone is not enough."""
+    with_value: dict[str, str] = {}
+    """Settings that must have such a value (a pattern, in lower case): for forks whose settings are those of what they forked."""
     before: str = ""
     """The system that would be recognised otherwise: this one is a fork or a relative, and tried first."""
 

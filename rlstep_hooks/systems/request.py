@@ -59,6 +59,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if from_settings is not None:
             return from_settings
         processes = self.command.processes
+        if processes is None and self.command.program.kind == "config":
+            raise LaunchError("the configuration does not say how many processes train; give --world-size N")
         if processes is None:
             self.assumed.append("world_size")
             return 1

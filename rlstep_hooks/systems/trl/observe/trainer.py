@@ -35,9 +35,10 @@ from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity, LogProbCall
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities, identities
-from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unobservable
+from rlstep_hooks.systems.trl.observe.limits import READ, own_advantages, own_loss, uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
+from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
@@ -331,7 +332,9 @@ class TrlObserver(Observer):
                 self._meter.mark(part, rows_of_part, None if of_others else old)
             self._mark(output, parts)
             scored = self._rewards.take(index, sum(sizes)) if purpose == "training" else None
-            self._numbers.add_rollout(index, parts, scored, self._drawn)
+            own = bool(own_advantages(self.trainer))
+            rule = None if own or purpose != "training" or not is_compared(index) else read_mask_rule(self.trainer)
+            self._numbers.add_rollout(index, parts, scored=scored, rule=rule, drawn=self._drawn)
         if all(old is not None for old in olds) and purpose == "training":
             made_by = self._origin(olds, calls, copied=replayed)
             if made_by is not None and not replayed:
