@@ -21,6 +21,7 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.keys import key_list
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
+from rlstep_hooks.systems.reader import read
 from rlstep_hooks.systems.release import looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
@@ -464,7 +465,7 @@ def _request_of(launch: Launch, system: System, version: str, options: Options) 
 def _read(system: System, request: Request) -> Reading:
     """What a system makes of a launch; a plan too long to list is a `LaunchError` too."""
     try:
-        return system.read(request)
+        return read(system, request)
     except TooManyError as error:
         raise LaunchError(str(error)) from None
     except FormulaError as error:
