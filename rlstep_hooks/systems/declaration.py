@@ -282,6 +282,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
+    helpers: Mapping[str, Mapping[str, Any]] = {}
+    """Functions of the framework that make a configuration (`default_ppo_config()`), with what it sets."""
     defaults_of: Callable[[Request], Mapping[str, Any]] | None = None
     """Defaults that depend on the launch: those of a script, of an experiment."""
     instead: Callable[[Request], System | None] | None = None

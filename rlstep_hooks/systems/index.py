@@ -23,7 +23,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.entry import Entry, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from importlib.metadata import EntryPoint
     from types import ModuleType
 
@@ -122,20 +122,24 @@ def _loaded(point: EntryPoint) -> System:
     return system
 
 
-def recognise(command: Command, keys: Iterable[str]) -> str | None:
+def recognise(command: Command, keys: Iterable[str], packages: Mapping[str, str] | None = None) -> str | None:
     """The system that a command belongs to, or None.
 
     Args:
         command: The command.
         keys: Names of the settings that it gives, in arguments and configuration files ("Callee.keyword" in Python files).
+        packages: Callee -> package that a Python file imports it from.
     """
     given = set(keys)
-    return _recognised(entries(), command, given) or _recognised_by_others(command, given)
+    return _recognised(entries(), command, given, packages or {}) or _recognised_by_others(
+        command, given, packages or {}
+    )
 
 
-def _recognised(candidates: Iterable[Entry], command: Command, given: set[str]) -> str | None:
+def _recognised(
+    candidates: Iterable[Entry], command: Command, given: set[str], packages: Mapping[str, str]
+) -> str | None:
     candidates = tuple(candidates)
-    callees = {key.partition(".")[0] for key in given}
     for entry in candidates:
         if entry.with_key and entry.with_key not in given:
             continue
@@ -144,7 +148,10 @@ def _recognised(candidates: Iterable[Entry], command: Command, given: set[str]) 
     if command.program.kind == "executable":
         return None
     for entry in candidates:
-        if given.intersection(entry.keys) or callees.intersection(entry.calls):
+        own = given
+        if entry.packages:
+            own = {key for key in given if packages.get(key.partition(".")[0], entry.packages[0]) in entry.packages}
+        if own.intersection(entry.keys) or {key.partition(".")[0] for key in own}.intersection(entry.calls):
             return entry.name
     return None
 
@@ -155,8 +162,8 @@ def _others_loaded() -> Iterator[System]:
             yield _loaded(point)
 
 
-def _recognised_by_others(command: Command, given: set[str]) -> str | None:
-    found = (_recognised(system.recognised, command, given) and system.name for system in _others_loaded())
+def _recognised_by_others(command: Command, given: set[str], packages: Mapping[str, str]) -> str | None:
+    found = (_recognised(system.recognised, command, given, packages) and system.name for system in _others_loaded())
     return next((name for name in found if name), None)
 
 
