@@ -23,6 +23,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Packages that `calls`, and the callees of `keys`, are imported from; empty where that is not looked at."""
     with_key: str = ""
     """A setting that must be there as well, where the program alone is not enough."""
+    with_value: dict[str, str] = {}
+    """Settings that must have such a value (a pattern, in lower case): for forks whose settings are those of what they forked."""
     before: str = ""
     """The system that would be recognised otherwise: this one is a fork or a relative, and tried first."""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText
@@ -88,6 +89,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         foreign=release.foreign,
         notes=(*launch.notes, *release.notes),
     )
+    others = _other_calls(launch.given.values(), system)
     try:
         reading = _read(system, request)
     except PlanError as refusal:
@@ -102,7 +104,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
                 notes=(*plan.notes, *meant.notes),
             )
     else:
-        misspelt = _misspelt(settings, release.refused, known_by=system.keys)
+        misspelt = _misspelt(settings, (*release.refused, *others), known_by=system.keys)
         plan = msgspec.structs.replace(
             plan,
             schedule=reading.schedule,
@@ -116,8 +118,15 @@ def plan_of(launch: Launch, options: Options) -> Plan:
             ),
             findings=(*release.findings, *check_plan(reading)),
         )
-    unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
+    unused = tuple(setting for setting in settings.unused if setting.name not in {*release.refused, *others})
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
+
+
+def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
+    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`: nobody asks for them."""
+    own = {call for entry in index.entries_of(system.name) for call in entry.calls} | set(system.keywords_of)
+    calls = (setting for setting in given if setting.place.source.endswith(".py") and "." in setting.name)
+    return {setting.name for setting in calls if setting.name.partition(".")[0] not in own}
 
 
 def _assumed(settings: Settings) -> list[Note]:
@@ -235,9 +244,10 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     if calls is not None:
         keys |= {*calls.settings, *(f"{callee}." for callee in calls.callees)}
     packages = calls.packages if calls is not None else {}
-    framework = options.framework or index.recognise(command, keys, packages)
+    values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
+    framework = options.framework or index.recognise(command, keys, values, packages)
     if framework is None:
-        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)}, packages)
+        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)}, values, packages)
     if framework is None:
         return None
     system = index.system_of(framework)
@@ -306,9 +316,9 @@ def _gather(
     choices = choices_of(command.arguments) if system.overrides else {}
     chosen: set[str] = set()
     for name, place in _config_files(command, settings, loose, system):
-        # Hydra's --config-path counts from the script.
-        places = (folder / name, Path(name), folder / PurePosixPath(command.program.name).parent / name)
-        file = next((path for path in places if path.is_file()), None)
+        # Hydra's --config-path counts from the script, whose own folder of configurations is nearly always called this.
+        own = command.program.folder
+        file = find_file(name, folder, command.folder, beside=(own, f"{own}/config", f"{own}/configs") if own else ())
         if file is None:
             missing.append(Parent(name, place))
             continue
@@ -378,8 +388,10 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
 
     keys: set[str] = set()
     for token in command.arguments:
-        file = folder / token.text.rpartition("=")[2]
-        if token.text.endswith(CONFIGS) and not token.unknown and file.is_file():
+        if not token.text.endswith(CONFIGS) or token.unknown:
+            continue
+        file = find_file(token.text.rpartition("=")[2], folder, command.folder)
+        if file is not None:
             keys |= _keys(read_config(file).settings)
     return keys
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import over
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
@@ -15,6 +15,7 @@ from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.python_file import Calls
@@ -27,7 +28,7 @@ def calls_of(command: Command, folder: Path) -> Calls | None:
     """Calls in the Python file that a command runs, if it is here."""
     if command.program.kind != "script" or not command.program.name.endswith(".py"):
         return None
-    path = next((p for p in (folder / command.program.name, Path(command.program.name)) if p.is_file()), None)
+    path = find_file(command.program.name, folder, command.folder)
     if path is None:
         return None
     from rlstep_hooks.launch.python_file import read_calls

@@ -151,6 +151,8 @@ def formulas_of(schedule: Schedule, config: Mapping[str, Any]) -> tuple[Formula,
     prompts = "data.train_batch_size"
     if schedule.prompts_per_rollout != setting(config, prompts):
         prompts = "data.gen_batch_size"
+    release = VerlRelease(schedule.version)
+    passes = f"{_ACTOR}.ppo_epochs * " if release.reads_epochs else ""
     padded = "samples_per_rollout"
     formulas = [Formula("samples_per_rollout", f"{prompts} * {group}", sources["rollouts"])]
     if schedule.samples_added_per_rollout:
@@ -163,15 +165,15 @@ def formulas_of(schedule: Schedule, config: Mapping[str, Any]) -> tuple[Formula,
         padded = "(samples_per_rollout + samples_added_per_rollout)"
     formulas += [
         Formula("samples_per_update", size, sources["minibatches"]),
-        Formula(
-            "updates_per_rollout", f"{_ACTOR}.ppo_epochs * ceil({padded} / samples_per_update)", sources["minibatches"]
-        ),
+        Formula("updates_per_rollout", f"{passes}ceil({padded} / samples_per_update)", sources["minibatches"]),
     ]
     if schedule.frozen_rollouts:
         formulas.append(Formula("frozen_rollouts", "trainer.critic_warmup - 1", sources["frozen_rollouts"]))
     if schedule.rows_bound == "exact" and not evaluates_only(config):
         length = "floor(rows / prompts_per_rollout) * trainer.total_epochs"
-        if setting(config, "trainer.total_training_steps") is not None:
+        if release.leaves_last_rollout_out:
+            length = f"min({length}, max(lr_horizon - 1, 1))"
+        elif setting(config, "trainer.total_training_steps") is not None:
             length = f"min({length}, trainer.total_training_steps)"
         formulas.append(Formula("rollouts", length, sources["rollouts"]))
         formulas.append(Formula("updates", "(rollouts - frozen_rollouts) * updates_per_rollout", sources["rollouts"]))
