@@ -92,7 +92,6 @@ SYSTEM = System(
         "shuffle_dataset": flag(True),
         "use_vllm": flag(False),
         "vllm_importance_sampling_correction": flag(False, since=(("0.23", True),)),
-        "use_peft": flag(False),
         "learning_rate": number(1e-6),
         "lr_scheduler_type": text("linear"),
         "warmup_steps": number(0),
