@@ -100,9 +100,9 @@ None, is derived (`planning.phases`). In a declaration there is one more: `loade
 `whole_slices`, else `parts`). A critic is there where the quantity `critic` is true; it has the policy's sizes, but for what is
 declared as `critic.<field>`.
 
-**What is kept in a file of Python, and not here:** functions that expressions call, hooks, deviations with code (`launch.py`, `observe/`,
-`deviations.py` in the folder of an observed system, whose `system.py` holds SYSTEM: nothing is loaded where a framework imports the
-hooks alone). A live configuration or trainer is planned by the same formulas: `plan.py` reads its settings, and
+**What is kept in a file of Python, and not here:** functions that expressions call, hooks, deviations with code (`launch.py`,
+`observe/`, `deviations.py` in the folder of an observed system, whose `system.py` holds SYSTEM: nothing is loaded where a framework
+imports the hooks alone). A live configuration or trainer is planned by the same formulas: `plan.py` reads its settings, and
 `rlstep_hooks.systems.reader.read_config` plans them. A system whose plan cannot be said in expressions names a function instead:
 `System(..., plan="rlstep_hooks.systems.verl.launch:read")`. It gets the launch's `Quantities`, in which each setting is read as it is
 declared, and returns a `Reading`.
@@ -164,6 +164,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
+    helpers: Mapping[str, Mapping[str, Any]] = {}
+    """Functions of the framework that make a configuration (`default_ppo_config()`), with what it sets."""
     defaults_of: Callable[[Request], Mapping[str, Any]] | None = None
     """Defaults that depend on the launch: those of a script, of an experiment."""
     instead: Callable[[Request], System | None] | None = None

@@ -75,6 +75,7 @@ SYSTEM = System(
             ),
             keys=("num_generations", "steps_per_generation"),
             calls=("GRPOConfig", "RLOOConfig", "GRPOTrainer", "RLOOTrainer"),
+            packages=("trl",),
         ),
     ),
     defaults_of=_of_algorithm,
