@@ -18,9 +18,9 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.keys import key_list
+from rlstep_hooks.systems.keys import key_list, runs_of
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
-from rlstep_hooks.systems.release import looked_at, release_for
+from rlstep_hooks.systems.release import looked_at, planned_releases, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     except PlanError as refusal:
         ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
-        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        others = _accepted_by_others(launch, system, options)
+        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding), notes=(*plan.notes, *others))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
                 plan,
@@ -114,6 +115,54 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         )
     unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
+
+
+def _accepted_by_others(launch: Launch, system: System, options: Options) -> tuple[Note, ...]:
+    """The releases that accept a launch which the assumed one refuses."""
+    if options.version is not None or system.keys is None:
+        return ()
+    accepted = [each for each in planned_releases(system) if _accepts(launch, system, each, options)]
+    if not accepted:
+        return ()
+    runs = runs_of(accepted, key_list(system.keys.file).releases)
+    return (Note("assumes", f"accepted by {system.title} {runs}: --version {accepted[-1]} plans it so"),)
+
+
+def _accepts(launch: Launch, system: System, version: str, options: Options) -> bool:
+    try:
+        _read(system, _request_of(launch, system, version, options))
+    except (PlanError, LaunchError):
+        return False
+    return not release_for(system, launch.command, launch.given, version).refused
+
+
+def plans_by_release(words: list[str], options: Options) -> dict[str, Plan]:
+    """The plan of a launch in each release that is planned, oldest first.
+
+    Raises:
+        LaunchError: It cannot be read, or its framework's releases are not told apart.
+        OSError: A file cannot be read.
+    """
+    launch = find_launch(words, options)
+    system = index.system_of(launch.framework)
+    releases = planned_releases(system)
+    if len(releases) < 2:
+        raise LaunchError(f"{system.title}: one release is known, {releases[0]}")
+    found: dict[str, Plan] = {}
+    for release in releases:
+        try:
+            found[release] = plan_of(launch, msgspec.structs.replace(options, version=release))
+        except LaunchError as error:
+            why = Note("assumes", error.reason)
+            found[release] = Plan(
+                framework=system.name,
+                title=system.title,
+                version=release,
+                source=launch.source,
+                schedule=None,
+                notes=(why,),
+            )
+    return found
 
 
 def _assumed(settings: Settings) -> list[Note]:
