@@ -175,7 +175,7 @@ def _fields(difference: Any) -> dict[str, Any]:
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    from rlstep_hooks.record.events import to_json
+    from rlstep_hooks.record.wire import to_json
 
     print(to_json(value, indent=2).decode())
 

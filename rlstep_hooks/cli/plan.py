@@ -52,7 +52,7 @@ def show(
 
 def to_json(plan: Plan, steps: int | None) -> str:
     """The plan as JSON, in the shape of `show/plan.schema.json`."""
-    from rlstep_hooks.record.events import to_json as encode
+    from rlstep_hooks.record.wire import to_json as encode
     from rlstep_hooks.show.plan_json import answer_of
 
     shown = steps or (logged_steps(plan.shown) if plan.shown is not None else None)
@@ -61,7 +61,7 @@ def to_json(plan: Plan, steps: int | None) -> str:
 
 def failure_json(error: LaunchError | OSError) -> str:
     """The same shape for a launch that cannot be read."""
-    from rlstep_hooks.record.events import to_json as encode
+    from rlstep_hooks.record.wire import to_json as encode
     from rlstep_hooks.show.plan_json import Answer, Failure
 
     place = str(error.place) if isinstance(error, LaunchError) and error.place is not None else ""

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
+from rlstep_hooks.planning.launched import Plan
+from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.words import number
-from rlstep_hooks.systems.launches import plans_by_release
+from rlstep_hooks.systems import index
+from rlstep_hooks.systems.launches import find_launch, plan_of
+from rlstep_hooks.systems.release import planned_releases
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.launched import Options, Plan
+    from rlstep_hooks.planning.launched import Options
 
 
 def show(words: list[str], options: Options, *, as_json: bool = False) -> int:
@@ -25,12 +32,40 @@ def show(words: list[str], options: Options, *, as_json: bool = False) -> int:
     plans = plans_by_release(words, options)
     differences = differences_of(plans)
     if as_json:
-        from rlstep_hooks.record.events import to_json
+        from rlstep_hooks.record.wire import to_json
 
         print(to_json({"releases": list(plans), "differences": differences}, indent=2).decode())
     else:
         print("\n".join(lines_of(plans, differences)))
     return 0 if any(plan.schedule is not None for plan in plans.values()) else 1
+
+
+def plans_by_release(words: list[str], options: Options) -> dict[str, Plan]:
+    """The plan of a launch in each release that is planned, oldest first.
+
+    Raises:
+        LaunchError: It cannot be read, or its framework's releases are not told apart.
+        OSError: A file cannot be read.
+    """
+    launch = find_launch(words, options)
+    system = index.system_of(launch.framework)
+    releases = planned_releases(system)
+    if len(releases) < 2:
+        raise LaunchError(f"{system.title}: one release is known, {releases[0]}")
+    found: dict[str, Plan] = {}
+    for release in releases:
+        try:
+            found[release] = plan_of(launch, msgspec.structs.replace(options, version=release))
+        except LaunchError as error:
+            found[release] = Plan(
+                framework=system.name,
+                title=system.title,
+                version=release,
+                source=launch.source,
+                schedule=None,
+                notes=(Note("assumes", error.reason),),
+            )
+    return found
 
 
 def differences_of(plans: dict[str, Plan]) -> dict[str, list[QuantityDifference]]:

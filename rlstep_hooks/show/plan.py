@@ -1,6 +1,6 @@
 """A plan as text: the one-screen table, the readings of "step", formulas, notes and findings; for a terminal or as Markdown.
 
-Without rich, which takes a third of the 150 ms that `rlstep plan` has.
+It does without rich, which would take a third of the 150 ms that `rlstep plan` may take.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _epoch_words(schedule: Schedule) -> str:
 
 
 def steps_rows(schedule: Schedule, steps: int) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table that reads a number of steps in every way."""
+    """Head and rows of the table with every meaning that a number of steps can have."""
     head = [f"{number(steps)} steps as", "rollouts", "updates", "micro-batches", "samples", "data epochs"]
     rows = [
         [
@@ -295,7 +295,7 @@ class TextPage:
             self.lines.append(self.styled(line, style) if style else line)
 
     def table(self, rows: Iterable[tuple[str, ...]], *, head: tuple[str, ...] = (), right: bool = False) -> None:
-        """Aligned columns; the first is dim, or all that are not first stand to the right. The last one wraps."""
+        """Add aligned columns. The first is dim and the last one wraps; with `right`, all but the first are aligned to the right."""
         everything = [*([head] if head else []), *rows]
         widths = [max(len(row[column]) for row in everything) for column in range(len(everything[0]))]
         for index, row in enumerate(everything):
@@ -316,7 +316,7 @@ class TextPage:
 
     @staticmethod
     def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-        """Lines of a paragraph; the groups of a number stay together."""
+        """The lines of a wrapped paragraph. A number such as 1 024 is not split."""
         held = _GAP.sub("\u00a0", text)
         lines = textwrap.wrap(
             held, width, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
@@ -329,7 +329,7 @@ def plan_text(plan: Plan, steps: int | None, *, explain: bool, width: int, colou
 
     Args:
         plan: The plan.
-        steps: A number of steps to read in every way; None for none.
+        steps: A number of steps whose possible meanings are shown; None to show none.
         explain: Whether to show formulas and everything that was given.
         width: Columns of the terminal.
         coloured: Whether it shows colours.

@@ -9,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token
@@ -18,9 +19,9 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.keys import key_list, runs_of
+from rlstep_hooks.systems.keys import key_list
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
-from rlstep_hooks.systems.release import looked_at, planned_releases, release_for
+from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
@@ -84,13 +85,16 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         foreign=release.foreign,
         notes=(*launch.notes, *release.notes),
     )
+    others = _other_calls(launch.given.values(), system)
     try:
         reading = _read(system, request)
     except PlanError as refusal:
         ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
-        others = _accepted_by_others(launch, system, options)
-        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding), notes=(*plan.notes, *others))
+        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if options.version is None:
+            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
                 plan,
@@ -99,7 +103,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
                 notes=(*plan.notes, *meant.notes),
             )
     else:
-        misspelt = _misspelt(settings, release.refused, known_by=system.keys)
+        misspelt = _misspelt(settings, (*release.refused, *others), known_by=system.keys)
         plan = msgspec.structs.replace(
             plan,
             schedule=reading.schedule,
@@ -113,56 +117,15 @@ def plan_of(launch: Launch, options: Options) -> Plan:
             ),
             findings=(*release.findings, *check_plan(reading)),
         )
-    unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
+    unused = tuple(setting for setting in settings.unused if setting.name not in {*release.refused, *others})
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
 
 
-def _accepted_by_others(launch: Launch, system: System, options: Options) -> tuple[Note, ...]:
-    """The releases that accept a launch which the assumed one refuses."""
-    if options.version is not None or system.keys is None:
-        return ()
-    accepted = [each for each in planned_releases(system) if _accepts(launch, system, each, options)]
-    if not accepted:
-        return ()
-    runs = runs_of(accepted, key_list(system.keys.file).releases)
-    return (Note("assumes", f"accepted by {system.title} {runs}: --version {accepted[-1]} plans it so"),)
-
-
-def _accepts(launch: Launch, system: System, version: str, options: Options) -> bool:
-    try:
-        _read(system, _request_of(launch, system, version, options))
-    except (PlanError, LaunchError):
-        return False
-    return not release_for(system, launch.command, launch.given, version).refused
-
-
-def plans_by_release(words: list[str], options: Options) -> dict[str, Plan]:
-    """The plan of a launch in each release that is planned, oldest first.
-
-    Raises:
-        LaunchError: It cannot be read, or its framework's releases are not told apart.
-        OSError: A file cannot be read.
-    """
-    launch = find_launch(words, options)
-    system = index.system_of(launch.framework)
-    releases = planned_releases(system)
-    if len(releases) < 2:
-        raise LaunchError(f"{system.title}: one release is known, {releases[0]}")
-    found: dict[str, Plan] = {}
-    for release in releases:
-        try:
-            found[release] = plan_of(launch, msgspec.structs.replace(options, version=release))
-        except LaunchError as error:
-            why = Note("assumes", error.reason)
-            found[release] = Plan(
-                framework=system.name,
-                title=system.title,
-                version=release,
-                source=launch.source,
-                schedule=None,
-                notes=(why,),
-            )
-    return found
+def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
+    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`: nobody asks for them."""
+    own = {call for entry in index.entries_of(system.name) for call in entry.calls} | set(system.keywords_of)
+    calls = (setting for setting in given if setting.place.source.endswith(".py") and "." in setting.name)
+    return {setting.name for setting in calls if setting.name.partition(".")[0] not in own}
 
 
 def _assumed(settings: Settings) -> list[Note]:
@@ -340,9 +303,9 @@ def _gather(
     choices = choices_of(command.arguments) if system.overrides else {}
     chosen: set[str] = set()
     for name, place in _config_files(command, settings, loose, system):
-        # Hydra's --config-path counts from the script.
-        places = (folder / name, Path(name), folder / PurePosixPath(command.program.name).parent / name)
-        file = next((path for path in places if path.is_file()), None)
+        # Hydra's --config-path counts from the script, whose own folder of configurations is nearly always called this.
+        own = command.program.folder
+        file = find_file(name, folder, command.folder, beside=(own, f"{own}/config", f"{own}/configs") if own else ())
         if file is None:
             missing.append(Parent(name, place))
             continue
@@ -412,8 +375,10 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
 
     keys: set[str] = set()
     for token in command.arguments:
-        file = folder / token.text.rpartition("=")[2]
-        if token.text.endswith(CONFIGS) and not token.unknown and file.is_file():
+        if not token.text.endswith(CONFIGS) or token.unknown:
+            continue
+        file = find_file(token.text.rpartition("=")[2], folder, command.folder)
+        if file is not None:
             keys |= _keys(read_config(file).settings)
     return keys
 
@@ -422,7 +387,7 @@ def _python_settings(command: Command, folder: Path) -> dict[str, Setting]:
     """Calls in the Python file that a command runs, if it is here."""
     if command.program.kind != "script" or not command.program.name.endswith(".py"):
         return {}
-    path = next((p for p in (folder / command.program.name, Path(command.program.name)) if p.is_file()), None)
+    path = find_file(command.program.name, folder, command.folder)
     if path is None:
         return {}
     from rlstep_hooks.launch.python_file import read_calls
