@@ -201,6 +201,38 @@ ALLOWED: tuple[Allowed, ...] = (
         after="ppo|grpo|value",
     ),
     Allowed("the settings of GFPO and DPPO count", system="trl", field="schedule.old_logprob_source", after="engine"),
+    Allowed("a critic shows no settings of its own", field="schedule.critic.settings", after="^null$"),
+    Allowed("a critic shows no settings of its own", field="schedule.critic.sources", after="^null$"),
+    Allowed(
+        "which setting has the rows",
+        system="openrlhf",
+        field="schedule.not_evaluated.",
+        after="data.prompt_dataset|^null$",
+    ),
+    Allowed(
+        "no rows are dropped, however many there are",
+        system="openrlhf",
+        field="schedule.rows_dropped_per_epoch",
+        before="^null$",
+        after="^0$",
+    ),
+    Allowed(
+        "a check's source is the fork's",
+        system="simplerl_v0",
+        field="findings",
+        before="OpenRLHF 0.5.0",
+        after="SimpleRL v0 2702a87",
+    ),
+    Allowed(
+        "a plainer word", field="schedule.not_evaluated.syncs", before="syncs no weights", after="syncs no weights"
+    ),
+    Allowed(
+        "a plainer word",
+        field="schedule.critic.not_evaluated.syncs",
+        before="syncs no weights",
+        after="syncs no weights",
+    ),
+    Allowed("whether there is an adapter changes no plan", system="trl", field="unused", after="use_peft"),
     Allowed("the rows are missing, whoever calls step()", system="trl_ppo_step", field="schedule.not_evaluated."),
     Allowed(
         "gradients of the last rollout of a pass: how many there are depends on the rows",
