@@ -24,7 +24,7 @@ from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is
 from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
 from rlstep_hooks.systems.python_launch import hidden as hidden_of
 from rlstep_hooks.systems.reader import read
-from rlstep_hooks.systems.release import looked_at, release_for
+from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if options.version is None:
+            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
                 plan,
