@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.systems import reader
 from rlstep_hooks.systems.swift.releases import installed_swift
 from rlstep_hooks.systems.swift.system import SYSTEM
 from rlstep_hooks.systems.trl.plan import read_world_size, rows_of, written_settings
@@ -50,7 +51,8 @@ def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedu
         world_size = world_size or trainer.accelerator.num_processes
     settings = {name: getattr(config, name) for name in _READ}
     settings["per_device_train_batch_size"] = config.per_device_train_batch_size * max(config.n_gpu, 1)
-    schedule = SYSTEM.read_config(
+    schedule = reader.read_config(
+        SYSTEM,
         settings | {"rlhf_type": "grpo"},
         version=version,
         program="swift rlhf",

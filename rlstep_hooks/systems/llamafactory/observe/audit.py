@@ -13,6 +13,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.systems import reader
 from rlstep_hooks.systems.llamafactory.system import PACKAGE, SYSTEM
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO, inner_optimizer
@@ -28,7 +29,8 @@ class LlamaFactoryAudit(StepAuditPPO):
         # Each process audits itself, so sizes are those of one; its loader has its share of the rows.
         alone = trainer.accelerator.num_processes == 1
         rows = len(trainer.dataset) if alone else len(trainer.dataloader) * trainer.config.batch_size
-        reading = SYSTEM.read_config(
+        reading = reader.read_config(
+            SYSTEM,
             {"stage": "ppo"} | _settings(trainer), rows=rows, world_size=1, version=version(PACKAGE), checked=True
         )
         # The reference model's log-probs and the end of a pass are not observed here.
