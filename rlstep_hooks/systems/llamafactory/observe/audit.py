@@ -31,7 +31,11 @@ class LlamaFactoryAudit(StepAuditPPO):
         rows = len(trainer.dataset) if alone else len(trainer.dataloader) * trainer.config.batch_size
         reading = reader.read_config(
             SYSTEM,
-            {"stage": "ppo"} | _settings(trainer), rows=rows, world_size=1, version=version(PACKAGE), checked=True
+            {"stage": "ppo"} | _settings(trainer),
+            rows=rows,
+            world_size=1,
+            version=version(PACKAGE),
+            checked=True,
         )
         # The reference model's log-probs and the end of a pass are not observed here.
         schedule = msgspec.structs.replace(reading.schedule, reference_source="none", epoch_ends_between_rollouts=False)
