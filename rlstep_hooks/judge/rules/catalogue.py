@@ -75,6 +75,7 @@ RULES: tuple[type[Rule], ...] = (
     loss.LossScale,
     loss.ConstantWithGradient,
     loss.GradientsNotCleared,
+    loss.MaskAltered,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.cadence import is_recomputed
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.forward_watch import ForwardWatch
@@ -50,11 +51,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.releases import TrlRelease
-
-_COMPARED_CYCLES = 8
-"""Cycles of rollouts at the beginning whose losses are compared with the documented formula."""
-_COMPARED_EVERY = 7
-"""Later, the losses of each seventh cycle are compared. Odd, so that it seldom divides a data epoch."""
 
 
 class TrlObserver(Observer):
@@ -428,7 +424,7 @@ class TrlObserver(Observer):
         losses are not compared."""
         settings, trainer = self._loss_settings, self.trainer
         cycle = self._microbatches // self.schedule.microbatches_per_cycle
-        if settings is None or not self._compares_loss or (cycle >= _COMPARED_CYCLES and cycle % _COMPARED_EVERY):
+        if settings is None or not self._compares_loss or not is_recomputed(cycle):
             return None
         accumulation = trainer.args.gradient_accumulation_steps
         return LossTerms(
