@@ -218,7 +218,7 @@ class VerlController:
         self._own_fit = _has_own(trainer, "fit")
         """Whether the trainer has a loop of its own."""
         self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
-        self.schedule, reason = _plan(trainer, v1=self._v1)
+        self.schedule, reason = _plan(trainer, own_v0=self._own_fit and not self._v1)
         if self._own_fit and not self._v1 and trainer.config.algorithm.get("filter_groups", {}).get("enable"):
             reason = f"{type(trainer).__qualname__}.fit: how often it generates for a rollout depends on which groups it drops"
         self._recorder = self._begin()
@@ -485,12 +485,12 @@ class VerlController:
         self._patches.restore()
 
 
-def _plan(trainer: Any, *, v1: bool) -> tuple[Schedule | None, str]:
+def _plan(trainer: Any, *, own_v0: bool) -> tuple[Schedule | None, str]:
     """The plan of a live trainer, and why its run cannot be followed.
 
     Args:
         trainer: verl's, or one of somebody's own that stands on it.
-        v1: Which of verl's; a script that builds its own trainer need not set `trainer.use_v1`.
+        own_v0: Whether it is one of somebody's own on `RayPPOTrainer`, whose script need not set `trainer.use_v1`.
     """
     from omegaconf import OmegaConf
 
@@ -498,7 +498,8 @@ def _plan(trainer: Any, *, v1: bool) -> tuple[Schedule | None, str]:
     if release is None or not release.supported:
         return None, f"verl {release.verl if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
     config: Any = OmegaConf.to_container(trainer.config, resolve=True)
-    config["trainer"]["use_v1"] = v1
+    if own_v0:
+        config["trainer"]["use_v1"] = False
     reason = unsupported(config)
     try:
         schedule = plan_config(config, rows=len(trainer.train_dataset), release=release)
