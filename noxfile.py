@@ -39,7 +39,7 @@ FAST = tuple(
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")
 COMMON = ("accelerate==1.15.0", "numpy==2.4.6", "jinja2")
 
-# Releases that work together; each set was trained with (see the README's table).
+# Releases that work together; each set was trained with (`trained_releases` of the systems' declarations).
 PINS = {
     "4.51": ("transformers==4.51.3", "tokenizers==0.21.4", "huggingface_hub==0.36.2", "datasets==5.0.1", "fsspec==2026.6.0"),
     "4.57": ("transformers==4.57.6", "tokenizers==0.22.2", "huggingface_hub==0.36.2", "datasets==5.0.1", "fsspec==2026.6.0"),
@@ -357,6 +357,13 @@ def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang."""
     session.install("-e", ".", *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
+
+
+@nox.session
+def sweep(session: nox.Session) -> None:
+    """What `rlstep plan` makes of every script below some folders: `nox -s sweep -- DIR [DIR ...] [--configs] [--jsonl FILE]`."""
+    session.install("-e", ".", *TESTS)
+    session.run("python", "-m", "tests.sweep", *session.posargs)
 
 
 @nox.session

@@ -29,6 +29,7 @@ from rlstep_hooks.cli import main
 from rlstep_hooks.launch.settings import MISSING
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.entry import named
+from rlstep_hooks.systems.index import system_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -130,11 +131,6 @@ def systems() -> list[str]:
     return sorted(index.names(), key=lambda name: system_of(name).title.lower())
 
 
-def system_of(name: str) -> Any:
-    """The declaration of a system."""
-    return index.system_of(name)
-
-
 def systems_page() -> str:
     """The table of systems, below what is written in `docs/systems/index.md`."""
     observed = [name for name in systems() if getattr(system_of(name), "attaches_by", "")]
@@ -143,12 +139,30 @@ def systems_page() -> str:
         [
             (DOCS / "systems" / "index.md").read_text(),
             "## Planned, and observed while they train\n",
+            *release_table(observed),
+            "\n`noxfile.py` has the exact pins of what is trained with.\n",
             *system_table(observed),
             "\n## Planned only\n",
             *system_table(planned),
             "",
         ]
     )
+
+
+def release_table(names: Iterable[str]) -> Iterator[str]:
+    """Releases of the systems that are observed: which are planned, which observed, and which the tests train with."""
+    yield "| system | planned | observed | trained with in the tests |"
+    yield "|---|---|---|---|"
+    for name in names:
+        found = system_of(name)
+        observed = between(found.observed_releases or found.releases)
+        planned = between(found.releases) if found.releases else f"read at {found.version}"
+        yield f"| [{found.title}]({name}.md) | {planned} | {observed} | {', '.join(found.trained_releases)} |"
+
+
+def between(bounds: tuple[str, str] | None) -> str:
+    """The releases between two bounds, of which the second is the first that is excluded."""
+    return f"{bounds[0]} to before {bounds[1]}" if bounds else "all"
 
 
 def system_table(names: Iterable[str]) -> Iterator[str]:
@@ -214,7 +228,7 @@ def recognition(name: str) -> Iterator[str]:
     yield f"| name for `--framework` | `{name}` |"
     yield f"| formulas read at | {found.version} |"
     if releases := getattr(found, "releases", None):
-        yield f"| releases | {releases[0]} to {releases[1]} (excluded) |"
+        yield f"| releases | {between(releases)} |"
     if commands := programs(name):
         yield f"| recognised by the command | {'<br>'.join(commands)} |"
     if keys := sorted({f"`{key}`" for entry in index.entries_of(name) for key in entry.keys}):
@@ -223,8 +237,8 @@ def recognition(name: str) -> Iterator[str]:
         yield f"| recognised by a call in a Python file | {', '.join(calls)} |"
     if getattr(found, "attaches_by", ""):
         bounds = found.observed_releases or found.releases
-        releases = f"releases {bounds[0]} to {bounds[1]} (excluded)" if bounds else "yes"
-        yield f"| observed while it trains | {releases} |"
+        yield f"| observed while it trains | releases {between(bounds)} |"
+        yield f"| trained with in this project's tests | {', '.join(found.trained_releases)} |"
         yield f"| attach by | {found.attaches_by} |\n"
     else:
         yield "| observed while it trains | no, the plan only |\n"
@@ -353,35 +367,20 @@ def sentences(module: Any) -> list[str]:
 
 # Rules
 
-GITHUB = {
-    "trl": "huggingface/trl",
-    "verl": "volcengine/verl",
-    "OpenRLHF": "OpenRLHF/OpenRLHF",
-    "ROLL": "alibaba/ROLL",
-    "SkyRL": "NovaSky-AI/SkyRL",
-    "maxtext": "AI-Hypercomputer/maxtext",
-    "ms-swift": "modelscope/ms-swift",
-    "unsloth": "unslothai/unsloth",
-    "verifiers": "PrimeIntellect-ai/verifiers",
-    "Absolute-Zero": "LeapLabTHU/Absolute-Zero-Reasoner",
-}
-"""Where the reports lie that rules cite as `trl#454` or `verl PR#559`."""
-
 
 def rules() -> list[Any]:
     """All rules by their codes."""
-    from rlstep_hooks.judge.rules import RULES
-    from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
+    from rlstep_hooks.judge.rules import BY_CODE
 
-    return sorted((*RULES, *PLAN_RULES), key=lambda rule: rule.code)
+    return list(BY_CODE.values())
 
 
 def rules_page() -> str:
     """The catalogue."""
-    from rlstep_hooks.cli.rules import GROUPS
+    from rlstep_hooks.judge.rules import HUNDREDS
 
     body = [(DOCS / "rules" / "index.md").read_text()]
-    for digit, title in GROUPS.items():
+    for digit, (_, title) in HUNDREDS.items():
         body += [f"\n## RLS{digit}: {title}\n", "| code | severity | title |", "|---|---|---|"]
         body += [
             f"| [{rule.code}]({rule.code}.md) | {rule.severity} | {rule.title} |"
@@ -392,47 +391,28 @@ def rules_page() -> str:
 
 
 def rule_page(rule: Any) -> str:
-    """A rule's docstring: its first sentence, then a section for each line that ends with a colon at the left edge."""
-    body = [f"# {rule.code} {rule.title}\n", f"Severity: **{rule.severity}**\n"]
-    for heading, text in sections(inspect.cleandoc(rule.__doc__ or "")):
-        if heading:
-            body.append(f"## {heading}\n")
-        body.append(f"```text\n{text}\n```\n" if "example" in heading.lower() else f"{linked(cell(text))}\n")
-    if getattr(rule, "compares", None) is not None:
-        body.append(f"## When it is not evaluated\n\n{not_evaluated(rule)}\n")
-    if report := getattr(rule, "report", ""):
-        body.append(f"## The report that taught it\n\n<{report}>\n")
-    return "\n".join(body)
+    """The sections of a rule's page, as Markdown."""
+    from rlstep_hooks.judge.rules.page import EXAMPLE, page
 
-
-def not_evaluated(rule: Any) -> str:
-    """When a rule has nothing to say, from what it needs."""
-    topics = ", ".join(f"`{topic}`" for topic in rule.topics)
-    needs = f"Where the observer could not see {topics}; the report gives the reason. " if topics else ""
-    return f"{needs}Else where {cell(rule.nothing_seen)}." if needs else f"Where {cell(rule.nothing_seen)}."
-
-
-def sections(page: str) -> Iterator[tuple[str, str]]:
-    """The parts of a docstring, each with its heading; the first has none."""
-    heading, lines = "", []
-    for line in page.splitlines():
-        if re.fullmatch(r"[A-Z][^.]*:", line):
-            yield heading, inspect.cleandoc("\n".join(lines))
-            heading, lines = line[:-1], []
+    summary, *sections = page(rule)
+    body = [
+        f"# {rule.code} {rule.title}\n",
+        f"Severity: **{rule.severity}**\n",
+        *(cell(block) for block in summary.blocks),
+    ]
+    for section in sections:
+        body.append(f"\n## {section.heading}\n")
+        if section.heading == EXAMPLE:
+            body.append(f"```text\n{section.text}\n```")
         else:
-            lines.append(line)
-    yield heading, inspect.cleandoc("\n".join(["", *lines]))
+            body += [linked(block) if section.heading == "Sources" else cell(block) for block in section.blocks]
+    return "\n".join(body) + "\n"
 
 
-def linked(text: str) -> str:
-    """The text with a link for each report that it cites."""
-
-    def link(cited: re.Match[str]) -> str:
-        where = GITHUB.get(cited[1])
-        kind = "pull" if cited[2] else "issues"
-        return f"[{cited[0]}](https://github.com/{where}/{kind}/{cited[3]})" if where else cited[0]
-
-    return re.sub(r"([A-Za-z][\w-]*)( PR)?#(\d+)", link, text)
+def linked(source: str) -> str:
+    """An item of the sources, with its address as a link."""
+    address, _, words = source.removeprefix("- ").partition(": ")
+    return f"- <{address}>: {cell(words)}"
 
 
 # Text

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge import replay
 from rlstep_hooks.judge.controlled import run as controlled
 from rlstep_hooks.judge.run_diff import recorded, run_and_plan
+from rlstep_hooks.record.ledger import records
+from rlstep_hooks.show.page.build import page_of
+from rlstep_hooks.show.page.timeline import TimelineWatcher
 from rlstep_hooks.systems.index import deviations_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.show.page.model import Page
 
 report_of = partial(replay.report_of, deviations_of=deviations_of)
 recorded_run = partial(recorded.recorded_run, deviations_of=deviations_of)
 compare_with_plan = partial(run_and_plan.compare_with_plan, deviations_of=deviations_of)
 ControlledRun = partial(controlled.ControlledRun, deviations_of=deviations_of)
+
+
+def recorded_page(folder: Path) -> Page:
+    """The page of the latest run of a folder."""
+    watcher = TimelineWatcher()
+    report = report_of(folder, watcher=watcher)
+    return page_of(report, records(folder)[report.run], watcher)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ from rlstep_hooks.record.events import (
     Update,
     UpdateValues,
 )
-from rlstep_hooks.systems.trl.plan import TrlSettings, make_schedule
+from rlstep_hooks.systems.trl.plan import plan_settings
 from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
@@ -51,10 +51,43 @@ RELEASES = (
 """One release for each behaviour that the plan tells apart."""
 
 
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of TRL, by short names."""
+
+    algorithm: Literal["GRPO", "RLOO"] = "GRPO"
+    batch: int = 4
+    accumulation: int = 2
+    group: int = 4
+    steps_per_generation: int
+    iterations: int = 1
+    max_steps: int = -1
+    epochs: Fraction = Fraction(1)
+    beta: float = 0.0
+    shuffle: bool = True
+    engine_correction: bool = False
+
+    def schedule(self, release: TrlRelease, *, world_size: int, rows: int | None) -> Schedule:
+        """The plan."""
+        settings = {
+            "per_device_train_batch_size": self.batch,
+            "gradient_accumulation_steps": self.accumulation,
+            "num_generations": self.group,
+            "steps_per_generation": self.steps_per_generation,
+            "num_iterations": self.iterations,
+            "max_steps": self.max_steps,
+            "num_train_epochs": self.epochs,
+            "beta": self.beta,
+            "shuffle_dataset": self.shuffle,
+            "use_vllm": self.engine_correction,
+            "vllm_importance_sampling_correction": self.engine_correction,
+        }
+        return plan_settings(settings, release, algorithm=self.algorithm, world_size=world_size, rows=rows)
+
+
 class Case(msgspec.Struct, frozen=True):
     """A plan and what it was made from."""
 
-    settings: TrlSettings
+    settings: Sizes
     release: TrlRelease
     world_size: int
     rows: int | None
@@ -62,43 +95,18 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def make_settings(
-    *,
-    algorithm: str = "GRPO",
-    batch: int = 4,
-    accumulation: int = 2,
-    group: int = 4,
-    steps_per_generation: int | None = None,
-    iterations: int = 1,
-    max_steps: int = -1,
-    epochs: Fraction | int = 1,
-    beta: float = 0.0,
-    shuffle: bool = True,
-    engine_correction: bool = False,
-) -> TrlSettings:
+    *, accumulation: int = 2, steps_per_generation: int | None = None, epochs: Fraction | int = 1, **others: Any
+) -> Sizes:
     """Settings with the sizes of the reference runs: 4 samples to a micro-batch, 4 to a prompt."""
-    return msgspec.convert(
-        {
-            "algorithm": algorithm,
-            "batch": batch,
-            "accumulation": accumulation,
-            "group": group,
-            "steps_per_generation": accumulation if steps_per_generation is None else steps_per_generation,
-            "iterations": iterations,
-            "max_steps": max_steps,
-            "epochs": Fraction(epochs),
-            "beta": beta,
-            "shuffle": shuffle,
-            "engine_correction": engine_correction,
-        },
-        TrlSettings,
-    )
+    generation = accumulation if steps_per_generation is None else steps_per_generation
+    return Sizes(accumulation=accumulation, steps_per_generation=generation, epochs=Fraction(epochs), **others)
 
 
 def make_plan(
-    *, release: TrlRelease = RELEASES[-1], world_size: int = 1, rows: int | None = 36, **settings: object
+    *, release: TrlRelease = RELEASES[-1], world_size: int = 1, rows: int | None = 36, **settings: Any
 ) -> Schedule:
     """The plan of `make_settings(**settings)`."""
-    return make_schedule(make_settings(**settings), release, world_size=world_size, rows=rows)  # type: ignore[arg-type]
+    return make_settings(**settings).schedule(release, world_size=world_size, rows=rows)
 
 
 @st.composite
@@ -127,7 +135,7 @@ def cases(draw: st.DrawFn, *, streamed: bool = False) -> Case:
         engine_correction=draw(st.booleans()),
     )
     rows = None if streamed else chunk * draw(st.integers(1, 4)) + draw(st.integers(0, chunk - 1))
-    return Case(settings, release, world_size, rows, make_schedule(settings, release, world_size=world_size, rows=rows))
+    return Case(settings, release, world_size, rows, settings.schedule(release, world_size=world_size, rows=rows))
 
 
 def started(
@@ -142,7 +150,11 @@ def started(
         local_world_size=world_size,
         schedule=schedule,
         start_updates=position.updates,
-        facts={"compute_dtype": "float32", "position": msgspec.json.decode(msgspec.json.encode(position))},
+        facts={
+            "compute_dtype": "float32",
+            "compares_settings": True,
+            "position": msgspec.json.decode(msgspec.json.encode(position)),
+        },
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.record.ledger import Record
+    from rlstep_hooks.show.page.timeline import TimelineWatcher
 
 Form = Literal["text", "json", "markdown"]
 """The form of a printed report."""
@@ -33,9 +34,12 @@ def show(
         html: File for the report as an HTML page.
     """
     try:
-        report = report_of(folder, run, deviations_of=index.deviations_of)
-        if trace is not None or html is not None:
-            _write(report, records(folder)[report.run], trace, html)
+        watcher = _timeline_watcher() if html is not None else None
+        report = report_of(folder, run, deviations_of=index.deviations_of, watcher=watcher)
+        if trace is not None:
+            _write_trace(report, records(folder)[report.run], trace)
+        if html is not None and watcher is not None:
+            _write_page(report, records(folder)[report.run], watcher, html)
     except (NoRecordError, OSError) as error:
         print(f"rlstep: {error}", file=sys.stderr)
         return 2
@@ -46,16 +50,23 @@ def show(
     return report.exit_status(strict=strict)
 
 
-def _write(report: Report, found: list[Record], trace: Path | None, html: Path | None) -> None:
-    if trace is not None:
-        from rlstep_hooks.show.trace import write_trace
+def _timeline_watcher() -> TimelineWatcher:
+    from rlstep_hooks.show.page.timeline import TimelineWatcher
 
-        write_trace(found, report, trace)
-    if html is not None:
-        from rlstep_hooks.show.page.build import page_of
-        from rlstep_hooks.show.page.writer import write_page
+    return TimelineWatcher()
 
-        write_page(page_of(report, found), html)
+
+def _write_trace(report: Report, found: list[Record], path: Path) -> None:
+    from rlstep_hooks.show.trace import write_trace
+
+    write_trace(found, report, path)
+
+
+def _write_page(report: Report, found: list[Record], watcher: TimelineWatcher, path: Path) -> None:
+    from rlstep_hooks.show.page.build import page_of
+    from rlstep_hooks.show.page.writer import write_page
+
+    write_page(page_of(report, found, watcher), path)
 
 
 def _print(report: Report, form: Form) -> None:

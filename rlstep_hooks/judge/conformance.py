@@ -133,6 +133,10 @@ class Conformance:
             resumed=self._resumed,
         )
 
+    def position_before(self, rollout: Rollout) -> Position | None:
+        """The position in the plan just before this rollout, which was the latest event."""
+        return self._cursor.at_rollout(rollout, passed=True)
+
     def observe(self, event: OrderedEvent) -> Differences:
         """Match one event of any kind.
 
@@ -310,6 +314,10 @@ class ConformanceOfRoles:
         """The place of the current event in the run, in updates of the policy."""
         return self._policy.where(event)
 
+    def position_before(self, rollout: Rollout) -> Position | None:
+        """See `Conformance.position_before`."""
+        return self._policy.position_before(rollout)
+
     def observe(self, event: OrderedEvent) -> Differences:
         """Match one event; see `Conformance.observe`."""
         where = self.where(event)
@@ -337,6 +345,10 @@ class NothingPlanned:
     def matched(self) -> Counter[type[OrderedEvent]]:
         """Nothing: no event is compared."""
         return Counter()
+
+    def position_before(self, rollout: Rollout) -> Position | None:
+        """None: there is no plan to have a position in."""
+        return None
 
     def observe(self, event: OrderedEvent) -> Differences:
         """Ignore one event."""

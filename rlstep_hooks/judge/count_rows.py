@@ -18,13 +18,13 @@ class CountRow(msgspec.Struct, frozen=True):
 
     name: str
     planned: int | None
-    """None where no plan knows it."""
+    """None if the plan does not know it."""
     observed: int
 
 
 def count_rows(report: Report) -> list[CountRow]:
-    """Counts beside their plan, both of this run alone where it was resumed. Those that neither the plan nor the run has are left
-    out."""
+    """The counts of a run beside their plan. A row that neither the plan nor the run has is left out. Counts and plan of a resumed run
+    begin at its resume."""
     counts, schedule = report.counts, report.schedule
     plan = planned_totals(schedule, report.start) if schedule is not None else None
     exact = schedule is not None and schedule.rows_bound == "exact"
@@ -63,6 +63,6 @@ def _bounded(name: str, schedule: Schedule | None) -> str:
 
 
 def _samples_name(schedule: Schedule | None) -> str:
-    """Where a loader drives the run, each process counts its own."""
+    """The name of the row of samples: where a loader drives the run, each process counts its own samples."""
     shared = schedule is not None and schedule.loop == "loader" and schedule.world_size > 1
     return "samples (of one process)" if shared else "samples"

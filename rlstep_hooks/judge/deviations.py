@@ -8,7 +8,7 @@ import msgspec
 from packaging.version import Version
 
 from rlstep_hooks.judge.conformance import Difference
-from rlstep_hooks.judge.rules.base import Progress
+from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.planning.finding import Finding, Severity
 
 

@@ -12,8 +12,9 @@ from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Differen
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
 from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, Summary
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
-from rlstep_hooks.judge.rules.base import HANDLERS, Place, Progress, Rule, disabled
-from rlstep_hooks.judge.timeline import position_of
+from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
+from rlstep_hooks.judge.rules.progress import Place, Progress
+from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
     INTERRUPTED,
     AnyEvent,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Differences, Matcher
     from rlstep_hooks.judge.outcome import RuleOutcome
     from rlstep_hooks.judge.report import Ending
+    from rlstep_hooks.judge.timeline import Position
     from rlstep_hooks.planning.finding import Finding, Verdict
 
 _SEVERITIES = ("error", "warning", "info")
@@ -78,6 +80,9 @@ class Judge:
         self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
         self._ended: RunEnded | None = None
         self._problems = 0
+        self.differences: Differences = AS_PLANNED
+        """What the matcher found at the latest event, for watchers: differences of this event, or of the event before it that
+        only this one could explain."""
         self.failed = False
         """Whether an error was found so far."""
         self.age: int | None = None
@@ -107,6 +112,15 @@ class Judge:
         """The current training rollout, counted from 0."""
         return max(self._progress.rollouts - 1, 0) if self._progress is not None else 0
 
+    @property
+    def compares(self) -> bool:
+        """Whether the order of events is compared with a plan."""
+        return self._matching is not NOTHING_PLANNED
+
+    def position_before(self, rollout: Rollout) -> Position | None:
+        """The position in the plan just before this rollout, the latest event; None if the order of events is not compared."""
+        return self._matching.position_before(rollout)
+
     def take_heard(self, event: AnyEvent) -> list[AnyEvent]:
         """Events for those who follow the run: this event."""
         return [event]
@@ -117,6 +131,7 @@ class Judge:
         Returns:
             New findings.
         """
+        self.differences = AS_PLANNED
         observe = _OBSERVE.get(type(event))
         if observe is None:
             return []
@@ -225,7 +240,7 @@ class Judge:
         schedule = event.schedule
         self._progress = Progress(schedule, event)
         self._deviations = self._deviations_of(schedule.framework, schedule.version)
-        start = position_of(schedule, _start(event))
+        start = position_of(schedule, start_of(event))
         self._conformance = conformance = matcher(schedule, start)
         self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
         self._rules = [rule(self._progress) for rule in RULES]
@@ -250,6 +265,7 @@ class Judge:
 
     def _claim(self, differences: Differences) -> list[Finding]:
         """Let the rules claim differences from the plan."""
+        self.differences = differences
         return [finding for difference in differences for finding in self._show("difference", difference)]
 
     def _match_critic(self, event: MicroBatch | Update) -> Differences:
@@ -267,7 +283,7 @@ class Judge:
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         explained = self._explained(rule, finding, difference)
-        if rule.of_plan:
+        if rule.seen_in != "run":
             bare, explained = explained, msgspec.structs.replace(explained, planned=True)
             rule.replace(bare, explained)
         self.failed = self.failed or explained.severity == "error"
@@ -373,7 +389,7 @@ class Judge:
             ending=ending,
             error=self._ended.error if self._ended is not None else "",
             updates_before=self._run.start_updates if self._run else 0,
-            start=msgspec.json.decode(msgspec.json.encode(_start(self._run)))
+            start=msgspec.json.decode(msgspec.json.encode(start_of(self._run)))
             if self._run
             else {},  # as a record has it
         )
@@ -435,14 +451,6 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     Unobserved: Judge._observe_unobserved,
     RunEnded: Judge._observe_end,
 }
-
-
-def _start(event: RunStarted) -> dict[str, Any]:
-    """The position in the plan at which a run began, in plain form."""
-    stated: dict[str, Any] = event.facts.get(
-        "position", {"updates": event.start_updates, "version": event.start_updates}
-    )
-    return stated
 
 
 def _ending(ended: RunEnded | None) -> Ending:

@@ -18,12 +18,15 @@ from rlstep_hooks.record.ledger import CONTROLLER, Record, read_lines, records
 from rlstep_hooks.record.tail import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.planning.finding import Verdict
+    from rlstep_hooks.judge.watcher import Watcher
+    from rlstep_hooks.planning.finding import Finding, Verdict
     from rlstep_hooks.record.events import AnyEvent
+
+    _Watch = Callable[[AnyEvent, list[Finding]], None]
 
 MOST_NAMED = 20
 """Most damaged files that are named in a report."""
@@ -33,13 +36,20 @@ class NoRecordError(LookupError):
     """A folder holds no record of the run asked for."""
 
 
-def report_of(folder: Path, run: str | None = None, *, deviations_of: DeviationsOf = none_known) -> Report:
+def report_of(
+    folder: Path,
+    run: str | None = None,
+    *,
+    deviations_of: DeviationsOf = none_known,
+    watcher: Watcher | None = None,
+) -> Report:
     """The report of one recorded run, finished or not.
 
     Args:
         folder: The folder of records.
         run: Name of the run; None for the latest.
         deviations_of: The known deviations of frameworks.
+        watcher: Sees the events of all judged trainers.
 
     Raises:
         NoRecordError: There is no such record.
@@ -49,7 +59,13 @@ def report_of(folder: Path, run: str | None = None, *, deviations_of: Deviations
         raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
     if run is not None and run not in runs:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
-    return _report(folder, runs[run or latest_run(runs)], deviations_of)
+    return _report(folder, runs[run or latest_run(runs)], deviations_of, watcher)
+
+
+def replay(found: Sequence[Record], rank: int, watcher: Watcher) -> None:
+    """Judge one trainer of a recorded run once more, for a watcher that must know before what to look at."""
+    judge = Judge()
+    _judge_all(judge, trainer_events(found, rank), _watching(judge, watcher, rank))
 
 
 def latest_run(runs: dict[str, list[Record]]) -> str:
@@ -87,20 +103,16 @@ def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
             yield from Tail(record.path).read()
 
 
-def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf) -> Report:
+def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf, watcher: Watcher | None) -> Report:
     controller = next((record for record in found if record.process == CONTROLLER), None)
     problems = [] if controller else [problem for record in found if (problem := _without_beginning(record))]
     first = controller or next((record for record in found if not _without_beginning(record)), found[0])
     judge = (
-        ControlledRun(lambda rank: recorded_phases(folder, first.run, rank), deviations_of)
+        ControlledRun(lambda rank: recorded_phases(folder, first.run, rank), deviations_of, watcher)
         if controller
         else Judge(deviations_of)
     )
-    last = 0.0
-    for event in Tail(first.path).read():
-        # A damaged first line may not name the run; the file's name does.
-        _observe(judge, msgspec.structs.replace(event, run=first.run) if isinstance(event, RunStarted) else event)
-        last = max(last, event.at)
+    last = _judge_all(judge, Tail(first.path).read(), _watching(judge, watcher, first.rank or 0))
     problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
     report = msgspec.structs.replace(judge.report(), run=first.run)
     if "record" in report.not_evaluated:
@@ -108,7 +120,8 @@ def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf) -> R
     if controller and judge.run is None:
         problems.append(f"{first.path.name} does not say how the run began")
     if isinstance(judge, Judge) and judge.run is not None:
-        report = merge_ranks(report, folder, judge.run, wait=0.0)
+        # A damaged first line may not name the run; the file's name does.
+        report = merge_ranks(report, folder, msgspec.structs.replace(judge.run, run=first.run), wait=0.0)
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did")
         # The process was killed or still trains, so the rest of its plan was not observed.
@@ -129,10 +142,30 @@ def _without_beginning(record: Record) -> str:
     return f"{record.path.name} does not say how the run began" + (f" ({problem})" if problem else "")
 
 
-def _observe(judge: Judge | ControlledRun, event: AnyEvent) -> None:
-    """Have one event judged. A damaged record may hold impossible events; the others are judged without them."""
-    try:
-        judge.observe(event)
-    except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
-        why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
-        judge.observe(Unobserved(what="order", why=why))
+def _watching(judge: Judge | ControlledRun, watcher: Watcher | None, rank: int) -> _Watch | None:
+    """The function that shows each event to a watcher; None for a controlled run, which shows each trainer's events itself."""
+    if watcher is None or not isinstance(judge, Judge):
+        return None
+    return lambda event, findings: watcher.watch(rank, event, judge, findings)
+
+
+def _judge_all(judge: Judge | ControlledRun, events: Iterable[AnyEvent], watch: _Watch | None) -> float:
+    """Have events judged. A damaged record may hold impossible events; the others are judged without them.
+
+    Returns:
+        Seconds from the beginning of the record to its last event.
+    """
+    observe = judge.observe
+    last = 0.0
+    for event in events:
+        try:
+            findings = observe(event)
+        except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
+            why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
+            event = Unobserved(at=event.at, what="order", why=why)
+            findings = observe(event)
+        if watch is not None:
+            watch(event, findings)
+        if event.at > last:
+            last = event.at
+    return last

@@ -8,6 +8,7 @@ import msgspec
 
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.timeline import position_of, rollouts_before
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.record.events import to_json
@@ -86,6 +87,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Number of processes with a record."""
     process_names: tuple[str, ...] = ()
     """Names of the first `NAMED_PROCESSES` of them; empty if there is only one."""
+
+    @property
+    def rollouts_before(self) -> int:
+        """Rollouts of the plan that were made before this run, if it was resumed. Findings count rollouts from there on."""
+        schedule = self.schedule
+        return 0 if schedule is None else rollouts_before(schedule, position_of(schedule, self.start))
 
     def to_json(self, *, indent: int = 2) -> str:
         """The report as JSON, with the outcome of each link. Whole numbers are numbers, other fractions are texts such as "1/2",

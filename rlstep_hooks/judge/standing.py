@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.conformance import observed_lag
-from rlstep_hooks.judge.timeline import position_of, rollouts_before
+from rlstep_hooks.judge.timeline import position_of, rollouts_before, start_of
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.record.events import Measured, MicroBatch, Rollout, RunStarted, Update
 
@@ -94,5 +94,4 @@ def _rollouts_before(started: RunStarted) -> int:
     schedule = started.schedule
     if schedule is None:
         return 0
-    stated = started.facts.get("position", {"updates": started.start_updates, "version": started.start_updates})
-    return rollouts_before(schedule, position_of(schedule, stated))
+    return rollouts_before(schedule, position_of(schedule, start_of(started)))

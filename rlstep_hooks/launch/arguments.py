@@ -93,9 +93,16 @@ def _override(token: Token) -> Setting | None:
     key = match["key"].partition("@")[0].replace("/", ".") if "/" in match["key"] else match["key"]
     if match["mark"] == "~":
         return Setting(key, None, token.place, token.text, deleted=True)
+    added = match["mark"] is not None
     if token.unknown:
-        return Setting(key, match["value"], token.place, match["key"], token.unknown)
-    return Setting(key, override_value(match["value"], token.place), token.place, match["key"])
+        return Setting(key, match["value"], token.place, match["key"], token.unknown, added=added)
+    return Setting(key, override_value(match["value"], token.place), token.place, match["key"], added=added)
+
+
+def choices_of(tokens: Iterable[Token]) -> dict[str, str]:
+    """Overrides as they may choose a file for a group of Hydra: `group=name` and `group@package=name`."""
+    found = (_OVERRIDE.fullmatch(token.text) for token in tokens if not token.unknown)
+    return {match["key"]: match["value"] for match in found if match is not None}
 
 
 def override_value(text: str, place: Place | None = None) -> Any:

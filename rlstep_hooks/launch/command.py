@@ -56,11 +56,13 @@ class Command(msgspec.Struct, frozen=True):
     processes: Processes | None = None
     place: Place = NOWHERE
     missing: tuple[UnknownText, ...] = ()
-    """Arrays among the arguments that nothing here sets, so that their contents are unknown."""
+    """Arrays and strings among the arguments that nothing here sets, so that their contents are unknown."""
+    cut_off: str = ""
+    """What follows the command in the script as if it belonged to it, and why it does not; empty if nothing does."""
 
 
 _PYTHON = re.compile(r"(.*/)?(python|pypy)[0-9.]*$")
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 # Options of wrappers that take a value; all other options take none. Options behind the wrapped command are its own.
 _VALUES = {
@@ -69,6 +71,14 @@ _VALUES = {
         "--job-name", "--output", "--error", "--time", "--account", "--gres", "--container-image", "--container-mounts",
         "--ntasks-per-node", "--cpus-per-task", "--gpus-per-node", "--mpi", "--chdir", "--qos", "--mem",
     ),
+    "sbatch": (
+        "-N", "-n", "-c", "-p", "-w", "-J", "-o", "-e", "-t", "-A", "-D", "-d", "-a", "--wrap", "--nodes", "--ntasks", "--partition",
+        "--job-name", "--output", "--error", "--time", "--account", "--gres", "--dependency", "--array", "--export",
+        "--ntasks-per-node", "--cpus-per-task", "--gpus-per-node", "--chdir", "--qos", "--mem", "--nodelist",
+    ),
+    "coverage": ("--source", "--data-file", "--rcfile", "--omit", "--include", "--context", "--concurrency"),
+    "nsys": ("-o", "-t", "-s", "-w", "-c", "-f", "--output", "--trace", "--sample", "--capture-range"),
+    "xvfb-run": ("-s", "-n", "-e", "-f", "--server-args", "--server-num"),
     "uv": ("--with", "--extra", "--group", "--python", "-p", "--directory", "--project", "--env-file", "--index", "--frozen-lock"),
     "env": ("-u", "--unset", "-C", "--chdir"),
     "nice": ("-n",),
@@ -132,8 +142,24 @@ def unwrap(
             tokens = tokens[1:]
         elif name in ("env", "nohup", "exec", "time", "sudo", "setsid", "command", "stdbuf", "nice", "unbuffer"):
             tokens, _ = _options(tokens[1:], name)
-        elif name in ("srun", "mpirun", "mpiexec", "numactl", "taskset"):
-            tokens, _ = _options(tokens[1:], "mpirun" if name == "mpiexec" else name)
+        elif name in ("numactl", "taskset", "nsys", "xvfb-run", "coverage", "ionice", "catchsegv", "pipenv"):
+            tokens, _ = _options(tokens[1 + (_text(tokens, 1) in ("run", "profile")) :], name)
+            tokens = _as_python(tokens) if name == "coverage" else tokens
+        elif name in ("srun", "mpirun", "mpiexec", "torchx", "kubectl", "ssh", "pdsh") or name in _CONTAINERS:
+            rest, given = _options(tokens[1:], name)
+            tokens = _inner(rest)
+        elif name == "sbatch":
+            rest, given = _options(tokens[1:], name)
+            if "--wrap" in given:
+                return shell(given["--wrap"]) if shell is not None else []
+            return _one(Program("executable", rest[0].text), rest[1:], environment, processes, place) if rest else []
+        elif name == "mason.py" or (_PYTHON.match(tokens[0].text) and _base_name(_text(tokens, 1)) == "mason.py"):
+            # open-instruct's launcher on Beaker: its own options, then the command.
+            return [
+                command
+                for part in _parts_behind_dashes(tokens)
+                for command in unwrap(part, dict(environment), shell=shell)
+            ]
         elif name == "timeout":
             tokens, _ = _options(tokens[1:], name)
             tokens = tokens[1:]
@@ -159,7 +185,7 @@ def unwrap(
             rest, given = _options(tokens[1:], name)
             processes = _deepspeed_processes(given, place)
             tokens = _launched(rest, given)
-        elif name in _SHELLS:
+        elif name in SHELLS:
             rest, given = _options(tokens[1:], "sh")
             if "c" in {key.lstrip("-")[-1:] for key in given} and rest:
                 return shell(rest[0]) if shell is not None else []
@@ -214,6 +240,38 @@ def _executable(tokens: tuple[Token, ...], environment: dict[str, Token], proces
     if name in _WITH_SUBCOMMAND and len(tokens) > 1 and not tokens[1].text.startswith("-"):
         return _one(Program("executable", f"{name} {tokens[1].text}"), tokens[2:], environment, processes, place)
     return _one(Program("executable", tokens[0].text), tokens[1:], environment, processes, place)
+
+
+_CONTAINERS = frozenset({"docker", "podman", "singularity", "apptainer", "nerdctl", "enroot"})
+_LAUNCHERS = frozenset(
+    ("torchrun", "accelerate", "deepspeed", "ray", "uv", "poetry", "conda", "env", "nohup", "timeout", "srun", "mpirun")
+)
+
+
+def _inner(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    """The command behind the host, image or job that a wrapper names: from the first word that can only be a program."""
+    for index, token in enumerate(tokens):
+        name = _base_name(token.text)
+        script = name.endswith((".sh", ".py"))
+        if script or name in SHELLS or name in _LAUNCHERS or name in _WITH_SUBCOMMAND or _PYTHON.match(name):
+            return tokens[index:]
+    return tokens
+
+
+def _parts_behind_dashes(tokens: tuple[Token, ...]) -> list[tuple[Token, ...]]:
+    """The commands behind ` -- ` that are joined by `&&`, as words that another shell reads later."""
+    parts: list[list[Token]] = []
+    for token in tokens:
+        if token.text == "--" or (token.text in ("&&", ";") and parts):
+            parts.append([])
+        elif parts:
+            parts[-1].append(token)
+    return [tuple(part) for part in parts if part]
+
+
+def _as_python(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    """A module or script without `python` in front of it, as `coverage run` takes it."""
+    return (msgspec.structs.replace(tokens[0], text="python"), *tokens) if tokens else ()
 
 
 def _base_name(path: str) -> str:
@@ -311,10 +369,10 @@ def _processes_of_config(token: Token | None) -> int | None:
     """`num_processes` of an accelerate configuration, if the file is here."""
     if token is None or token.unknown:
         return None
-    from rlstep_hooks.launch.yaml_file import read_yaml
+    from rlstep_hooks.launch.yaml_file import parse_yaml, read_text
 
     try:
-        setting = read_yaml(token.text).get("num_processes")
+        setting = parse_yaml(read_text(token.text), token.text).get("num_processes")
     except (OSError, LaunchError):
         return None
     return setting.value if setting is not None and isinstance(setting.value, int) else None

@@ -14,7 +14,9 @@ from rlstep_hooks.launch.text import NOWHERE, Place, SettingError, UnknownText, 
 from rlstep_hooks.launch.values import primitive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rlstep_hooks.launch.interpolation import Interpolation
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -30,6 +32,8 @@ class Setting(msgspec.Struct, frozen=True):
     unknown: tuple[UnknownText, ...] = ()
     deleted: bool = False
     """Whether the user removed the setting (`~key`)."""
+    added: bool = False
+    """Whether Hydra adds the setting where it is not there (`+key=value`, `++key=value`)."""
 
     def __str__(self) -> str:
         return self.written or self.name
@@ -43,9 +47,18 @@ class _Missing:
 MISSING: Any = _Missing()
 """The default of a setting that the framework requires."""
 
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_REFERENCE = re.compile(r"\$\{(\.*)(\w+(?:\.\w+)*)\}")
+_NAMES = re.compile(r"\w+(?:\.\w+)*")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NOTHING = ("none", "null", "")
+
+
+def _absolute(name: str, dots: str, path: str) -> str:
+    """What a reference in a setting names: one dot in front stands for the setting's own section, each other for the one above."""
+    if not dots:
+        return path
+    sections = name.split(".")[: -len(dots)]
+    return ".".join((*sections, path))
 
 
 class Settings:
@@ -54,14 +67,37 @@ class Settings:
     Reading a setting marks it as used; `unused` then names the settings that the plan did not read.
     """
 
-    def __init__(self, given: Mapping[str, Setting], defaults: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, Setting],
+        defaults: Mapping[str, Any],
+        *,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the settings.
+
+        Args:
+            given: What the launch sets.
+            defaults: What holds without it.
+            functions: What the framework registers as resolvers of OmegaConf.
+            environment: Variables that the launch sets, for `${oc.env:NAME}`.
+        """
         self._given = dict(given)
         self._defaults = defaults
         self._read: set[str] = set()
+        self._functions = functions or {}
+        self._environment = environment or {}
+        self._interpolation: Interpolation | None = None
 
     def add_defaults(self, more: Mapping[str, Any]) -> None:
         """Add defaults that depend on the launch; they override the framework's."""
         self._defaults = {**self._defaults, **more}
+        self._interpolation = None
+
+    def over(self, given: Mapping[str, Setting]) -> Settings:
+        """Other settings over the same defaults."""
+        return Settings(given, self._defaults)
 
     # Look-up.
 
@@ -88,6 +124,15 @@ class Settings:
         self._read.update(names)
         return any(name in self._given and not self._given[name].deleted for name in names)
 
+    def has_section(self, name: str) -> bool:
+        """Whether the launch sets anything in a section."""
+        return any(given == name or given.startswith(f"{name}.") for given in self._given)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """What the launch sets in a section, by the names below it."""
+        below = [given for given in self._given if given.startswith(f"{name}.")]
+        return {given.removeprefix(f"{name}."): self.value(given) for given in below}
+
     def value(self, *names: str) -> Any:
         """The value, or the default of the first name; None if there is neither.
 
@@ -101,13 +146,43 @@ class Settings:
         value = setting.value if setting is not None else self._defaults.get(names[0])
         if value is MISSING or value == "???":
             raise SettingError(f"{names[0]} is missing; the framework requires it")
-        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if reference is None:
+        if not isinstance(value, str) or "${" not in value:
             return value
-        name = reference.group(1)
+        place = setting.place if setting else None
+        reference = _REFERENCE.fullmatch(value)
+        if reference is None:
+            return self._worked_out(setting.name if setting else names[0], value, place)
+        name = _absolute(setting.name if setting else names[0], *reference.groups())
         if name in seen:
-            raise SettingError(f"{names[0]} refers to itself", setting.place if setting else None)
+            raise SettingError(f"{names[0]} refers to itself", place)
+        # The defaults declared here leave out what the framework leaves unset.
+        if setting is not None and name not in self._given and name not in self._defaults:
+            raise SettingError(f"{self.spelled(*names)} refers to {name}, which nothing sets", place)
         return self._resolved((name,), seen | {name})
+
+    def _worked_out(self, name: str, value: str, place: Place | None) -> Any:
+        """The value of a setting that is written with functions of OmegaConf."""
+        self._mark(value, set())
+        if self._interpolation is None:
+            from rlstep_hooks.launch.interpolation import Interpolation
+
+            known = {n: "???" if v is MISSING else v for n, v in self._defaults.items()}
+            known |= {n: given.value for n, given in self._given.items() if not given.deleted}
+            unknown = {n: given.unknown[0] for n, given in self._given.items() if given.unknown}
+            self._interpolation = Interpolation(known, unknown, self._functions, self._environment)
+        return self._interpolation.value(name, place)
+
+    def _mark(self, value: str, seen: set[str]) -> None:
+        """Mark as read what a text names."""
+        for name in set(_NAMES.findall(value)) & self._given.keys() - seen:
+            self._read.add(name)
+            seen.add(name)
+            self._mark(str(self._given[name].value), seen)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What was taken for granted to work out values."""
+        return tuple(dict.fromkeys(self._interpolation.assumed)) if self._interpolation is not None else ()
 
     def place(self, *names: str) -> Place | None:
         """Where the setting is written; None for a default."""

@@ -61,5 +61,9 @@ class UnknownValueError(LaunchError):
         self.unknown = unknown
 
 
+class NoLaunchError(LaunchError):
+    """Nothing in the text is a launch that a system knows."""
+
+
 class SettingError(LaunchError):
     """A setting has an impossible value: not a number, zero, negative, or two values at once."""

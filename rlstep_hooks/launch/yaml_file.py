@@ -1,7 +1,9 @@
-"""YAML and TOML configuration files -> settings with their places."""
+"""The text of one YAML or TOML file -> settings with their places. `inheritance` reads a file with its parents."""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +18,16 @@ if TYPE_CHECKING:
 LARGEST_FILE = 1 << 20
 _MOST_SETTINGS = 20_000
 _DEEPEST = 40
+_EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
 
 
-def read_config(path: str | Path) -> dict[str, Setting]:
-    """The settings of a TOML file (if its name ends in .toml) or of a YAML file.
+def read_text(path: str | Path) -> str:
+    """The text of a configuration file.
 
     Raises:
-        LaunchError: It is not TOML or YAML.
+        LaunchError: It is too large, or not a text.
         OSError: It cannot be read.
     """
-    return read_toml(path) if str(path).endswith(".toml") else read_yaml(path)
-
-
-def _text(path: str | Path) -> str:
     file = Path(path)
     if file.stat().st_size > LARGEST_FILE:
         raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB; no configuration is as large", Place(str(path)))
@@ -36,59 +35,6 @@ def _text(path: str | Path) -> str:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise LaunchError("not a text file (not UTF-8)", Place(str(path))) from None
-
-
-def read_yaml(path: str | Path) -> dict[str, Setting]:
-    """The settings of a YAML file: names of nested keys are joined by dots.
-
-    Files of Hydra's `defaults` list are read if they are next to it; for the others the framework's defaults hold.
-
-    Raises:
-        LaunchError: It is not YAML, not a mapping, or a key occurs twice.
-        OSError: It cannot be read.
-    """
-    return _composed(Path(path), "", 0)
-
-
-def _composed(path: Path, package: str, depth: int) -> dict[str, Setting]:
-    own = parse_yaml(_text(path), str(path))
-    defaults = own.pop("defaults", None)
-    if package:
-        own = {f"{package}.{name}": _renamed(setting, f"{package}.{name}") for name, setting in own.items()}
-    if defaults is None or depth > 8:
-        return own
-    merged: dict[str, Setting] = {}
-    itself_last = True
-    for entry in defaults.value if isinstance(defaults.value, list) else []:
-        if entry == "_self_":
-            merged.update(own)
-            itself_last = False
-            continue
-        file, below = _default_file(path, entry)
-        if file is not None and file.is_file():
-            merged.update(_composed(file, ".".join(part for part in (package, below) if part), depth + 1))
-    if itself_last:
-        merged.update(own)
-    return merged
-
-
-def _default_file(path: Path, entry: Any) -> tuple[Path | None, str]:
-    """The file that an entry of a `defaults` list names, and the prefix of its settings."""
-    if isinstance(entry, str):
-        name, _, package = entry.partition("@")
-        return path.parent / f"{name}.yaml", package
-    if not isinstance(entry, dict) or len(entry) != 1:
-        return None, ""
-    key, name = next(iter(entry.items()))
-    group, at, package = str(key).removeprefix("override ").removeprefix("optional ").partition("@")
-    if name is None:
-        return None, ""
-    package = package if at else group.strip("/").replace("/", ".")
-    return path.parent / group.strip("/") / f"{name}.yaml", "" if package == "_global_" else package
-
-
-def _renamed(setting: Setting, name: str) -> Setting:
-    return Setting(name, setting.value, setting.place, setting.written)
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Setting]:
@@ -99,7 +45,7 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
     """
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    loader = _loader_class()(text)
     try:
         node = loader.get_single_node()
         if node is None:
@@ -129,6 +75,18 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
         loader.dispose()
 
 
+@lru_cache(maxsize=1)
+def _loader_class() -> Any:
+    """The safe loader with the numbers of OmegaConf: PyYAML takes `1e6` for a text."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789."))
+    return Loader
+
+
 def _contains_itself(node: yaml.Node, open_nodes: set[int], clear: set[int]) -> bool:
     """Whether a node contains itself through an alias."""
     if id(node) in clear or isinstance(node.value, str):
@@ -150,7 +108,7 @@ def _flattened(
 
     if depth > _DEEPEST:
         raise LaunchError("nested too deeply", Place(source, node.start_mark.line + 1, node.start_mark.column + 1))
-    loader.flatten_mapping(node)
+    _merge(loader, node)
     for key_node, value_node in node.value:
         name = f"{prefix}{key_node.value}"
         if isinstance(value_node, yaml.MappingNode) and value_node.value:
@@ -159,6 +117,17 @@ def _flattened(
             mark = key_node.start_mark
             value = loader.construct_object(value_node, deep=True)
             yield Setting(name, value, Place(source, mark.line + 1, mark.column + 1), name)
+
+
+def _merge(loader: yaml.SafeLoader, node: yaml.MappingNode) -> None:
+    """Put what `<<` brings into a mapping, but for the keys that it has itself."""
+    own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
+    if len(own) == len(node.value):
+        return
+    loader.flatten_mapping(node)  # what is merged now stands in front; of two values of a key the last holds
+    written = {key.value for key, _ in own}
+    brought = {key.value: (key, value) for key, value in node.value[: len(node.value) - len(own)]}
+    node.value = [*(pair for name, pair in brought.items() if name not in written), *own]
 
 
 def read_toml(path: str | Path) -> dict[str, Setting]:
@@ -172,7 +141,7 @@ def read_toml(path: str | Path) -> dict[str, Setting]:
         import tomllib
     except ImportError:
         raise LaunchError("TOML needs Python 3.11 or later", Place(str(path))) from None
-    text = _text(path)
+    text = read_text(path)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

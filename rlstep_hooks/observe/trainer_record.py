@@ -43,10 +43,12 @@ Role = Literal["policy", "critic"]
 class LossNumbers(msgspec.Struct, frozen=True):
     """A loss against its documented formula; fields as in `MicroBatchValues`."""
 
-    ratio: float | None
+    ratio: float | None = None
     gap: float | None = None
     like: str = ""
     clipped: float | None = None
+    backward: float | None = None
+    """The factor of the loss in the backward."""
 
 
 REFRESHES = 2
@@ -302,7 +304,7 @@ class TrainerRecord:
         """
         arrived = self._log_ratios.ready()
         compared = {index: LossNumbers(finite(scale)) for index, (scale,) in self._loss_scales.ready()} | dict(losses())
-        none = LossNumbers(None)
+        none = LossNumbers()
         microbatches = tuple(
             MicroBatchValues(
                 index=index,
@@ -315,6 +317,7 @@ class TrainerRecord:
                 loss_ratio=compared.get(index, none).ratio,
                 loss_gap=compared.get(index, none).gap,
                 loss_like=compared.get(index, none).like,
+                backward_ratio=compared.get(index, none).backward,
                 tokens_intact=self._tokens.pop(index, None),
                 mask_intact=self._masks.pop(index, None),
             )

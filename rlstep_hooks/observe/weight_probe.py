@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import torch
@@ -82,9 +82,18 @@ class WeightProbe:
         """The weights right after the latest compared update."""
         self._held: list[_Reading] = []
 
+    @property
+    def probed(self) -> list[tuple[Any, int, int]]:
+        """The probed tensors, each with the number of its probed weights and their distance."""
+        return list(self._probed)
+
     def weights(self) -> Tensor:
         """A copy of the probed weights in one vector; empty if nothing is probed."""
         return torch.cat(self._weights()) if self._probed else torch.empty(0)
+
+    def left(self) -> Tensor | None:
+        """The probed weights right after the latest update; None before the first."""
+        return self._held[-1].after if self._held else self._after
 
     def _weights(self) -> list[Tensor]:
         """Views of the probed weights."""

@@ -55,7 +55,7 @@ class Values(Protocol):
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Functions beside `FUNCTIONS`."""
+        """What may be called: `FUNCTIONS`, and others."""
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name.
@@ -74,13 +74,21 @@ def evaluate(text: str, values: Values) -> Any:
     Raises:
         FormulaError: It is no expression, or its values do not fit it.
     """
-    functions = {**FUNCTIONS, **values.functions}
+    return value_of(parsed(text), values)
+
+
+def value_of(node: ast.expr, values: Values) -> Any:
+    """The same for an expression that is parsed already.
+
+    Raises:
+        FormulaError: Its values do not fit it.
+    """
     try:
-        value = _compiled(text)(values, values.given, functions, _divide, nearest)
+        value = _compiled(node)(values, values.given, values.functions, _divide, nearest)
     except NotKnownError as error:
         return Unknown(error.reason)
     except (TypeError, KeyError, ZeroDivisionError) as error:
-        raise FormulaError(f"`{text}`: {type(error).__name__}: {error}") from error
+        raise FormulaError(f"`{ast.unparse(node)}`: {type(error).__name__}: {error}") from error
     return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
 
 
@@ -102,14 +110,10 @@ def _word(value: Any) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def names_in(text: str) -> set[str]:
+@cache
+def names_in(text: str) -> frozenset[str]:
     """All names of an expression: settings and quantities, not functions."""
-    return _names(_parsed(text))
-
-
-def names_in_template(template: str) -> set[str]:
-    """The same for a text with {expressions}."""
-    return set().union(*(names_in(found) for found in _BRACES.findall(template)))
+    return frozenset(names_of(parsed(text)))
 
 
 # What an expression may hold.
@@ -122,7 +126,12 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 
 @cache
-def _parsed(text: str) -> ast.expr:
+def parsed(text: str) -> ast.expr:
+    """An expression as a tree, the same one each time.
+
+    Raises:
+        FormulaError: It is no expression.
+    """
     try:
         return ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
@@ -139,11 +148,12 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def _names(node: ast.AST) -> set[str]:
+def names_of(node: ast.AST) -> set[str]:
+    """The names in a tree."""
     if name := dotted(node):
         return {name} - {"it"}
     inner = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
-    return set().union(*(_names(child) for child in inner))
+    return set().union(*(names_of(child) for child in inner))
 
 
 # Running.
@@ -155,8 +165,8 @@ _LAZY = ("known", "limited")
 
 
 @lru_cache(maxsize=4096)
-def _compiled(text: str) -> Code:
-    code = _code(_parsed(text), {})
+def _compiled(node: ast.expr) -> Code:
+    code = _code(node, {})
     return eval(f"lambda values_, given_, functions_, divide_, nearest_: {code}", {"__builtins__": {}})
 
 
@@ -202,16 +212,12 @@ def _call(node: ast.Call, local: Mapping[str, str]) -> str:
     if name == "nearest":
         value, test = node.args
         # The test may be tried millions of times, so the values that it needs are looked up once.
-        variables = {needed: f"n{index}_" for index, needed in enumerate(sorted(_names(test)))}
+        variables = {needed: f"n{index}_" for index, needed in enumerate(sorted(names_of(test)))}
         values = ", ".join(_code(ast.parse(needed, mode="eval").body, local) for needed in variables)
         valid = f"lambda it: {_code(test, {**variables, 'it': 'it'})}"
         return f"nearest_({_code(value, local)}, (lambda {', '.join(variables.values())}: {valid})({values}))"
     lazy = "lambda: " if name in _LAZY else ""
     return f"functions_[{name!r}]({', '.join(lazy + _code(argument, local) for argument in node.args)})"
-
-
-def _copy(node: ast.expr) -> ast.expr:
-    return ast.parse(ast.unparse(node), mode="eval").body
 
 
 def _divide(left: Any, right: Any) -> Fraction:
@@ -266,80 +272,3 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unknown": _unknown,
 }
 """Functions that every expression knows; a system adds its own. `decimal` is for messages only."""
-
-
-# Showing.
-
-
-def shown(text: str, values: Values, steps: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """An expression as it ran, and the values of its names.
-
-    Intermediate steps stand in their place, and of alternatives (`if`, `or`, `limited`) the one that was taken.
-
-    Args:
-        text: The expression.
-        values: Where its names have their values.
-        steps: Names to be replaced by their expressions.
-    """
-    node = _parsed(text)
-    shown_text = text
-    if names_in(text).intersection(steps) or any(word in text for word in (" if ", " or ", "limited(")):
-        node = _Shown(values, steps).visit(_copy(node))
-        shown_text = ast.unparse(node)
-    inputs = {}
-    for name in sorted(_names(node)):
-        try:
-            inputs[name] = values[name]
-        except NotKnownError:
-            inputs[name] = None
-    return shown_text, inputs
-
-
-class _Shown(ast.NodeTransformer):
-    """What ran of an expression."""
-
-    def __init__(self, values: Values, steps: Mapping[str, str]) -> None:
-        self._values = values
-        self._steps = steps
-
-    def _run(self, node: ast.expr) -> Any:
-        return evaluate(ast.unparse(node), self._values)
-
-    def _name(self, node: ast.expr) -> ast.expr:
-        step = self._steps.get(dotted(node))
-        if step is None:
-            return node
-        others = {name: text for name, text in self._steps.items() if name != dotted(node)}
-        return _Shown(self._values, others).visit(_copy(_parsed(step)))  # type: ignore[no-any-return]
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._name(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._name(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        chosen = self._run(node.test)
-        if isinstance(chosen, Unknown):
-            return self.generic_visit(node)  # type: ignore[return-value]
-        return self.visit(node.body if chosen else node.orelse)  # type: ignore[no-any-return]
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        if isinstance(node.op, ast.Or):
-            for operand in node.values[:-1]:
-                if self._run(operand):
-                    return self.visit(operand)  # type: ignore[no-any-return]
-            return self.visit(node.values[-1])  # type: ignore[no-any-return]
-        return self.generic_visit(node)  # type: ignore[return-value]
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        assert isinstance(node.func, ast.Name)
-        if node.func.id == "limited":
-            value, limit = node.args
-            most = self._run(limit)
-            if most is None:
-                return self.visit(value)  # type: ignore[no-any-return]
-            if isinstance(self._run(value), Unknown):
-                return self.visit(limit)  # type: ignore[no-any-return]
-            node = ast.Call(ast.Name("min", ast.Load()), [value, limit], [])
-        return ast.Call(node.func, [self.visit(argument) for argument in node.args], [])

@@ -38,4 +38,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
     unused: tuple[Setting, ...] = ()
-    """Settings that were given and do not affect the schedule."""
+    """Settings that were given and that the plan did not read."""
+    no_effect: tuple[str, ...] = ()
+    """The names of those of them that were looked at: the schedule does not depend on them."""
+    foreign: tuple[str, ...] = ()
+    """Settings that no release has: the launch is one of a fork."""

@@ -104,10 +104,10 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
         return cls(rows=rows, rollouts=rollouts, dropped=0, consumed=consumed)
 
     @classmethod
-    def without_length(cls, rows: int | None, why: str) -> Passes:
+    def without_length(cls, rows: int | None, why: str, *, per_epoch: int | None = None) -> Passes:
         """A run of unbounded length."""
         names = ("rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks")
-        return cls(rows=rows, rollouts=None, unknown=dict.fromkeys(names, why))
+        return cls(rows=rows, rollouts=None, per_epoch=per_epoch, unknown=dict.fromkeys(names, why))
 
     @classmethod
     def without_rows(cls, rollouts: int | None) -> Passes:

@@ -73,6 +73,11 @@ def shaped(
         FormulaError: A quantity that every plan needs is missing.
         TooManyError: The plan would list more than any run has.
     """
+    if said("loop") == "loader":
+        schedule = _in_loader(
+            said, framework=framework, version=version, rows=rows, world_size=world_size, declared=declared
+        )
+        return msgspec.structs.replace(schedule, settings=settings, sources=sources)
     policy = _role(said)
     passes = _passes(said, rows, Fraction(policy["prompts_per_rollout"]))
     shared = {"framework": framework, "version": version, "passes": passes}
@@ -90,6 +95,27 @@ def shaped(
         )
     made = {**shared, **policy, "world_size": world_size, "critic": critic, "settings": settings}
     return msgspec.structs.replace(_made(said, made, _fields(declared)), sources=sources)
+
+
+_IN_LOADER = (
+    "samples_per_microbatch", "microbatches_per_rollout", "microbatches_per_update", "samples_per_update", "rows_dropped_per_epoch",
+    "rollouts_per_epoch", "microbatches_per_epoch", "rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks", "lr_horizon",
+)  # fmt: skip
+"""Fields of a Schedule with `loop="loader"` that may be unknown: the declaration states them all."""
+
+
+def _in_loader(
+    said: Said, *, framework: str, version: str, rows: int | Unknown, world_size: int, declared: Iterable[str]
+) -> Schedule:
+    """The Schedule of a run whose loader triggers rollouts and updates: what is declared, and nothing else."""
+    values = dict.fromkeys(_IN_LOADER) | {name: said(name) for name in _fields(declared)} | {"rows": rows}
+    unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
+    known: dict[str, Any] = {name: None if name in unknown else value for name, value in values.items()}
+    for name in ("prompts_per_rollout", "updates_per_rollout", "data_epochs", "loader_epochs"):
+        known[name] = None if known[name] is None else Fraction(known[name])
+    return Schedule(
+        **{**known, "framework": framework, "version": version, "world_size": world_size, "not_evaluated": unknown}
+    )
 
 
 def _fields(names: Iterable[str]) -> list[str]:
@@ -156,7 +182,8 @@ def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
     if isinstance(rows, Unknown):
         return Passes.dropping(None, 1, epochs=1, limit=made, why=rows.reason)
     if made is None:
-        return Passes.without_length(rows, rollouts.reason if isinstance(rollouts, Unknown) else "the run has no end")
+        why = rollouts.reason if isinstance(rollouts, Unknown) else "the run has no end"
+        return Passes.without_length(rows, why, per_epoch=per_epoch)
     if loader == "wraps":
         return Passes(rows=rows, rollouts=made, per_epoch=per_epoch, dropped=0, consumed=made * prompts)
     if loader == "keeps":

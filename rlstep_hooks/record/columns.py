@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -62,9 +62,12 @@ class Columns(Generic[Row]):
             ValueError: The columns have different lengths.
         """
         size = len(columns.index)  # type: ignore[attr-defined]
-        values = msgspec.structs.astuple(columns)
-        if any(len(column) != size for column in values if isinstance(column, list)):
-            raise ValueError("columns of different lengths")
-        return tuple(
-            map(self._row, *(column if isinstance(column, list) else repeat(column, size) for column in values))
-        )
+        each: list[Iterable[Any]] = []
+        for column in msgspec.structs.astuple(columns):
+            if not isinstance(column, list):
+                each.append(repeat(column, size))
+            elif len(column) == size:
+                each.append(column)
+            else:
+                raise ValueError("columns of different lengths")
+        return tuple(map(self._row, *each))

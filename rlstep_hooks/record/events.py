@@ -316,6 +316,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the old log-probs equal those of the refresh bit for bit, row by row."""
     tokens_intact: bool | None = None
     """Whether the completion tokens equal those of the rollout, row by row."""
+    advantages_intact: bool | None = None
+    """Whether the advantages equal those of the rollout bit for bit, row by row."""
+    backward_ratio: float | None = None
+    """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
     loss_ratio: float | None = None
     """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
     loss_gap: float | None = None
@@ -345,6 +349,17 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Probed weights that changed between the end of the previous update and the start of this one."""
     left_over: int | None = None
     """Probed weights whose gradient was not 0 before the first backward of this update; None if that moment was not observed."""
+    optimizer_off: float | None = None
+    """Largest distance of a probed weight from where the optimizer's formula puts it, in units of what rounding explains; None if
+    the step was not replayed."""
+    optimizer_share: float | None = None
+    """How many times the documented step was made, on average."""
+    moments_lost: int | None = None
+    """Probed moments of the optimizer that are not those which the update before had left; None if that was not compared."""
+    gradient_norm: float | None = None
+    """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
+    gradient_limit: float | None = None
+    """The limit that was configured for it then."""
     ungraded: int | None = None
     """Trainable tensors without a gradient in any update so far; None if only some tensors are checked."""
 
@@ -355,6 +370,13 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     index: int
     max_abs_advantage: float | None = None
     """Over real tokens."""
+    advantages_off: float | None = None
+    """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
+    None if it was not compared."""
+    weights_differ: int | None = None
+    """Probed weights that were others when the policy generated than after the update before; None if that was not compared."""
+    advantages_fit: str = ""
+    """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
     sampler_gap_mean: float | None = None
     """Mean |trainer log-prob - engine log-prob| of the sampled tokens, if the engine returns log-probs."""
     sampler_gap_max: float | None = None
@@ -413,12 +435,14 @@ TOPICS = (
     "loss",
     "formula",
     "weights",
+    "optimizer",
     "sampler",
     "sampler_weights",
     "learning_rate",
     "ranks",
     "checkpoints",
     "rewards",
+    "advantages",
     "rows",
     "recording",
 )

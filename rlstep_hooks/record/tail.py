@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_NEWLINE = ord("\n")
+
+
 class Tail:
     """Gives the events that were added to a file since the last read. An incomplete last line waits for the next read.
 
@@ -30,9 +33,10 @@ class Tail:
         with self.path.open("rb") as file:
             file.seek(self._offset)
             for line in lines_of(file):
-                if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                size = len(line)
+                if line[-1] != _NEWLINE and size < LONGEST_LINE:
                     return
-                self._offset += len(line)
+                self._offset += size
                 self._line += 1
                 try:
                     yield decode(line)

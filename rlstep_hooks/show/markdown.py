@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.planning.words import number, printable
-from rlstep_hooks.show.plan import headline, plan_rows, steps_rows
+from rlstep_hooks.show.plan import headline, plan_headline, plan_rows, steps_rows
 from rlstep_hooks.show.summary import in_part, not_evaluated, sentence, verdict_words
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def plan_markdown(plan: Plan, steps: int | None) -> str:
     """
     if plan.schedule is None:
         return "\n".join(f"- {_in_a_line(finding)}" for finding in plan.findings)
-    lines = [f"**{escaped(headline(plan.schedule, whence=f'from {plan.source}'))}**", "", *_plan_table(plan.schedule)]
+    lines = [f"**{escaped(plan_headline(plan))}**", "", *_plan_table(plan.schedule)]
     if steps:
         head, rows = steps_rows(plan.schedule, steps)
         cells = [[escaped(cell) for cell in row] for row in rows]

@@ -34,12 +34,25 @@ _UNITS = {
 }
 
 
-def headline(schedule: Schedule, *, whence: str = "") -> str:
-    """Framework, release, algorithm, processes, and where it was read."""
-    parts = [f"{schedule.framework} {schedule.version}".rstrip(), schedule.algorithm]
+def headline(schedule: Schedule, *, whence: str = "", fork: bool = False) -> str:
+    """Framework, release, algorithm, processes, and where it was read.
+
+    Args:
+        schedule: The schedule.
+        whence: Where it was read.
+        fork: Whether the launch is one of a fork of it.
+    """
+    release = f"{schedule.framework} {schedule.version}".rstrip()
+    parts = [f"a fork, planned as {release}" if fork else release, schedule.algorithm]
     if schedule.world_size > 1:
         parts.append(f"{schedule.world_size} processes")
     return " · ".join([*parts, *([whence] if whence else [])])
+
+
+def plan_headline(plan: Plan) -> str:
+    """The headline of a launch's plan."""
+    assert plan.schedule is not None
+    return headline(plan.schedule, whence=f"from {plan.source}", fork=bool(plan.foreign))
 
 
 def plan_rows(schedule: Schedule) -> list[Row]:
@@ -316,7 +329,7 @@ def plan_text(plan: Plan, steps: int | None, *, explain: bool, width: int, colou
     """
     page = TextPage(width, coloured=coloured)
     if plan.schedule is not None:
-        page.lines += [page.styled(headline(plan.schedule, whence=f"from {plan.source}"), "bold"), ""]
+        page.lines += [page.styled(plan_headline(plan), "bold"), ""]
         page.table(plan_rows(plan.schedule))
         page.lines.append("")
         if steps:
@@ -357,14 +370,14 @@ def _remarks(plan: Plan, *, everything: bool) -> list[tuple[str, str]]:
         for name, reason in plan.schedule.not_evaluated.items():
             reasons.setdefault(reason, []).append(name)
         remarks += [("not known", f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
-    names = [str(setting) for setting in plan.unused]
-    if names:
-        shown = names if everything else names[:_MOST_NAMES]
-        more = f" and {len(names) - len(shown)} more (--explain names them)" if len(shown) < len(names) else ""
-        remarks.append(
-            (
-                "not read",
-                f"{', '.join(shown)}{more}: the schedule does not depend on {'it' if len(names) == 1 else 'them'}",
-            )
-        )
+    without_effect = [str(setting) for setting in plan.unused if setting.name in plan.no_effect]
+    others = [str(setting) for setting in plan.unused if setting.name not in plan.no_effect]
+    for kind, names, says in (
+        ("not read", others, "this plan does not look at"),
+        ("no effect", without_effect, "the schedule does not depend on"),
+    ):
+        if names:
+            shown = names if everything else names[:_MOST_NAMES]
+            more = f" and {len(names) - len(shown)} more (--explain names them)" if len(shown) < len(names) else ""
+            remarks.append((kind, f"{', '.join(shown)}{more}: {says} {'it' if len(names) == 1 else 'them'}"))
     return remarks

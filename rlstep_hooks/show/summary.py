@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.links import links_of
-from rlstep_hooks.judge.timeline import position_of, rollouts_before
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
@@ -92,11 +91,10 @@ def ending(report: Report) -> str:
 def how_far(report: Report) -> str:
     """How far a run came, those before a resume included: "5 of 16 rollouts and 10 of 32 updates"."""
     schedule, counts = report.schedule, report.counts
-    before = rollouts_before(schedule, position_of(schedule, report.start)) if schedule is not None else 0
     updates = report.updates_before + counts.updates + counts.skipped_updates
     planned = (schedule.rollouts, schedule.updates) if schedule is not None else (None, None)
     most = "at most " if schedule is not None and schedule.updates_bound == "upper" else ""
-    return f"{_of(before + counts.rollouts, planned[0], 'rollouts')} and {_of(updates, planned[1], 'updates', most)}"
+    return f"{_of(report.rollouts_before + counts.rollouts, planned[0], 'rollouts')} and {_of(updates, planned[1], 'updates', most)}"
 
 
 def _of(count: int, planned: int | None, unit: str, most: str = "") -> str:

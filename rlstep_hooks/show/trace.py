@@ -30,7 +30,7 @@ from rlstep_hooks.record.events import (
 from rlstep_hooks.record.ledger import CONTROLLER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
@@ -65,55 +65,51 @@ def write_trace(found: Iterable[Record], report: Report, path: Path) -> int:
 
 def trace_events(found: Iterable[Record], report: Report) -> Iterator[dict[str, Any]]:
     """The trace's events, process by process."""
-    tracks = [track for record in found if (track := _Track.of(record)) is not None]
+    tracks = [_Track(number, *known) for number, known in enumerate(filter(None, map(_beginning, found)))]
     if not tracks:
         return
     zero = min(track.started for track in tracks)
-    generated = sorted(moment for number, track in enumerate(tracks) for moment in track.rollouts(zero, number))
-    for number, track in enumerate(tracks):
-        yield from track.slices(number, zero, generated)
-    yield from _marks(report, generated)
+    # The controller first: it makes the rollouts that its trainers consume.
+    for track in sorted(tracks, key=lambda track: track.process != CONTROLLER):
+        yield from track.slices(zero, tracks)
+    yield from _marks(report, tracks)
+
+
+def _beginning(record: Record) -> tuple[Record, RunStarted | Attached] | None:
+    """A record with its first event; None if it shows nothing but that its process was there."""
+    events = record.events()
+    first = next(events, None)
+    if not isinstance(first, RunStarted | Attached) or next(events, None) is None:
+        return None
+    return record, first
 
 
 class _Track:
-    """One process."""
+    """One process. Its number in the trace is not that of the operating system."""
 
-    def __init__(self, record: Record, started: float, pid: int, host: str) -> None:
-        self.started = started
+    def __init__(self, number: int, record: Record, first: RunStarted | Attached) -> None:
+        self.number = number
+        self.process = record.process
+        self.rank = record.rank
+        self.started = first.started
+        self.rollouts: list[float] = []
+        """When each training rollout of this process was done, in order. A trainer that a controller calls makes none."""
         self._record = record
-        self._pid = pid
-        self._host = host
-
-    @classmethod
-    def of(cls, record: Record) -> _Track | None:
-        """The track of a record; None for one that shows nothing but that its process was there."""
-        events = record.events()
-        first = next(events, None)
-        if not isinstance(first, RunStarted | Attached) or next(events, None) is None:
-            return None
-        return cls(record, first.started, first.pid, first.host)
+        self._name = f"{record.process} ({first.host}, pid {first.pid})" if first.host else record.process
 
     def _microseconds(self, event: AnyEvent, zero: float) -> float:
         return round((self.started - zero + event.at) * _MICROSECONDS, 1)
 
-    def rollouts(self, zero: float, number: int) -> list[tuple[float, int]]:
-        """When each training rollout of this process was done, and on which track."""
-        return [
-            (self._microseconds(event, zero), number)
-            for event in self._record.events()
-            if isinstance(event, Rollout | Generated) and event.purpose == "training"
-        ]
-
-    def slices(self, number: int, zero: float, generated: list[tuple[float, int]]) -> Iterator[dict[str, Any]]:
-        """The process's name, its slices, and the ends of flows from rollouts."""
-        name = f"{self._record.process} ({self._host}, pid {self._pid})" if self._host else self._record.process
-        yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
+    def slices(self, zero: float, tracks: Sequence[_Track]) -> Iterator[dict[str, Any]]:
+        """The process's name, its slices, and the arrows from rollouts to them."""
+        number = self.number
+        yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": self._name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
         before = max((self.started - zero) * _MICROSECONDS, 0.0)
-        flows = 0
+        arrows = 0
         for event in self._record.events():
             now = self._microseconds(event, zero)
-            if isinstance(event, Phase) and self._record.process != CONTROLLER:
+            if isinstance(event, Phase) and self.process != CONTROLLER:
                 before = now  # a trainer writes it when the call begins
                 continue
             described = _described(event)
@@ -121,30 +117,39 @@ class _Track:
                 continue
             title, lane, arguments = described
             duration = max(now - before, 0.0)
-            place = {"pid": number, "tid": lane}
             yield {
                 "ph": "X",
                 "name": title,
                 "ts": round(now - duration, 1),
                 "dur": round(duration, 1),
-                **place,
+                "pid": number,
+                "tid": lane,
                 "args": arguments,
             }
-            if isinstance(event, Update):
-                yield from _flow(generated, now, number, f"{number}.{flows}")
-                flows += 1
+            if isinstance(event, Rollout | Generated) and event.purpose == "training":
+                self.rollouts.append(now)
+            elif isinstance(event, Update):
+                yield from _arrow(_maker(self, tracks), self, now, f"{number}.{arrows}")
+                arrows += 1
             before = now
 
 
-def _flow(generated: list[tuple[float, int]], now: float, number: int, name: str) -> Iterator[dict[str, Any]]:
-    """An arrow from the latest rollout to an update that consumes it. Its ends lie just within their slices."""
-    rollout = bisect_right(generated, (now, len(generated))) - 1
+def _maker(track: _Track, tracks: Sequence[_Track]) -> _Track:
+    """The process that makes the rollouts of a process: itself, or the controller."""
+    if track.rollouts:
+        return track
+    return next((other for other in tracks if other.process == CONTROLLER), track)
+
+
+def _arrow(maker: _Track, track: _Track, now: float, name: str) -> Iterator[dict[str, Any]]:
+    """An arrow from the latest rollout to an update. Its ends lie just within their slices."""
+    rollout = bisect_right(maker.rollouts, now) - 1
     if rollout < 0:
         return
-    made, track = generated[rollout]
-    flow = {"name": "consumed by", "cat": "rollout", "id": name}
-    yield {"ph": "s", **flow, "ts": round(made - 0.1, 1), "pid": track, "tid": _LANES["rollout"]}
-    yield {"ph": "f", "bp": "e", **flow, "ts": round(now - 0.1, 1), "pid": number, "tid": _LANES["train"]}
+    arrow = {"name": "consumed by", "cat": "rollout", "id": name}
+    made = maker.rollouts[rollout]
+    yield {"ph": "s", **arrow, "ts": round(made - 0.1, 1), "pid": maker.number, "tid": _LANES["rollout"]}
+    yield {"ph": "f", "bp": "e", **arrow, "ts": round(now - 0.1, 1), "pid": track.number, "tid": _LANES["train"]}
 
 
 _LANES = {"rollout": 1, "refresh": 2, "train": 3, "sync": 4, "other": 5}
@@ -192,21 +197,26 @@ def _role(role: str) -> str:
     return "critic " if role == "critic" else ""
 
 
-def _marks(report: Report, generated: list[tuple[float, int]]) -> Iterator[dict[str, Any]]:
-    """The findings, each at the rollout that it names; at the beginning where it names none."""
+def _marks(report: Report, tracks: Sequence[_Track]) -> Iterator[dict[str, Any]]:
+    """The findings, each at the rollout that it names, or at the beginning if it names none.
+
+    A finding counts rollouts as the judge does: in a resumed run, from those made before it. It stands in the track of the process
+    that it names; without one, in that of the process that makes the rollouts.
+    """
+    by_rank = {track.rank: track for track in tracks if track.rank is not None}
+    first = next((track for track in tracks if track.process == CONTROLLER), tracks[0])
     for finding in report.findings[:_SHOWN_FINDINGS]:
-        title = f"{finding.severity.upper()} {finding.code} {finding.title}"
-        rollout = finding.where.rollout
-        known = rollout is not None and rollout < len(generated)
-        moment, track = generated[rollout] if known and rollout is not None else (0.0, 0)
+        where = finding.where
+        track = first if where.rank is None else by_rank.get(where.rank, first)
+        made = _maker(track, tracks).rollouts
+        own = -1 if where.rollout is None else where.rollout - report.rollouts_before
         told = {"expected": finding.expected, "observed": finding.observed, "why": finding.why, "fix": finding.fix}
-        arguments = {"where": str(finding.where), **told}
         yield {
             "ph": "i",
-            "name": title,
-            "ts": moment,
+            "name": f"{finding.severity.upper()} {finding.code} {finding.title}",
+            "ts": made[own] if 0 <= own < len(made) else 0.0,
             "s": "g",
-            "pid": track,
+            "pid": track.number,
             "tid": _LANES["other"],
-            "args": arguments,
+            "args": {"where": str(where), **told},
         }

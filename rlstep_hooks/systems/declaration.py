@@ -80,6 +80,8 @@ quantities of `let`, `formulas` and `always`, and these:
 - A setting that is not set is None: `update.prompts is None`, `update.prompts or 8`. What cannot be known before the run, such as
   rows that nobody gave, makes all that needs it unknown, with the reason; a check or a note that is unknown does nothing.
 - Every formula and every check cites its source: release or commit, file, function.
+- A launch that writes its settings in another form (positional arguments, a file of its own) is brought under the declared names by
+  the function `given_of`.
 - Where the framework needs Python (a loader's walk, a size that is itself a small language), write a function with its source in its
   docstring, name it in `functions` and call it in the expression. It gets values (or `launch`) and returns one.
 
@@ -117,6 +119,7 @@ from rlstep_hooks.launch.command import Command, Program
 from rlstep_hooks.launch.settings import MISSING, Setting, Settings, plain
 from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.planning import formula as language
+from rlstep_hooks.planning.explained import shown
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
@@ -129,7 +132,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Note", "System", "Typed", "count", "flag", "number", "text",
+    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number", "text",
 ]  # fmt: skip
 
 REQUIRED: Any = MISSING
@@ -230,6 +233,25 @@ class Demand(msgspec.Struct, frozen=True):
     where: str = ""
 
 
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of a framework's settings, release by release; see `rlstep_hooks.systems.release`."""
+
+    file: str
+    """The list, below `rlstep_hooks/systems`: "verl/keys.json"."""
+    refusal: str
+    """What the framework says of a setting that it does not have, with {name} and {written}."""
+    strict: tuple[str, ...]
+    """Programs that know these settings only: patterns of `Program.matches`."""
+    unless: str = ""
+    """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
+    also: tuple[str, ...] = ()
+    """Patterns of further settings that these programs take."""
+    abbreviated: bool = False
+    """Whether the beginning of a name stands for it, as argparse has it."""
+    no_effect: tuple[str, ...] = ()
+    """Patterns of settings that were looked at: the schedule does not depend on them."""
+
+
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """One system; see the module."""
 
@@ -243,16 +265,29 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """First release that is known, and the first that is not any more; None where one commit was read."""
     other_releases: str = ""
     """What is to be said of those."""
+    keys: Keys | None = None
+    """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)
     """Settings that name a YAML or TOML file with further settings."""
+    own_configs: Mapping[str, Mapping[str, Any]] = {}
+    """Configurations that the framework ships, by the ends of their names, with what they set unlike the defaults declared here. Where
+    one is named and not at hand, this is taken for it, and said."""
+    script_configs: dict[str, str] = {}
+    """Script -> the configuration beside it that it reads where the command names none (`run.py` -> "configs/base.yaml")."""
+    resolvers: dict[str, Callable[..., Any]] = {}
+    """What the framework registers as resolvers of OmegaConf: `${name:...}`."""
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
     defaults_of: Callable[[Request], Mapping[str, Any]] | None = None
     """Defaults that depend on the launch: those of a script, of an experiment."""
+    instead: Callable[[Request], System | None] | None = None
+    """Another declaration for some launches: a second trainer of the same program, with settings of its own."""
+    given_of: Callable[[Request], Mapping[str, Setting]] | None = None
+    """What the launch sets, under the names of `settings`, where it is written otherwise: positional arguments, a file of its own."""
     rows_from: tuple[str, ...] = ()
     """Setting (and its other names) that lists the files of the training set."""
     let: dict[str, str] = {}
@@ -267,6 +302,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     functions: dict[str, Any] = {}
     shown: tuple[str, ...] | None = None
     """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""
+    resolved: dict[str, str] = {}
+    """Of those, settings that are shown with the value of an expression, not as they were written."""
     writes: Any = None
     """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
     plan: str = ""
@@ -281,6 +318,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Where the known deviations are, "module:NAME"."""
     observed_releases: tuple[str, str] | None = None
     """First release of which a run is observed, and the first that is not any more; None where they are those that are planned."""
+    trained_releases: tuple[str, ...] = ()
+    """Releases that this project's tests train with; `noxfile.py` pins them."""
     observes: tuple[str, ...] = ()
     """What of a run is recorded, in the words of the glossary."""
     does_not_observe: tuple[str, ...] = ()
@@ -311,6 +350,16 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
             UnknownValueError: A setting that the plan needs cannot be known.
             PlanError: The framework itself would end the run with an error.
         """
+        other = self.instead(request) if self.instead is not None else None
+        if other is not None:
+            request.settings.add_defaults(other.defaults(request.version))
+            return other.read(request)
+        if self.given_of is not None:
+            request = msgspec.structs.replace(request, settings=request.settings.over(self.given_of(request)))
+        return self._read(request)
+
+    def _read(self, request: Request, *, checked: bool = False) -> Reading:
+        """The Schedule of a launch whose settings have the names that are declared."""
         if self.defaults_of is not None:
             request.settings.add_defaults(self.defaults_of(request))
         launch = Quantities(self, request)
@@ -318,41 +367,48 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
             reading: Reading = named(self.plan)(launch)
             return reading
         try:
-            return _read(self, launch)
+            return _read(self, launch, checks=() if checked else self.checks)
         except PlanError:
             for name in launch.settings_looked_at():
                 launch.given(name)  # what the framework reads is not unused, also where it ends before
             raise
 
     def read_config(
-        self, config: Mapping[str, Any], *, rows: int | None = None, world_size: int | None = None, version: str = ""
+        self,
+        config: Mapping[str, Any],
+        *,
+        version: str = "",
+        program: str = "",
+        rows: int | None = None,
+        rows_unknown: str = "",
+        world_size: int | None = None,
+        checked: bool = False,
     ) -> Reading:
         """The Schedule of a live configuration.
 
         Args:
-            config: It, nested, with the names of the settings.
-            rows: Rows of the training set; None if not known.
-            world_size: Data-parallel processes, where the configuration does not say.
+            config: It, nested or flat, with the names of the settings.
             version: The release; the one that was read, if left out.
+            program: Name of the program that would have such a configuration, where the formulas ask for it.
+            rows: Rows of the training set; None if not known.
+            rows_unknown: Why they are not known.
+            world_size: Data-parallel processes, where the configuration does not say.
+            checked: Whether the framework itself has checked the configuration, so that what it refuses is not asked again.
 
         Raises:
             As `read` does.
         """
-        return self.read(self.request_of(config, rows=rows, world_size=world_size, version=version))
-
-    def request_of(
-        self, config: Mapping[str, Any], *, rows: int | None = None, world_size: int | None = None, version: str = ""
-    ) -> Request:
-        """A live configuration as a launch; arguments as those of `read_config`."""
         version = version or self.version
         given = {name: Setting(name, value) for name, value in _flat(config)}
-        return Request(
+        request = Request(
             settings=Settings(given, self.defaults(version)),
             version=version,
-            command=Command(Program("config", self.name), ()),
+            command=Command(Program("config", program or self.name), ()),
             rows_given=rows,
+            rows_unknown=rows_unknown,
             world_size_given=world_size,
         )
+        return self._read(request, checked=checked)
 
     def write(self, schedule: Schedule) -> Conversion:
         """A launch of this framework with the same schedule.
@@ -382,14 +438,10 @@ class Quantities:
     def __init__(self, system: System, request: Request) -> None:
         self.system = system
         self.request = request
+        self.functions: Mapping[str, Callable[..., Any]] = {**language.FUNCTIONS, **system.functions}
         self._known: dict[str, Any] = {}
         self._under_way: list[str] = []
         self.declared = {*system.let, *system.always, *(formula.quantity for formula in system.formulas)}
-
-    @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The system's own."""
-        return self.system.functions
 
     def given(self, name: str) -> bool:
         """Whether the launch sets a setting."""
@@ -529,13 +581,19 @@ class Quantities:
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
         return {
-            name: plain(settings.value(*self.names(name)) if name in self.system.settings else self.value(name))
+            name: plain(
+                self.evaluate(self.system.resolved[name])
+                if name in self.system.resolved
+                else settings.value(*self.names(name))
+                if name in self.system.settings
+                else self.value(name)
+            )
             for name in shown
             if name in looked_at or name not in self.system.settings
         }
 
 
-def _read(system: System, launch: Quantities) -> Reading:
+def _read(system: System, launch: Quantities, checks: tuple[Check | Demand, ...]) -> Reading:
     for name in launch.settings_looked_at():
         if system.settings[name].default is REQUIRED:
             launch.value(name)
@@ -543,7 +601,7 @@ def _read(system: System, launch: Quantities) -> Reading:
             with suppress(UnknownValueError):  # whether the plan needs it is seen later, as for one that is null
                 if launch.request.settings.text(*launch.names(name)) is not None:
                     launch.value(name)
-    for check in system.checks:
+    for check in checks:
         _apply(check, launch)
     formulas = tuple(_explained(system, launch))
     schedule = shaped(
@@ -574,7 +632,10 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
     raise PlanError(
-        launch.fill(check.says), when=check.when, fix=launch.fill(check.fix), source=launch.fill(check.source)
+        launch.fill(check.says),
+        when=launch.fill(check.when),
+        fix=launch.fill(check.fix),
+        source=launch.fill(check.source),
     )
 
 
@@ -587,12 +648,14 @@ def _explained(system: System, launch: Quantities) -> list[Formula]:
     for formula in system.formulas:
         if formula.quantity.rpartition(".")[2] not in fields:
             steps[formula.quantity] = (launch.formula_of(formula.quantity) or formula).text
+    # What a function of Python says of the whole launch is shown by its name.
+    steps = {name: step for name, step in steps.items() if "launch" not in language.names_in(step)}
     with_critic = bool(launch.said("critic"))
     found = []
     for formula in system.formulas:
         if formula.quantity in steps or (formula.quantity.startswith("critic.") and not with_critic):
             continue
         if launch.formula_of(formula.quantity) is formula and launch.value(formula.quantity) is not None:
-            text, inputs = language.shown(formula.text, launch, steps)
+            text, inputs = shown(formula.text, launch, steps)
             found.append(Formula(formula.quantity, text, launch.fill(formula.source), inputs=inputs))
     return found

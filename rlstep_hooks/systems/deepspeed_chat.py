@@ -6,7 +6,7 @@ Read at DeepSpeedExamples 45b4b71 (2026-03-29): applications/DeepSpeed-Chat/trai
 
 from __future__ import annotations
 
-from rlstep_hooks.planning.accumulation import Accumulation
+from rlstep_hooks.planning.accumulation import windows_of
 from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.planning.minibatches import cut_by_size_kept
 from rlstep_hooks.systems.declaration import Entry, Formula, Note, System, count, text
@@ -20,8 +20,7 @@ def samples_of_updates(generated: int, size: int, batches: int, window: int, pro
     Each generation batch is cut for itself (data_utils.py `MiniDataset.seperate`), and DeepSpeed counts the parts.
     """
     parts = cut_by_size_kept(generated, size) * countable(batches, "generation batches of one rollout")
-    updates = Accumulation(microbatches=parts, passes=1, window=window).minibatches
-    return tuple(samples * processes for samples in updates)
+    return tuple(samples * processes for samples in windows_of(parts, window))
 
 
 SYSTEM = System(

@@ -87,6 +87,16 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    own_configs={
+        "examples/config": {
+            "worker.actor.global_batch_size": 128,
+            "worker.actor.micro_batch_size_per_device_for_update": 1,
+            "worker.actor.micro_batch_size_per_device_for_experience": 2,
+            "worker.rollout.n": 5,
+            "trainer.val_freq": 5,
+            "trainer.save_freq": 5,
+        }
+    },
     rows_from=("data.train_files",),
     settings={
         "data.rollout_batch_size": count(512),

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.arguments import canonical, read_arguments
+from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.launch.text import LaunchError, Place, Token
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.keys import key_list
+from rlstep_hooks.systems.release import looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from rlstep_hooks.systems.declaration import System
+    from rlstep_hooks.systems.declaration import Keys, System
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
@@ -37,6 +40,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     folder: Path
     notes: tuple[Note, ...] = ()
+    missing: tuple[Parent, ...] = ()
+    """Files that it inherits from or names, which are not here."""
+    environment: dict[str, str] = {}
+    """Variables that the command or `--set` sets, where their values are known."""
 
 
 def plan_launch(words: list[str], options: Options | None = None) -> Plan:
@@ -64,36 +71,47 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
 
     system = index.system_of(launch.framework)
-    version = options.version or system.version
-    settings = Settings(launch.given, system.defaults(version))
-    request = Request(
-        settings=settings,
-        version=version,
-        command=launch.command,
-        folder=launch.folder,
-        rows_given=options.rows,
-        world_size_given=options.world_size,
+    release = release_for(system, launch.command, launch.given, options.version)
+    request = _request_of(launch, system, release.version, options)
+    settings = request.settings
+    plan = Plan(
+        framework=system.name,
+        title=system.title,
+        version=release.version,
+        source=launch.source,
+        schedule=None,
+        foreign=release.foreign,
+        notes=(*launch.notes, *release.notes),
     )
-    plan = Plan(framework=system.name, title=system.title, version=version, source=launch.source, schedule=None)
     try:
         reading = _read(system, request)
     except PlanError as refusal:
         finding = refused(refusal, system.title)
-        return msgspec.structs.replace(plan, findings=(finding,), unused=tuple(settings.unused), notes=launch.notes)
-    return msgspec.structs.replace(
-        plan,
-        schedule=reading.schedule,
-        formulas=reading.formulas,
-        notes=(*launch.notes, *reading.notes, *_misspelt(settings)),
-        findings=tuple(check_plan(reading)),
-        unused=tuple(settings.unused),
-    )
+        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+    else:
+        misspelt = _misspelt(settings, release.refused, known_by=system.keys)
+        plan = msgspec.structs.replace(
+            plan,
+            schedule=reading.schedule,
+            formulas=reading.formulas,
+            notes=(*plan.notes, *reading.notes, *_assumed(settings), *misspelt),
+            findings=(*release.findings, *check_plan(reading)),
+        )
+    unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
+    return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
 
 
-def _misspelt(settings: Settings) -> list[Note]:
+def _assumed(settings: Settings) -> list[Note]:
+    return [Note("assumes", assumption) for assumption in settings.assumed]
+
+
+def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
+    """Settings beside a similar one that the plan reads, but for those that the framework has or is said to refuse."""
+    known = key_list(known_by.file) if known_by is not None else None
     return [
-        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {known}?")
-        for setting, known in settings.look_alikes()
+        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
+        for setting, other in settings.look_alikes()
+        if setting.name not in refused and (known is None or not known.ever(setting.name))
     ]
 
 
@@ -157,7 +175,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     if not known:
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
-        raise LaunchError(
+        raise NoLaunchError(
             f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
@@ -190,19 +208,40 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     calls = _python_settings(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
-    keys = {*plain, *overridden, *calls}
+    keys = {*_keys(plain), *_keys(overridden), *_keys(calls)}
     framework = options.framework or index.recognise(command, keys)
     if framework is None:
         framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)})
     if framework is None:
         return None
     system = index.system_of(framework)
-    given, notes = _gather(command, system, folder)
+    given, missing, notes = _gather(command, system, folder)
     notes += [
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
     ]
     merged = {**_flat_calls(calls, framework), **given, **_set_settings(options.variables)}
-    return Launch(command=command, framework=framework, given=merged, source=source, folder=folder, notes=tuple(notes))
+    return Launch(
+        command=command,
+        framework=framework,
+        given=merged,
+        source=source,
+        folder=folder,
+        notes=tuple(notes),
+        missing=missing,
+        environment=_environment(command, options),
+    )
+
+
+def _environment(command: Command, options: Options) -> dict[str, str]:
+    """Variables of a command whose values are known."""
+    own = {name: token.text for name, token in command.environment.items() if not token.unknown}
+    return own | options.variables
+
+
+def _keys(settings: Mapping[str, Setting]) -> set[str]:
+    """What a system may be recognised by: the names of the settings, and those that choose, with their values (`stage=ppo`)."""
+    chosen = {f"{name}={setting.value}" for name, setting in settings.items() if isinstance(setting.value, str)}
+    return {*settings, *chosen}
 
 
 def read_arguments_quietly(command: Command) -> tuple[dict[str, Setting], list[Token]]:
@@ -223,45 +262,93 @@ def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
-def _gather(command: Command, system: System, folder: Path) -> tuple[dict[str, Setting], list[Note]]:
-    """Settings of a command: its configuration files first, its arguments over them."""
-    from rlstep_hooks.launch.yaml_file import read_config
+def _gather(
+    command: Command, system: System, folder: Path
+) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
+    """Settings of a command: its configuration files first, its arguments over them; the files that are not here; what is assumed."""
+    from rlstep_hooks.launch.inheritance import Parent, over, read_config
 
     settings, loose = read_arguments(command.arguments, overrides=system.overrides)
     base: dict[str, Setting] = {}
-    notes: list[Note] = []
-    for name in _config_paths(settings, loose, system):
-        file = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+    missing: list[Parent] = []
+    choices = choices_of(command.arguments) if system.overrides else {}
+    chosen: set[str] = set()
+    for name, place in _config_files(command, settings, loose, system):
+        # Hydra's --config-path counts from the script.
+        places = (folder / name, Path(name), folder / PurePosixPath(command.program.name).parent / name)
+        file = next((path for path in places if path.is_file()), None)
         if file is None:
-            notes.append(Note("assumes", f"{name} is not here: what it sets is taken from {system.title}'s defaults"))
-        else:
-            base.update(read_config(file))
-    return {**base, **settings}, notes
+            missing.append(Parent(name, place))
+            continue
+        read = read_config(file, choices)
+        base = over(base, read.settings)
+        missing += read.missing
+        chosen |= read.choices
+    settings = {name: setting for name, setting in settings.items() if name not in chosen}
+    return _with_own(missing, over(base, settings), system)
 
 
-def _config_paths(settings: dict[str, Setting], loose: list[Token], system: System) -> list[str]:
-    paths = [token.text for token in loose if token.text.endswith(CONFIGS) and not token.unknown]
+def _with_own(
+    missing: Iterable[Parent], settings: dict[str, Setting], system: System
+) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
+    """Settings over those of the framework's own configurations that are not at hand; what is still missing; what is assumed."""
+    from rlstep_hooks.launch.inheritance import over
+
+    left: list[Parent] = []
+    notes: list[Note] = []
+    for parent in missing:
+        name = parent.name.rpartition(".")[0] if parent.name.endswith(CONFIGS) else parent.name
+        own = next((own for own in system.own_configs if name == own or name.endswith(f"/{own}")), None)
+        if own is None:
+            left.append(parent)
+            continue
+        place = Place(f"{parent.name} as {system.title} has it")
+        shipped = {key: Setting(key, value, place, key) for key, value in system.own_configs[own].items()}
+        if "config_name" in system.settings:
+            shipped["config_name"] = Setting("config_name", own, place, "config_name")
+        settings = over(shipped, settings)
+        if parent.place != NOWHERE:  # what a script reads on its own is its default
+            notes.append(
+                Note("assumes", f"{parent.name} is the one of {system.title} {system.version}: it is not here")
+            )
+    return settings, tuple(left), notes
+
+
+def _config_files(
+    command: Command, settings: dict[str, Setting], loose: list[Token], system: System
+) -> Iterator[tuple[str, Place]]:
+    """The configuration files that a command names, or that its script reads where it names none."""
+    named = False
+    for token in loose:
+        if token.text.endswith(CONFIGS) and not token.unknown:
+            named = True
+            yield token.text, token.place
     for name in system.config_settings:
         setting = settings.get(name)
-        if setting is not None and not setting.unknown and str(setting.value).endswith(CONFIGS):
-            paths.append(str(setting.value))
-    if "config_name" in settings and system.overrides:
-        folder = str(settings["config_path"].value) if "config_path" in settings else "."
-        name = str(settings["config_name"].value)
-        if not settings["config_name"].unknown:
-            paths.append(str(Path(folder) / (name if name.endswith(CONFIGS) else f"{name}.yaml")))
-    return paths
+        if setting is not None:
+            named = True
+            if not setting.unknown and str(setting.value).endswith(CONFIGS):
+                yield str(setting.value), setting.place
+    hydra = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
+    folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
+    if hydra is not None and system.overrides and not hydra.unknown:
+        named = True
+        file = str(hydra.value) if str(hydra.value).endswith(CONFIGS) else f"{hydra.value}.yaml"
+        yield str(Path(str(folder.value)) / file) if folder is not None else file, hydra.place
+    script = PurePosixPath(command.program.name)
+    if not named and command.program.kind == "script" and script.name in system.script_configs:
+        yield str(script.parent / system.script_configs[script.name]), NOWHERE
 
 
 def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
     """Names of the settings in configuration files that a command names, to recognise it by."""
-    from rlstep_hooks.launch.yaml_file import read_config
+    from rlstep_hooks.launch.inheritance import read_config
 
     keys: set[str] = set()
     for token in command.arguments:
         file = folder / token.text.rpartition("=")[2]
         if token.text.endswith(CONFIGS) and not token.unknown and file.is_file():
-            keys.update(read_config(file))
+            keys |= _keys(read_config(file).settings)
     return keys
 
 
@@ -287,26 +374,40 @@ def _flat_calls(calls: dict[str, Setting], framework: str) -> dict[str, Setting]
 
 def _config_launch(path: Path, options: Options) -> Launch:
     """A configuration file on its own."""
-    from rlstep_hooks.launch.yaml_file import read_config
+    from rlstep_hooks.launch.inheritance import read_config
 
     if not path.is_file():
         raise LaunchError("there is no such file", Place(str(path)))
-    given = read_config(path)
+    read = read_config(path)
     command = Command(Program("config", str(path)), ())
-    framework = options.framework or index.recognise(command, given)
+    framework = options.framework or index.recognise(command, _keys(read.settings))
     if framework is None:
-        raise LaunchError(
+        _refuse_missing(read.missing)
+        raise NoLaunchError(
             f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
             Place(str(path)),
         )
-    index.system_of(framework)
+    given, missing, notes = _with_own(read.missing, read.settings, index.system_of(framework))
     return Launch(
         command=command,
         framework=framework,
         given={**given, **_set_settings(options.variables)},
         source=str(path),
         folder=path.parent,
+        notes=tuple(notes),
+        missing=missing,
+        environment=dict(options.variables),
     )
+
+
+def _refuse_missing(missing: tuple[Parent, ...]) -> None:
+    """Say which file is not here: what it sets is not guessed."""
+    for parent in missing:
+        raise LaunchError(
+            f"{parent.name} is not here, and what it sets decides the plan",
+            parent.place,
+            remedy="give the path under which it is, or run this where the file is",
+        )
 
 
 def reading_of(words: list[str], options: Options | None = None) -> Reading:
@@ -314,18 +415,21 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     options = options or Options()
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
-    version = options.version or system.version
-    settings = Settings(launch.given, system.defaults(version))
-    return _read(
-        system,
-        Request(
-            settings=settings,
-            version=version,
-            command=launch.command,
-            folder=launch.folder,
-            rows_given=options.rows,
-            world_size_given=options.world_size,
-        ),
+    release = release_for(system, launch.command, launch.given, options.version)
+    return _read(system, _request_of(launch, system, release.version, options))
+
+
+def _request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+    _refuse_missing(launch.missing)
+    defaults = system.defaults(version)
+    settings = Settings(launch.given, defaults, functions=system.resolvers, environment=launch.environment)
+    return Request(
+        settings=settings,
+        version=version,
+        command=launch.command,
+        folder=launch.folder,
+        rows_given=options.rows,
+        world_size_given=options.world_size,
     )
 
 

@@ -7,26 +7,36 @@ Read at commit 7ea279a (2026-08-22): examples/configs/grpo_math_1B.yaml and ppo_
 
 from __future__ import annotations
 
-import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.text import LaunchError, SettingError
-from rlstep_hooks.planning.phases import Passes, equal_minibatches, schedule_in_phases
-from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading, multiples, nearest
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.declaration import Entry, System, Typed, count, flag, number, text
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.reading import Conversion
+from rlstep_hooks.systems.declaration import (
+    NOTHING,
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    Typed,
+    count,
+    flag,
+    number,
+    text,
+)
 
 if TYPE_CHECKING:
-    from rlstep_hooks.launch.settings import Settings
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.declaration import Quantities
     from rlstep_hooks.systems.request import Request
 
 _COMMIT = "NeMo-RL 7ea279a"
-_ALGORITHMS = f"{_COMMIT} nemo_rl/algorithms"
-_SHARDS = f"{_COMMIT} nemo_rl/distributed/batched_data_dict.py shard_by_batch_size"
+_SETUP = f"{_COMMIT} nemo_rl/algorithms/{{part}}.py setup"
+_TRAIN = f"{_COMMIT} nemo_rl/algorithms/{{part}}.py {{part}}_train"
+_DATA = f"{_COMMIT} nemo_rl/distributed/batched_data_dict.py"
 _WORKER = f"{_COMMIT} nemo_rl/models/policy/workers/dtensor_policy_worker_v2.py train"
 
 _TITLE = "NeMo-RL"
@@ -34,26 +44,26 @@ _TITLE = "NeMo-RL"
 _START_UP = "at start-up"
 _FIRST_TRAINING = "after the first rollout, when its samples are shared among the processes"
 
-SETTINGS: dict[str, Typed] = {
+_SETTINGS: dict[str, Typed] = {
     "grpo.num_prompts_per_step": count(32),
     "grpo.num_generations_per_prompt": count(16),
     "grpo.max_num_epochs": count(1),
     "grpo.max_num_steps": count(1_000_000),
     "grpo.use_dynamic_sampling": flag(False),
     "grpo.batch_multiplier": number(1),
-    "grpo.val_period": count(10, least=0),
+    "grpo.val_period": count(10, least=-1),
     "grpo.skip_reference_policy_logprobs_calculation": flag(False),
     "grpo.async_grpo.enabled": flag(False),
     "grpo.async_grpo.max_trajectory_age_steps": count(1),
     "ppo.num_prompts_per_step": count(32),
     "ppo.num_generations_per_prompt": count(16),
-    "ppo.max_num_epochs": count(100_000),
+    "ppo.max_num_epochs": count(100_000, least=-1),
     "ppo.max_num_steps": count(100_000),
     "ppo.ppo_epochs": count(4),
     "ppo.policy_training_start_step": count(0, least=0),
     "ppo.use_dynamic_sampling": flag(False),
     "ppo.batch_multiplier": number(1),
-    "ppo.val_period": count(20, least=0),
+    "ppo.val_period": count(20, least=-1),
     "ppo.skip_reference_policy_logprobs_calculation": flag(True),
     "ppo.async_ppo.enabled": flag(False),
     "ppo.async_ppo.max_trajectory_age_steps": count(1),
@@ -64,6 +74,7 @@ SETTINGS: dict[str, Typed] = {
     "checkpointing.save_period": count(10),
     "policy.train_global_batch_size": count(512),
     "policy.train_micro_batch_size": count(4),
+    "policy.logprob_batch_size": count(),
     "policy.sequence_packing.enabled": flag(True),
     "policy.dynamic_batching.enabled": flag(False),
     "policy.dtensor_cfg.tensor_parallel_size": count(1),
@@ -90,125 +101,53 @@ SETTINGS: dict[str, Typed] = {
     "value.megatron_cfg.context_parallel_size": count(1),
     "data.use_multiple_dataloader": flag(False),
     "data.shuffle": flag(True),
+    "data.train.split_validation_size": number(None),
     "cluster.gpus_per_node": count(1),
     "cluster.num_nodes": count(1),
 }
 """With the defaults of the configuration that each script reads when none is named."""
 
-_EPOCHS = {"grpo": "1", "ppo": "ppo.ppo_epochs"}
+_ONLY = {"grpo": "not ppo", "ppo": "ppo", "value": "ppo"}
+SETTINGS = {
+    name: msgspec.structs.replace(typed, where=_ONLY.get(name.partition(".")[0], ""))
+    for name, typed in _SETTINGS.items()
+}
+"""Each trainer looks at its own part."""
 
 
-def _formulas(part: str, *, endless: bool) -> tuple[Formula, ...]:
-    """The formulas of GRPO or PPO.
-
-    Args:
-        part: "grpo" or "ppo", the part of the configuration with the sizes.
-        endless: Whether only the number of steps ends the run as far as is known, not that of epochs.
-    """
-    trainer = f"{_ALGORITHMS}/{part}.py"
-    per_epoch = f"floor(rows / {part}.num_prompts_per_step)"
-    samples = f"{part}.num_prompts_per_step * {part}.num_generations_per_prompt"
-    formulas = [
-        Formula("samples_per_rollout", samples, f"{trainer} {part}_train"),
-        Formula("samples_per_update", "policy.train_global_batch_size", _WORKER),
-        Formula(
-            "updates_per_rollout",
-            f"{_EPOCHS[part]} * samples_per_rollout / policy.train_global_batch_size",
-            f"{_WORKER} (num_global_batches), {trainer} {part}_train",
-        ),
-        Formula("updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", f"{trainer} {part}_train"),
-        Formula(
-            "lr_ticks",
-            f"max(rollouts - frozen_rollouts, 0) * {_EPOCHS[part]}",
-            f"{_WORKER} (scheduler.step() once a call, after all its updates)",
-        ),
-    ]
-    if endless:
-        formulas.append(Formula("rollouts", f"{part}.max_num_steps", f"{trainer} {part}_train"))
-    else:
-        formulas += [
-            Formula("rollouts_per_epoch", per_epoch, f"{trainer} setup (StatefulDataLoader, drop_last=True)"),
-            Formula(
-                "rollouts", f"min({part}.max_num_epochs * {per_epoch}, {part}.max_num_steps)", f"{trainer} {part}_train"
-            ),
-        ]
-    if part == "ppo":
-        formulas.append(
-            Formula(
-                "critic.updates_per_rollout",
-                "ppo.ppo_epochs * samples_per_rollout / value.train_global_batch_size",
-                f"{trainer} ppo_train (value_model.train)",
-            )
-        )
-    return tuple(formulas)
+def is_ppo(launch: Request) -> bool:
+    """Whether the launch is one of PPO: by its script, else by its settings."""
+    if launch.command.program.kind == "script":
+        return launch.command.program.name.rpartition("/")[2].startswith("run_ppo")
+    return launch.settings.is_given("ppo.num_prompts_per_step", "ppo.ppo_epochs")
 
 
-def read(launch: Quantities) -> Reading:
-    """The Schedule; see the module for its sources."""
-    request = launch.request
-    settings = request.settings
-    part = "ppo" if _is_ppo(request) else "grpo"
-    if request.command.program.name.endswith("run_grpo_single_controller.py"):
-        raise LaunchError("run_grpo_single_controller.py has another trainer (async_rl), which is not known here")
-    prompts = settings.count(f"{part}.num_prompts_per_step")
-    samples_per_prompt = settings.count(f"{part}.num_generations_per_prompt")
-    epochs = settings.count("ppo.ppo_epochs") if part == "ppo" else 1
-    frozen = settings.count("ppo.policy_training_start_step", least=0) if part == "ppo" else 0
-    samples = prompts * samples_per_prompt
-    asynchronous = settings.flag(f"{part}.async_{part}.enabled")
-    dynamic = settings.flag(f"{part}.use_dynamic_sampling")
-    _check_settings(settings, part, samples, asynchronous=asynchronous, dynamic=dynamic)
-    world_size = request.world_size(_processes(settings, "policy"))
-    minibatches = _minibatches(settings, "policy", samples, world_size)
-    endless = settings.flag("data.use_multiple_dataloader") or (asynchronous and part == "ppo")
-    written = ("grpo", "policy") if part == "grpo" else ("ppo", "policy", "value")
-    passes = _passes(request, part, prompts, endless=endless, asynchronous=asynchronous, dynamic=dynamic)
-    detached = settings.flag("loss_fn.force_on_policy_ratio")
-    formulas = _formulas(part, endless=endless or asynchronous or passes.rows is None)
-    shared: dict[str, Any] = {
-        "framework": _TITLE,
-        "version": request.version,
-        "passes": passes,
-        "prompts_per_rollout": prompts,
-        "samples_per_prompt": samples_per_prompt,
-        "reuse_epochs": epochs,
-        "max_age": settings.count(f"{part}.async_{part}.max_trajectory_age_steps") if asynchronous else 0,
-        "rows_bound": "data_dependent" if dynamic else "exact",
-        "rows_reshuffled": settings.flag("data.shuffle"),
-        "lr_clock": "pass" if part == "ppo" else "rollout",
-    }
-    critic = None
-    if part == "ppo":
-        critic_processes = _processes(settings, "value") if request.world_size_given is None else world_size
-        critic = schedule_in_phases(
-            **shared,
-            algorithm="PPO",
-            minibatches=_minibatches(settings, "value", samples, critic_processes),
-            world_size=critic_processes,
-            samples_per_microbatch=_microbatch(settings, "value", critic_processes),
-        )
-    schedule = schedule_in_phases(
-        **shared,
-        algorithm=part.upper(),
-        minibatches=minibatches,
-        world_size=world_size,
-        samples_per_microbatch=_microbatch(settings, "policy", world_size),
-        frozen_rollouts=frozen,
-        syncs="first_and_after_updates",
-        old_logprob_source="detach" if detached else "recompute",
-        lags=(0,) if detached else None,
-        reference_source="at_rollout" if _has_reference(settings, part) else "none",
-        lr_horizon=_horizon(settings, part, passes.rollouts, epochs),
-        critic=critic,
-        settings=settings.written(*(name for name in SETTINGS if name.partition(".")[0] in written)),
-        formulas=formulas,
-    )
-    return Reading(
-        schedule=schedule,
-        formulas=formulas,
-        notes=_notes(settings, part, passes, dynamic=dynamic),
-        facts=_facts(settings, part),
-    )
+def _reward_model(launch: Request, resource: str) -> int:
+    """GPUs or nodes of the reward model, where a part of the data is judged by it (`extract_necessary_env_names`, `setup`)."""
+    settings = launch.settings
+    for key in ("train", "validation", "default"):
+        value = settings.value(f"data.{key}")
+        parts = [part.get("env_name") for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+        if "reward_model" in (*parts, settings.value(f"data.{key}.env_name")):
+            return settings.count(f"env.reward_model.resources.{resource}")
+    return 0
+
+
+def _teacher_nodes(launch: Request) -> int:
+    """Nodes of the teachers of on-policy distillation (`create_teacher_configs_from_opd_config`)."""
+    settings, section = launch.settings, "on_policy_distillation"
+    apart = f"{section}.non_colocated_teachers"
+    if not (settings.flag(f"{section}.enabled") and settings.flag(f"{apart}.enabled")):
+        return 0
+    models = settings.section(f"{section}.teacher_model_by_agent_name")
+    once = settings.value(f"{section}.deduplicate_shared_teacher_checkpoints") is not False
+    first = {model: alias for alias, model in reversed(models.items())}
+    nodes = 0
+    for alias, model in models.items():
+        if not once or first[model] == alias:
+            own = settings.optional_count(f"{apart}.teacher_overrides.{alias}.num_nodes")
+            nodes += own or settings.optional_count(f"{apart}.default_teacher_cfg.num_nodes") or 1
+    return nodes
 
 
 def write(schedule: Schedule) -> Conversion:
@@ -261,236 +200,6 @@ def write(schedule: Schedule) -> Conversion:
     return Conversion(tuple(command), lost)
 
 
-def _is_ppo(request: Request) -> bool:
-    """Whether the launch is one of PPO: by its script, else by its settings."""
-    if request.command.program.kind == "script":
-        return request.command.program.name.rpartition("/")[2].startswith("run_ppo")
-    return request.settings.is_given("ppo.num_prompts_per_step", "ppo.ppo_epochs")
-
-
-def _check_settings(settings: Settings, part: str, samples: int, *, asynchronous: bool, dynamic: bool) -> None:
-    """The conditions of `setup` and of the scripts.
-
-    Raises:
-        PlanError: One of them does not hold.
-    """
-    setup = f"{_ALGORITHMS}/{part}.py setup"
-    if not dynamic and settings.number(f"{part}.batch_multiplier") != 1:
-        raise PlanError(
-            "batch_multiplier>1 can only be used if use_dynamic_sampling=True",
-            when=_START_UP,
-            fix=f"{part}.batch_multiplier = 1, or {part}.use_dynamic_sampling = true",
-            source=setup,
-        )
-    minibatch = settings.count("policy.train_global_batch_size")
-    if settings.flag("loss_fn.force_on_policy_ratio") and samples != minibatch:
-        raise PlanError(
-            "force_on_policy_ratio requires train_global_batch_size == num_prompts_per_step * num_generations_per_prompt "
-            f"({minibatch} != {samples})",
-            when=_START_UP,
-            fix=f"policy.train_global_batch_size = {samples}",
-            source=setup,
-        )
-    if not asynchronous:
-        return
-    for name in (f"{part}.use_dynamic_sampling", "data.use_multiple_dataloader"):
-        if settings.flag(name):
-            raise PlanError(
-                f"{name.rpartition('.')[2]} is not supported with async {part.upper()}",
-                when=_START_UP,
-                fix=f"{name} = false, or {part}.async_{part}.enabled = false",
-                source=f"{_COMMIT} examples/run_{part}.py",
-            )
-    if part == "grpo" and not settings.flag("loss_fn.use_importance_sampling_correction"):
-        raise PlanError(
-            "Importance sampling correction must be enabled for async GRPO for good convergence due to off-policy samples!",
-            when="after start-up, when training begins",
-            fix="loss_fn.use_importance_sampling_correction = true",
-            source=f"{_ALGORITHMS}/grpo.py async_grpo_train",
-        )
-
-
-def _processes(settings: Settings, role: str) -> int:
-    """Data-parallel processes of the policy or the value model: GPUs that train over those that hold one copy.
-
-    Raises:
-        PlanError: The copies do not fit on the GPUs.
-    """
-    gpus, nodes = settings.count("cluster.gpus_per_node"), settings.count("cluster.num_nodes")
-    if not settings.flag("policy.generation.colocated.enabled"):
-        if nodes == 1:
-            gpus -= settings.count("policy.generation.colocated.resources.gpus_per_node")
-        else:
-            nodes -= settings.count("policy.generation.colocated.resources.num_nodes")
-        if gpus < 1 or nodes < 1:
-            raise SettingError("generation takes all GPUs: none is left for training")
-    parallel = (
-        ("megatron_cfg.pipeline_model_parallel_size", "megatron_cfg.tensor_model_parallel_size")
-        if settings.flag(f"{role}.megatron_cfg.enabled")
-        else ("dtensor_cfg.tensor_parallel_size",)
-    )
-    context = "megatron_cfg" if settings.flag(f"{role}.megatron_cfg.enabled") else "dtensor_cfg"
-    sizes = [settings.count(f"{role}.{name}") for name in (*parallel, f"{context}.context_parallel_size")]
-    copy = math.prod(sizes)
-    total = gpus * nodes
-    if total % copy:
-        raise PlanError(
-            f"World size ({total}) must be divisible by PP * CP * TP ({copy})",
-            when=_START_UP,
-            fix=f"a number of training GPUs of {multiples(total, copy)}",
-            source=f"{_COMMIT} nemo_rl/models/policy/lm_policy.py Policy.__init__",
-        )
-    return total // copy
-
-
-def _minibatches(settings: Settings, role: str, samples: int, world_size: int) -> tuple[int, ...]:
-    """Samples behind each update of one pass.
-
-    Raises:
-        PlanError: `shard_by_batch_size` or the micro-batch iterator refuses the sizes.
-    """
-    name = f"{role}.train_global_batch_size"
-    size = settings.count(name)
-    if samples % world_size:
-        raise PlanError(
-            f"Batch size ({samples}) is not a multiple of shards ({world_size})",
-            when="after the first rollout, when log-probs are computed",
-            fix=f"a rollout of {multiples(samples, world_size)} samples",
-            source=_SHARDS,
-        )
-    if samples % size:
-        raise PlanError(
-            f"Total batch size ({samples}) is not a multiple of batch_size ({size})",
-            when=_FIRST_TRAINING,
-            fix=f"{name} = {nearest(size, lambda v: samples % v == 0 and v % world_size == 0)}",
-            source=_SHARDS,
-        )
-    if size % world_size:
-        raise PlanError(
-            f"Batch size ({size}) is not a multiple of shards ({world_size})",
-            when=_FIRST_TRAINING,
-            fix=f"{name} = {nearest(size, lambda v: samples % v == 0 and v % world_size == 0)}",
-            source=_SHARDS,
-        )
-    share, micro = size // world_size, settings.count(f"{role}.train_micro_batch_size")
-    if not _by_tokens(settings, role) and share % micro:
-        raise PlanError(
-            f"Data dict size ({share}) is not a multiple of the provided microbatch size ({micro})",
-            when="after the first rollout, in the first update",
-            fix=f"{role}.train_micro_batch_size = {nearest(micro, lambda v: share % v == 0)}",
-            source=f"{_COMMIT} nemo_rl/distributed/batched_data_dict.py make_microbatch_iterator",
-        )
-    return equal_minibatches(samples, samples // size)
-
-
-def _by_tokens(settings: Settings, role: str) -> bool:
-    """Whether tokens, not samples, fill a micro-batch."""
-    return settings.flag(f"{role}.sequence_packing.enabled") or settings.flag(f"{role}.dynamic_batching.enabled")
-
-
-def _microbatch(settings: Settings, role: str, world_size: int) -> int | None:
-    """Samples of one micro-batch over all processes; None where token counts decide."""
-    return None if _by_tokens(settings, role) else settings.count(f"{role}.train_micro_batch_size") * world_size
-
-
-def _passes(request: Request, part: str, prompts: int, *, endless: bool, asynchronous: bool, dynamic: bool) -> Passes:
-    """What becomes of the rows.
-
-    Raises:
-        PlanError: Asynchronous GRPO runs out of rows.
-    """
-    settings = request.settings
-    # A part of the file may be kept for validation.
-    split = settings.optional_number("data.train.split_validation_size")
-    rows = request.rows() if split else request.rows("data.train.data_path")
-    most = settings.count(f"{part}.max_num_steps")
-    if endless:
-        return Passes.wrapping(rows.count, prompts, rollouts=most, why=rows.source)
-    # The configurations come with a limit that stands for none.
-    limited = most < SETTINGS[f"{part}.max_num_steps"].default
-    if asynchronous:
-        per_epoch = None if rows.count is None else rows.count // prompts
-        if per_epoch is not None and most > per_epoch:
-            raise PlanError(
-                f"Trajectory collector stopped: dataloader exhausted at training_step={per_epoch}. The dataset ran out of data "
-                "before training could complete.",
-                when=f"after {per_epoch} of {most} rollouts: asynchronous GRPO goes once over the rows, whatever "
-                "grpo.max_num_epochs says",
-                fix=f"grpo.max_num_steps = {per_epoch}, or at least {most * prompts} rows",
-                source=f"{_ALGORITHMS}/grpo.py async_grpo_train, async_utils/trajectory_collector.py _collection_loop",
-            )
-    limit = most if rows.count is not None or limited else None
-    epochs = 1 if asynchronous else settings.count(f"{part}.max_num_epochs")
-    if not dynamic:
-        return Passes.dropping(rows.count, prompts, epochs=epochs, limit=limit, why=rows.source)
-    generated = int(prompts * settings.number(f"{part}.batch_multiplier"))
-    at_most = None if rows.count is None else min(rows.count // generated * epochs, most)
-    reason = "prompts whose samples all score the same are replaced by later ones" + (
-        f"; at most {at_most} rollouts" if at_most is not None else ""
-    )
-    names = ("rollouts_per_epoch", "rollouts", "updates", "lr_ticks", "data_epochs", "loader_epochs")
-    unknown = dict.fromkeys(names, reason)
-    if rows.count is None:
-        return Passes(rows=None, rollouts=None, unknown={**unknown, "rows": rows.source})
-    return Passes(rows=rows.count, rollouts=None, dropped=rows.count % generated, unknown=unknown)
-
-
-def _has_reference(settings: Settings, part: str) -> bool:
-    if settings.flag(f"{part}.skip_reference_policy_logprobs_calculation"):
-        return False
-    return part == "ppo" or settings.number("loss_fn.reference_policy_kl_penalty") > 0
-
-
-def _horizon(settings: Settings, part: str, rollouts: int | None, epochs: int) -> int | None:
-    """Length of the policy's schedule where the framework sets it; a DTensor scheduler has its own.
-
-    Megatron's is as long as the run without a wait for the critic, unless `lr_decay_iters` is given.
-    """
-    if not settings.flag("policy.megatron_cfg.enabled"):
-        return None
-    given = settings.optional_count("policy.megatron_cfg.scheduler.lr_decay_iters")
-    if given is not None:
-        return given
-    return None if rollouts is None else rollouts * epochs
-
-
-def _facts(settings: Settings, part: str) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "minibatch_unit": "samples",
-        "save_every": settings.count("checkpointing.save_period") if settings.flag("checkpointing.enabled") else None,
-        "eval_every": settings.count(f"{part}.val_period", least=0),
-    }
-    if settings.flag("policy.megatron_cfg.enabled"):
-        facts["lr_constant"] = settings.text("policy.megatron_cfg.scheduler.lr_decay_style") == "constant"
-        facts["lr_warmup"] = settings.count("policy.megatron_cfg.scheduler.lr_warmup_iters", least=0)
-    return facts
-
-
-def _notes(settings: Settings, part: str, passes: Passes, *, dynamic: bool) -> tuple[Note, ...]:
-    notes = [
-        Note("unit", f"{part}.num_prompts_per_step counts prompts, policy.train_global_batch_size counts samples"),
-    ]
-    if dynamic:
-        notes.append(
-            Note(
-                "drops",
-                "prompts whose samples all score the same are dropped and replaced from the next batch; what is too many, and "
-                "what waits when a pass over the rows ends, is dropped as well",
-            )
-        )
-    if settings.flag("data.use_multiple_dataloader"):
-        notes.append(
-            Note("ignores", f"{part}.max_num_epochs: several loaders never end, only {part}.max_num_steps does")
-        )
-    if passes.rows is None and passes.rollouts is not None:
-        notes.append(Note("assumes", f"the rows last for {part}.max_num_steps = {passes.rollouts}; give --rows"))
-    if settings.optional_count("ppo.policy_training_start_step", least=0) and part == "ppo":
-        notes.append(
-            Note("ignores", "the policy's schedule is made for all rollouts, also for those that train only the critic")
-        )
-    return tuple(notes)
-
-
 def _length(schedule: Schedule, part: str, prompts: int) -> list[str]:
     """Epochs and steps that give the same number of rollouts.
 
@@ -515,6 +224,106 @@ def _microbatch_words(schedule: Schedule, role: str, size: int) -> list[str]:
     return [f"{role}.train_micro_batch_size={size}", f"{role}.sequence_packing.enabled=false"]
 
 
+def _copy(role: str) -> str:
+    """GPUs that hold one copy of the policy or the value model."""
+    megatron, tensor = f"{role}.megatron_cfg", f"{role}.dtensor_cfg"
+    return (
+        f"{megatron}.pipeline_model_parallel_size * {megatron}.tensor_model_parallel_size * {megatron}.context_parallel_size "
+        f"if {megatron}.enabled else {tensor}.tensor_parallel_size * {tensor}.context_parallel_size"
+    )
+
+
+def _shared(role: str, where: str) -> Check:
+    """Whole copies of a model on the GPUs."""
+    return Check(
+        f"training_gpus % {role}_copy == 0",
+        f"World size ({{training_gpus}}) must be divisible by PP * CP * TP ({{{role}_copy}})",
+        fix=f"a number of training GPUs of {{multiples(training_gpus, {role}_copy)}}",
+        when=_START_UP,
+        source=f"{_COMMIT} nemo_rl/models/policy/lm_policy.py Policy.__init__",
+        where=where,
+    )
+
+
+def _batches(role: str, processes: str, where: str) -> tuple[Check, ...]:
+    """What `shard_by_batch_size` and the micro-batch iterator ask of the sizes of a role."""
+    size, micro = f"{role}.train_global_batch_size", f"{role}.train_micro_batch_size"
+    share = f"{size} // {processes}"
+    fitting = f"{size} = {{nearest({size}, samples_per_rollout % it == 0 and it % {processes} == 0)}}"
+    return (
+        Check(
+            f"samples_per_rollout % {processes} == 0",
+            f"Batch size ({{samples_per_rollout}}) is not a multiple of shards ({{{processes}}})",
+            fix=f"a rollout of {{multiples(samples_per_rollout, {processes})}} samples",
+            when="after the first rollout, when log-probs are computed",
+            source=f"{_DATA} shard_by_batch_size",
+            where=where,
+        ),
+        Check(
+            f"samples_per_rollout % {size} == 0",
+            f"Total batch size ({{samples_per_rollout}}) is not a multiple of batch_size ({{{size}}})",
+            fix=fitting,
+            when=_FIRST_TRAINING,
+            source=f"{_DATA} shard_by_batch_size",
+            where=where,
+        ),
+        Check(
+            f"{size} % {processes} == 0",
+            f"Batch size ({{{size}}}) is not a multiple of shards ({{{processes}}})",
+            fix=fitting,
+            when=_FIRST_TRAINING,
+            source=f"{_DATA} shard_by_batch_size",
+            where=where,
+        ),
+        Check(
+            f"{role}_by_tokens or {share} % {micro} == 0",
+            f"Data dict size ({{{share}}}) is not a multiple of the provided microbatch size ({{{micro}}})",
+            fix=f"{micro} = {{nearest({micro}, gcd(it, {share}) == it)}}",
+            when="after the first rollout, in the first update",
+            source=f"{_DATA} make_microbatch_iterator",
+            where=where,
+        ),
+    )
+
+
+def _not_asynchronous(name: str, holds: str) -> Check:
+    """What the scripts refuse in asynchronous training."""
+    last = name.rpartition(".")[2]
+    return Check(
+        holds,
+        f"{last} is not supported with async {{algorithm}}",
+        fix=f"{name} = false, or {{part}}.async_{{part}}.enabled = false",
+        when=_START_UP,
+        source=f"{_COMMIT} examples/run_{{part}}.py",
+        where="asynchronous",
+    )
+
+
+_APART = "policy.generation.colocated.resources"
+_MEGATRON = {
+    "policy.megatron_cfg.scheduler.lr_decay_iters": 1000,
+    "policy.megatron_cfg.scheduler.lr_warmup_iters": 13,
+}
+_OWN_CONFIGS: dict[str, dict[str, Any]] = {
+    "configs/grpo_math_1B": _MEGATRON,
+    "configs/ppo_math_1B": {
+        **_MEGATRON,
+        "policy.megatron_cfg.scheduler.lr_warmup_iters": 10,
+        "loss_fn.reference_policy_kl_penalty": 0.0,
+    },
+    "configs/grpo_sliding_puzzle": {**_MEGATRON, "grpo.max_num_steps": 10_000, "data.shuffle": False},
+    "configs/vlm_grpo_3B": {
+        **_MEGATRON,
+        "grpo.num_prompts_per_step": 8,
+        "policy.train_global_batch_size": 128,
+        "policy.train_micro_batch_size": 1,
+        "policy.dynamic_batching.enabled": True,
+        "policy.sequence_packing.enabled": False,
+        "cluster.gpus_per_node": 2,
+    },
+}
+"""What examples/configs sets unlike SETTINGS."""
+
 SYSTEM = System(
     name="nemo_rl",
     title=_TITLE,
@@ -527,7 +336,253 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    own_configs=_OWN_CONFIGS,
+    # examples/run_*.py main: what each reads without --config.
+    script_configs={
+        "run_grpo.py": "configs/grpo_math_1B.yaml",
+        "run_grpo_math.py": "configs/grpo_math_1B.yaml",
+        "run_grpo_sliding_puzzle.py": "configs/grpo_sliding_puzzle.yaml",
+        "run_vlm_grpo.py": "configs/vlm_grpo_3B.yaml",
+        "run_grpo_nemo_gym.py": "grpo_workplace_assistant_nemotron_nano_v2_9b.yaml",
+        "run_ppo.py": "configs/ppo_math_1B.yaml",
+    },
+    # nemo_rl/utils/config.py register_omegaconf_resolvers
+    resolvers={"add": operator.add, "mul": operator.mul, "div": operator.truediv, "max": max},
+    rows_from=("data.train.data_path",),
     settings=SETTINGS,
-    plan="rlstep_hooks.systems.nemo_rl:read",
+    shown=tuple(
+        name
+        for name, typed in SETTINGS.items()
+        if name.partition(".")[0] in ("grpo", "ppo", "policy", "value") and typed.default is not NOTHING
+    ),
+    functions={
+        "is_ppo": is_ppo,
+        "reward_model": _reward_model,
+        "teacher_nodes": _teacher_nodes,
+        "single_controller": lambda launch: launch.settings.has_section("async_rl"),
+        "ignores_accuracy": lambda launch: "NRL_IGNORE_TP_ACCURACY_CHECK" in launch.command.environment,
+        "given_rows": lambda launch: launch.rows_given,
+        "given_processes": lambda launch: launch.world_size_given,
+    },
+    let={
+        "ppo": "is_ppo(launch)",
+        "part": "'ppo' if ppo else 'grpo'",
+        "algorithm": "upper(part)",
+        **{
+            name: f"ppo.{setting.format('ppo')} if ppo else grpo.{setting.format('grpo')}"
+            for name, setting in {
+                "prompts": "num_prompts_per_step",
+                "group": "num_generations_per_prompt",
+                "max_epochs": "max_num_epochs",
+                "max_steps": "max_num_steps",
+                "dynamic": "use_dynamic_sampling",
+                "multiplier": "batch_multiplier",
+                "asynchronous": "async_{}.enabled",
+                "oldest": "async_{}.max_trajectory_age_steps",
+                "evaluates": "val_period",
+                "without_reference": "skip_reference_policy_logprobs_calculation",
+            }.items()
+        },
+        "epochs": "ppo.ppo_epochs if ppo else 1",
+        "reuse_epochs": "epochs",
+        "prompts_per_rollout": "prompts",
+        "samples_per_prompt": "group",
+        "frozen_rollouts": "ppo.policy_training_start_step if ppo else 0",
+        # A part of the file may be kept for validation.
+        "rows": "unknown('the launch does not say; give --rows') "
+        "if data.train.split_validation_size and given_rows(launch) is None else rows",
+        # GPUs that train: not those of the reward model and of teachers; without a place of its own, generation is on the same ones.
+        "colocated": "policy.generation.colocated.enabled",
+        "policy_nodes": "cluster.num_nodes - teacher_nodes(launch) "
+        "- (reward_model(launch, 'num_nodes') if cluster.num_nodes > 1 else 0)",
+        "shares_node": "not colocated and policy_nodes == 1",
+        "training_nodes": f"policy_nodes if colocated or shares_node else policy_nodes - {_APART}.num_nodes",
+        "gpus_of_node": f"cluster.gpus_per_node - ({_APART}.gpus_per_node if shares_node else 0) "
+        "- (reward_model(launch, 'gpus_per_node') if cluster.num_nodes == 1 else 0)",
+        "training_gpus": "gpus_of_node * training_nodes",
+        "policy_copy": _copy("policy"),
+        "value_copy": _copy("value"),
+        "processes": "training_gpus // policy_copy",
+        "tensor_parallel": "policy.megatron_cfg.tensor_model_parallel_size if policy.megatron_cfg.enabled "
+        "else policy.dtensor_cfg.tensor_parallel_size",
+        "inaccurate": "tensor_parallel >= 4 and policy.logprob_batch_size is not None "
+        "and policy.logprob_batch_size != policy.train_micro_batch_size and not loss_fn.force_on_policy_ratio",
+        "critic": "ppo",
+        "critic.world_size": "given_processes(launch) or training_gpus // value_copy",
+        # Tokens, not samples, may fill a micro-batch.
+        **{
+            f"{role}_by_tokens": f"{role}.sequence_packing.enabled or {role}.dynamic_batching.enabled"
+            for role in ("policy", "value")
+        },
+        "samples_per_microbatch": "None if policy_by_tokens else policy.train_micro_batch_size * world_size",
+        "critic.samples_per_microbatch": "None if value_by_tokens else value.train_micro_batch_size * critic.world_size",
+        # Several loaders, and that of asynchronous PPO, never end.
+        "endless": "data.use_multiple_dataloader or asynchronous and ppo",
+        "loader": "'wraps' if endless else 'drops'",
+        "passes": "1 if asynchronous else max_epochs",
+        "generated": "floor(prompts * multiplier)",
+        "replaced": "unknown('prompts whose samples all score the same are replaced by later ones' "
+        "+ ('; at most ' + quoted(min(rows // generated * passes, max_steps)) + ' rollouts' if known(rows) else ''))",
+        "data_epochs": "replaced if dynamic and not endless else None",
+        "loader_epochs": "replaced if dynamic and not endless else None",
+        "rows_dropped_per_epoch": "rows % generated if dynamic and not endless else None",
+        "rows_bound": "'data_dependent' if dynamic else 'exact'",
+        "rows_reshuffled": "data.shuffle",
+        # The configurations come with a limit that stands for none.
+        "limit": f"max_steps if known(rows) or max_steps < ({SETTINGS['ppo.max_num_steps'].default} if ppo "
+        f"else {SETTINGS['grpo.max_num_steps'].default}) else None",
+        "max_age": "oldest if asynchronous else 0",
+        "old_logprob_source": "'detach' if loss_fn.force_on_policy_ratio else 'recompute'",
+        "lags": "(0,) if loss_fn.force_on_policy_ratio else None",
+        "reference_source": "'at_rollout' if not without_reference and (ppo or loss_fn.reference_policy_kl_penalty > 0) else 'none'",
+        "lr_clock": "'pass' if ppo else 'rollout'",
+        # Of Megatron, whose schedule is as long as the run without a wait for the critic; a DTensor scheduler has its own.
+        "lr_horizon": "(policy.megatron_cfg.scheduler.lr_decay_iters or rollouts * epochs) "
+        "if policy.megatron_cfg.enabled and (known(rollouts) or policy.megatron_cfg.scheduler.lr_decay_iters) else None",
+        "critic.lr_horizon": "rollouts * epochs if known(rollouts) else None",
+    },
+    always={"syncs": "first_and_after_updates"},
+    formulas=(
+        Formula("samples_per_rollout", "prompts * group", _TRAIN),
+        Formula("samples_per_update", "policy.train_global_batch_size", _WORKER),
+        Formula(
+            "updates_per_rollout",
+            "epochs * samples_per_rollout / policy.train_global_batch_size",
+            f"{_WORKER} (num_global_batches), {_TRAIN}",
+        ),
+        Formula(
+            "rollouts_per_epoch",
+            "replaced if dynamic else floor(rows / prompts)",
+            f"{_SETUP} (StatefulDataLoader, drop_last=True)",
+            where="not endless",
+        ),
+        Formula("rollouts", "max_steps", _TRAIN, where="endless"),
+        Formula("rollouts", "replaced if dynamic else limited(passes * rollouts_per_epoch, limit)", _TRAIN),
+        Formula("updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", _TRAIN),
+        Formula(
+            "lr_ticks",
+            "max(rollouts - frozen_rollouts, 0) * epochs",
+            f"{_WORKER} (scheduler.step() once a call, after all its updates)",
+        ),
+        Formula("critic.samples_per_update", "value.train_global_batch_size", f"{_TRAIN} (value_model.train)"),
+        Formula(
+            "critic.updates_per_rollout",
+            "ppo.ppo_epochs * samples_per_rollout / value.train_global_batch_size",
+            f"{_TRAIN} (value_model.train)",
+        ),
+    ),
+    checks=(
+        Demand(
+            "not ends(program, 'run_grpo_single_controller.py') and not single_controller(launch)",
+            "run_grpo_single_controller.py has another trainer (async_rl), which is not known here",
+        ),
+        Demand(
+            "asynchronous or max_epochs > 0",
+            "{part}.max_num_epochs = {max_epochs}: it must be at least 1",
+            about="ppo.max_num_epochs",
+        ),
+        Check(
+            "dynamic or multiplier == 1",
+            "batch_multiplier>1 can only be used if use_dynamic_sampling=True",
+            fix="{part}.batch_multiplier = 1, or {part}.use_dynamic_sampling = true",
+            when=_START_UP,
+            source=_SETUP,
+        ),
+        Check(
+            "samples_per_rollout == policy.train_global_batch_size",
+            "force_on_policy_ratio requires train_global_batch_size == num_prompts_per_step * num_generations_per_prompt "
+            "({policy.train_global_batch_size} != {samples_per_rollout})",
+            fix="policy.train_global_batch_size = {samples_per_rollout}",
+            when=_START_UP,
+            source=_SETUP,
+            where="loss_fn.force_on_policy_ratio",
+        ),
+        _not_asynchronous("{part}.use_dynamic_sampling", "not dynamic"),
+        _not_asynchronous("data.use_multiple_dataloader", "not data.use_multiple_dataloader"),
+        Check(
+            "loss_fn.use_importance_sampling_correction",
+            "Importance sampling correction must be enabled for async GRPO for good convergence due to off-policy samples!",
+            fix="loss_fn.use_importance_sampling_correction = true",
+            when="after start-up, when training begins",
+            source=f"{_COMMIT} nemo_rl/algorithms/grpo.py async_grpo_train",
+            where="asynchronous and not ppo",
+        ),
+        Check(
+            f"{_APART}.gpus_per_node == cluster.gpus_per_node",
+            f"{_APART}.gpus_per_node must be explicitly set and equal to cluster.gpus_per_node when cluster.num_nodes > 1 and "
+            f"inference is non-colocated, but got inference_gpus_per_node={{{_APART}.gpus_per_node}}, "
+            "cluster.gpus_per_node={cluster.gpus_per_node}.",
+            fix=f"{_APART}.gpus_per_node = {{cluster.gpus_per_node}}",
+            when=_START_UP,
+            source=_SETUP,
+            where="not colocated and policy_nodes > 1",
+        ),
+        Demand(
+            "gpus_of_node > 0 and training_nodes > 0",
+            "generation, the reward model and teachers take all GPUs: none is left for training",
+            about="policy.generation.colocated.enabled",
+        ),
+        Check(
+            "not inaccurate",
+            "There is a known batch-variant accuracy issue with TP>=4 for both DTensor and Megatron backend.",
+            fix="policy.logprob_batch_size = {policy.train_micro_batch_size} (as policy.train_micro_batch_size), or "
+            "NRL_IGNORE_TP_ACCURACY_CHECK=1 in the environment",
+            when=_START_UP,
+            source=f"{_COMMIT} nemo_rl/models/policy/lm_policy.py Policy.__init__",
+            # What the environment of a bare configuration will be is not known.
+            where="program_kind != 'config' and not ignores_accuracy(launch)",
+        ),
+        _shared("policy", where=""),
+        *_batches("policy", "world_size", where=""),
+        Check(
+            "max_steps <= rollouts_per_epoch",
+            "Trajectory collector stopped: dataloader exhausted at training_step={rollouts_per_epoch}. The dataset ran out of data "
+            "before training could complete.",
+            fix="grpo.max_num_steps = {rollouts_per_epoch}, or at least {max_steps * prompts} rows",
+            when="after {rollouts_per_epoch} of {max_steps} rollouts: asynchronous GRPO goes once over the rows, whatever "
+            "grpo.max_num_epochs says",
+            source=f"{_COMMIT} nemo_rl/algorithms/grpo.py async_grpo_train, async_utils/trajectory_collector.py _collection_loop",
+            where="asynchronous and not endless",
+        ),
+        _shared("value", where="ppo and given_processes(launch) is None"),
+        *_batches("value", "critic.world_size", where="ppo"),
+    ),
+    notes=(
+        Note("unit", "{part}.num_prompts_per_step counts prompts, policy.train_global_batch_size counts samples"),
+        Note(
+            "drops",
+            "prompts whose samples all score the same are dropped and replaced from the next batch; what is too many, and what "
+            "waits when a pass over the rows ends, is dropped as well",
+            "dynamic",
+        ),
+        Note(
+            "ignores",
+            "{part}.max_num_epochs: several loaders never end, only {part}.max_num_steps does",
+            "data.use_multiple_dataloader",
+        ),
+        Note(
+            "assumes",
+            "NRL_IGNORE_TP_ACCURACY_CHECK is set: without it NeMo-RL ends a run with a tensor parallelism of 4 or more whose "
+            "policy.logprob_batch_size is not policy.train_micro_batch_size",
+            "inaccurate",
+        ),
+        Note(
+            "assumes",
+            "the rows last for {part}.max_num_steps = {rollouts}; give --rows",
+            "not known(rows) and known(rollouts)",
+        ),
+        Note(
+            "ignores",
+            "the policy's schedule is made for all rollouts, also for those that train only the critic",
+            "ppo and frozen_rollouts",
+        ),
+    ),
+    facts={
+        "minibatch_unit": "'samples'",
+        "save_every": "checkpointing.save_period if checkpointing.enabled else None",
+        "eval_every": "max(evaluates, 0)",
+        "lr_constant": "policy.megatron_cfg.scheduler.lr_decay_style == 'constant' if policy.megatron_cfg.enabled else None",
+        "lr_warmup": "policy.megatron_cfg.scheduler.lr_warmup_iters if policy.megatron_cfg.enabled else None",
+    },
     writes=write,
 )

@@ -26,19 +26,25 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`--rows`."""
     world_size_given: int | None = None
     """`--world-size`."""
+    rows_unknown: str = ""
+    """Of a live configuration: why the rows are not known, where they are not."""
 
     def rows(self, *names: str) -> RowCount:
         """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
         given = self.settings.is_given(*names)
         if self.rows_given is not None:
             return RowCount(self.rows_given, "--rows")
+        if self.rows_unknown:
+            return RowCount(None, self.rows_unknown)
         if not names:
             return RowCount(None, "the launch does not say; give --rows")
         if not given:
             return RowCount(None, f"{names[0]} is not given; give --rows")
-        setting = self.settings.given(*names)
-        assert setting is not None
-        return count_rows(self.settings.files(*names), self.folder)
+        try:
+            files = self.settings.files(*names)
+        except UnknownValueError as error:
+            return RowCount(None, f"{error.reason}; give --rows")
+        return count_rows(files, self.folder)
 
     def world_size(self, from_settings: int | None = None) -> int:
         """Data-parallel processes: as the user says, else from the settings, else as the launcher starts them, else 1.

@@ -7,44 +7,38 @@ swift/megatron/arguments/megatron_args.py, swift/megatron/trainers/grpo_trainer.
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch import processes
-from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.counting import divisors
-from rlstep_hooks.planning.reading import Reading, multiples
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.planning.schedule import lag_pattern
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
-from rlstep_hooks.systems.training_arguments import learning_rate_facts
-from rlstep_hooks.systems.trl.plan import NEEDS_ROWS, TrlSettings, make_schedule
-from rlstep_hooks.systems.trl.releases import TrlRelease
+from rlstep_hooks.systems.trl import loader
+from rlstep_hooks.systems.trl.launch import valid_groups
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.declaration import Quantities
     from rlstep_hooks.systems.request import Request
 
 _BUILT = "when the configuration is built"
-_TRL = ("0.29.1", "4.57.6"), ("0.20.0", "4.53.3")
-"""TRL and transformers that ms-swift 4 and 3 recommend; GRPO takes its sampler from there."""
-
+_ARGUMENTS = "ms-swift {version} swift/{'rlhf_trainers/args_mixin.py' if fourth else 'trainers/rlhf_arguments.py'}"
+_TRAINER = "ms-swift {version} swift/{'rlhf_trainers' if fourth else 'trainers/rlhf_trainer'}/grpo_trainer.py"
 _MEGATRON = "ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py"
 
-_SAMPLING_NOTES = (
-    Note("assumes", "max_epochs may end the run before this", "given(max_epochs)"),
-    Note(
-        "assumes",
-        "dynamic_sample generates more prompts than these, as many as are trained, and repeats if they run out",
-        "dynamic_sample",
-    ),
-    Note("assumes", "async_generate: a rollout is sampled while the one before it is trained", "async_generate"),
-)
+
+def started_processes(launch: Request) -> int:
+    """NPROC_PER_NODE x NNODES, as swift/cli/main.py starts torchrun; one process where neither is set."""
+    if launch.command.processes is not None:
+        return launch.world_size()
+    return launch.world_size(processes.of_environment(launch.command, without=1))
+
+
+def on_megatron(launch: Request) -> System | None:
+    """The declaration of GRPO on Megatron, where the launch is one."""
+    name = launch.command.program.name
+    return MEGATRON if name.startswith("megatron") or "_megatron" in name else None
+
 
 _SETTINGS = {
+    "rlhf_type": text("dpo"),
+    "sequence_parallel_size": count(1),
     "num_generations": count(8),
     "num_iterations": count(1),
     "steps_per_generation": count(None),
@@ -54,6 +48,19 @@ _SETTINGS = {
     "dynamic_sample": flag(False),
     "async_generate": flag(False),
 }
+_IS_READ = (
+    Demand("rlhf_type == 'grpo'", "rlhf_type = {rlhf_type}: only grpo is read", about="rlhf_type"),
+    Demand("sequence_parallel_size == 1", "sequence_parallel_size above 1 is not read", about="sequence_parallel_size"),
+)
+_SAMPLING_NOTES = (
+    Note("assumes", "max_epochs may end the run before this", "given(max_epochs)"),
+    Note(
+        "assumes",
+        "dynamic_sample generates more prompts than these, as many as are trained, and repeats if they run out",
+        "dynamic_sample",
+    ),
+    Note("assumes", "async_generate: a rollout is sampled while the one before it is trained", "async_generate"),
+)
 
 SYSTEM = System(
     name="swift",
@@ -72,9 +79,8 @@ SYSTEM = System(
             keys=("rlhf_type",),
         ),
     ),
+    instead=on_megatron,
     settings={
-        "rlhf_type": text("dpo"),
-        "sequence_parallel_size": count(1),
         **_SETTINGS,
         "per_device_train_batch_size": count(1),
         "gradient_accumulation_steps": count(1),
@@ -86,196 +92,113 @@ SYSTEM = System(
         "save_strategy": text("steps"),
         "save_steps": number(500),
     },
-    plan="rlstep_hooks.systems.swift:read",
-)
-"""`swift rlhf --rlhf_type grpo`, and `megatron rlhf --rlhf_type grpo` by `MEGATRON`."""
-
-
-def read(launch: Quantities) -> Reading:
-    """The Schedule of either.
-
-    Raises:
-        LaunchError: It is no GRPO, or shares sequences.
-    """
-    settings, program = launch.request.settings, launch["program"]
-    kind = launch["rlhf_type"]
-    if kind != "grpo":
-        raise LaunchError(f"rlhf_type = {kind}: only grpo is read", settings.place("rlhf_type"))
-    if launch["sequence_parallel_size"] > 1:
-        raise LaunchError("sequence_parallel_size above 1 is not read", settings.place("sequence_parallel_size"))
-    if program.startswith("megatron") or "_megatron" in program:
-        settings.add_defaults(MEGATRON.defaults(launch["version"]))
-        return MEGATRON.read(launch.request)
-    return _read_trainer(launch)
-
-
-def _world_size(request: Request) -> int:
-    """NPROC_PER_NODE x NNODES, as swift/cli/main.py starts torchrun; one process where neither is set."""
-    if request.command.processes is not None:
-        return request.world_size()
-    return request.world_size(processes.of_environment(request.command, without=1))
-
-
-def _read_trainer(launch: Quantities) -> Reading:
-    """GRPO on transformers' Trainer."""
-    request, fourth = launch.request, launch["release"] >= (4, 0)
-    world_size = _world_size(request)
-    batch, window = launch["per_device_train_batch_size"], launch["gradient_accumulation_steps"]
-    group, iterations = launch["num_generations"], launch["num_iterations"]
-    source = f"ms-swift {request.version} swift/" + (
-        "rlhf_trainers/args_mixin.py" if fourth else "trainers/rlhf_arguments.py"
-    )
-    size, per_generation, notes = _generation(launch, batch * world_size, window, fourth=fourth, source=source)
-    _check_group(group, size, world_size, batch, fourth=fourth, source=source)
-    release = TrlRelease(*_TRL[0 if fourth else 1])
-    resolved = TrlSettings(
-        algorithm="GRPO",
-        batch=batch,
-        accumulation=window,
-        group=group,
-        steps_per_generation=per_generation,
-        iterations=iterations,
-        max_steps=launch["max_steps"],
-        epochs=launch["num_train_epochs"] or Fraction(3),  # transformers' default
-        beta=float(launch["beta"]),
-        shuffle=True,
-        engine_correction=False,
-    )
-    rows = request.rows()
-    written = {
-        "per_device_train_batch_size": batch,
-        "gradient_accumulation_steps": window,
-        "num_generations": group,
-        "num_iterations": iterations,
-        "steps_per_generation": per_generation,
-        "generation_batch_size": size,
-    }
-    schedule = make_schedule(resolved, release, world_size=world_size, rows=rows.count, written=written)
-    trainer = (
-        f"ms-swift {request.version} swift/{'rlhf_trainers' if fourth else 'trainers/rlhf_trainer'}/grpo_trainer.py"
-    )
-    computed = iterations > 1 or window % per_generation != 0
-    formulas = [
-        Formula("samples_per_rollout", "per_device_train_batch_size * world_size * steps_per_generation", source),
-        Formula("prompts_per_rollout", "samples_per_rollout / num_generations", f"{trainer} _get_train_sampler"),
+    shown=(
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_generations",
+        "num_iterations",
+        "steps_per_generation",
+        "generation_batch_size",
+    ),
+    resolved={"steps_per_generation": "steps", "generation_batch_size": "generated"},
+    functions={**loader.FUNCTIONS, "started_processes": started_processes, "valid_groups": valid_groups},
+    let={
+        **loader.LET,
+        "fourth": "release >= (4, 0)",
+        # What ms-swift 4 and 3 recommend; the sampler is TRL's.
+        "trl": "'0.29.1' if fourth else '0.20.0'",
+        "transformers": "'4.57.6' if fourth else '4.53.3'",
+        "world_size": "started_processes(launch)",
+        "num_train_epochs": "num_train_epochs or 3",
+        "steps": "generation_batch_size // microbatch if generation_batch_size is not None "
+        "else steps_per_generation or gradient_accumulation_steps",
+        "generated": "microbatch * steps",
+        "reference_source": "'none' if beta == 0 else 'at_rollout'",
+    },
+    always={"algorithm": "GRPO", "loop": "loader", "rows_reshuffled": True, "step_means": "1 step = 1 update"},
+    formulas=(
+        Formula("samples_per_rollout", "per_device_train_batch_size * world_size * steps", _ARGUMENTS),
+        Formula("prompts_per_rollout", "samples_per_rollout / num_generations", f"{_TRAINER} _get_train_sampler"),
         Formula(
             "samples_per_update",
             "per_device_train_batch_size * world_size * gradient_accumulation_steps",
             "transformers Trainer",
         ),
         Formula(
-            "updates_per_rollout",
-            "steps_per_generation * num_iterations / gradient_accumulation_steps",
-            f"{trainer} _prepare_inputs",
+            "updates_per_rollout", "steps * num_iterations / gradient_accumulation_steps", f"{_TRAINER} _prepare_inputs"
         ),
-    ]
-    if rows.count is not None:
-        formulas.append(
-            Formula("rows_dropped_per_epoch", "rows % prompts_per_rollout", f"trl {release.trl} RepeatSampler")
-        )
-    pattern = lag_pattern(per_generation * iterations, window, 1, iterations)
-    schedule = msgspec.structs.replace(
-        schedule,
-        framework=SYSTEM.title,
-        version=request.version,
-        old_logprob_source="at_rollout" if computed else "detach",
-        ratio_one_updates=tuple(index for index, lags in enumerate(pattern, 1) if not computed or not any(lags)),
-        sources={formula.quantity: formula.source for formula in formulas}
-        | {"old_logprob_source": f"{trainer} old_policy"},
-    )
-    if rows.count is None:
-        schedule.not_evaluated.update(dict.fromkeys(NEEDS_ROWS, rows.source))
-    notes.append(
-        Note("unit", "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts")
-    )
-    notes += [Note(note.kind, note.text) for note in _SAMPLING_NOTES if launch.holds(note.when)]
-    return Reading(
-        schedule=schedule, formulas=tuple(formulas), notes=tuple(notes), facts=_facts(launch, schedule.lr_horizon)
-    )
-
-
-def _generation(
-    launch: Quantities, each: int, window: int, *, fourth: bool, source: str
-) -> tuple[int, int, list[Note]]:
-    """generation_batch_size and steps_per_generation.
-
-    Args:
-        launch: The launch.
-        each: Samples of one micro-batch over all processes.
-        window: gradient_accumulation_steps, which steps_per_generation is where neither is given.
-        fourth: Whether this is ms-swift 4.
-        source: Where the checks were read.
-
-    Raises:
-        PlanError: They do not divide, or contradict each other.
-    """
-    steps, size = launch["steps_per_generation"], launch["generation_batch_size"]
-    if size is None:
-        steps = steps or window
-        return each * steps, steps, []
-    if fourth and steps is not None and size != each * steps:
-        raise PlanError(
-            f"generation_batch_size ({size}) must equal per_device_train_batch_size * world_size * steps_per_generation = "
-            f"{each * steps}.",
+        Formula("rows_dropped_per_epoch", "rows % prompts_per_rollout", "trl {trl} RepeatSampler"),
+        *loader.formulas(sampler="trl {trl} RepeatSampler", generation=f"{_TRAINER} _prepare_inputs"),
+        Formula(
+            "old_logprob_source",
+            "'at_rollout' if num_iterations > 1 or gradient_accumulation_steps % steps != 0 else 'detach'",
+            f"{_TRAINER} old_policy",
+        ),
+    ),
+    checks=(
+        *_IS_READ,
+        Check(
+            "steps_per_generation is None or generation_batch_size == microbatch * steps_per_generation",
+            "generation_batch_size ({generation_batch_size}) must equal per_device_train_batch_size * world_size * "
+            "steps_per_generation = {microbatch * steps_per_generation}.",
+            fix="generation_batch_size = {microbatch * steps_per_generation}, or leave one of them out",
             when=_BUILT,
-            fix=f"generation_batch_size = {each * steps}, or leave one of them out",
-            source=source,
-        )
-    if size % each:
-        raise PlanError(
-            f"generation_batch_size ({size}) must be divisible by the global batch size ({each}).",
+            source=_ARGUMENTS,
+            where="fourth and generation_batch_size is not None",
+        ),
+        Check(
+            "generation_batch_size % microbatch == 0",
+            "generation_batch_size ({generation_batch_size}) must be divisible by the global batch size ({microbatch}).",
+            fix="generation_batch_size = {multiples(generation_batch_size, microbatch)}",
             when=_BUILT,
-            fix=f"generation_batch_size = {multiples(size, each)}",
-            source=source,
-        )
-    ignored = []
-    if steps is not None and steps != size // each:
-        ignored.append(
-            Note("ignores", f"steps_per_generation = {steps}: generation_batch_size makes it {size // each}")
-        )
-    return size, size // each, ignored
-
-
-def _check_group(group: int, size: int, world_size: int, batch: int, *, fourth: bool, source: str) -> None:
-    """Whole groups in a rollout.
-
-    Raises:
-        PlanError: They are not whole, or a group is a single sample.
-    """
-    possible = divisors(size)[1:]
-    if group < 2:
-        message = (
-            "num_generations must be greater than 1 for GRPO"
-            if fourth
-            else "GRPO requires at least 2 generations per prompt to calculate the advantages. You provided "
-            f"{group}, which is less than the minimum required."
-        )
-        raise PlanError(message, when=_BUILT, fix="num_generations = 2 or more", source=source)
-    if size % group == 0:
-        return
-    message = (
-        f"generation_batch_size ({size}) must be evenly divisible by num_generations ({group}). Valid values: {possible}."
-        if fourth
-        else f"The effective train batch size ({world_size} x {batch} x {size // (world_size * batch)}) must be evenly divisible by "
-        f"the number of generations per prompt ({group}). Given the current effective train batch size, the valid values for the "
-        f"number of generations are: {possible}."
-    )
-    raise PlanError(
-        message,
-        when=_BUILT,
-        fix="num_generations = one of the valid values, or generation_batch_size = "
-        f"{multiples(size, math.lcm(group, world_size * batch))}",
-        source=source,
-    )
-
-
-def _facts(launch: Quantities, horizon: int | None) -> dict[str, Any]:
-    facts = learning_rate_facts(launch.request.settings, horizon)
-    every = launch["save_steps"]
-    if launch["save_strategy"] == "steps" and every >= 1:
-        facts["save_every"] = int(every)
-    return facts
-
+            source=_ARGUMENTS,
+            where="generation_batch_size is not None",
+        ),
+        Check(
+            "num_generations > 1",
+            "{'num_generations must be greater than 1 for GRPO' if fourth else 'GRPO requires at least 2 generations per prompt to "
+            "calculate the advantages. You provided ' + quoted(num_generations) + ', which is less than the minimum required.'}",
+            fix="num_generations = 2 or more",
+            when=_BUILT,
+            source=_ARGUMENTS,
+        ),
+        *(
+            Check(
+                "generated % num_generations == 0",
+                says,
+                fix="num_generations = one of the valid values, or generation_batch_size = "
+                "{multiples(generated, lcm(num_generations, microbatch))}",
+                when=_BUILT,
+                source=_ARGUMENTS,
+                where=where,
+            )
+            for where, says in (
+                (
+                    "fourth",
+                    "generation_batch_size ({generated}) must be evenly divisible by num_generations ({num_generations}). "
+                    "Valid values: {valid_groups(generated)}.",
+                ),
+                (
+                    "not fourth",
+                    "The effective train batch size ({world_size} x {per_device_train_batch_size} x {steps}) must be evenly divisible "
+                    "by the number of generations per prompt ({num_generations}). Given the current effective train batch size, the "
+                    "valid values for the number of generations are: {valid_groups(generated)}.",
+                ),
+            )
+        ),
+    ),
+    notes=(
+        Note(
+            "ignores",
+            "steps_per_generation = {steps_per_generation}: generation_batch_size makes it {steps}",
+            "generation_batch_size is not None and steps_per_generation is not None and steps_per_generation != steps",
+        ),
+        Note("unit", "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts"),
+        *_SAMPLING_NOTES,
+    ),
+    facts=loader.FACTS,
+)
+"""`swift rlhf --rlhf_type grpo` on transformers' Trainer."""
 
 MEGATRON = System(
     name="swift",
@@ -292,9 +215,9 @@ MEGATRON = System(
         "train_iters": count(None),
     },
     shown=("global_batch_size", "steps_per_generation", "num_generations", "micro_batch_size"),
-    functions={"launched": _world_size},
+    functions={"started_processes": started_processes},
     let={
-        "launched": "launched(launch)",
+        "launched": "started_processes(launch)",
         "copies": "tensor_model_parallel_size * pipeline_model_parallel_size * context_parallel_size",
         "world_size": "launched // copies",
         "steps": "generation_batch_size // global_batch_size if generation_batch_size is not None else steps_per_generation or 1",
@@ -333,6 +256,7 @@ MEGATRON = System(
         Formula("rollouts", "ceil(updates / steps)", "ms-swift 4.6.0 swift/megatron/trainers/grpo_trainer.py"),
     ),
     checks=(
+        *_IS_READ,
         Demand("release >= (4, 0)", "GRPO on Megatron of ms-swift {version} is not read; that of 4 is"),
         Demand(
             "launched % copies == 0",
@@ -393,4 +317,4 @@ MEGATRON = System(
     ),
     facts={"minibatch_unit": "'samples'"},
 )
-"""GRPO on Megatron: no passes, old log-probs always computed with the rollout."""
+"""`megatron rlhf --rlhf_type grpo`: no passes, old log-probs always computed with the rollout."""

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from rlstep_hooks.record.events import Rollout, RunStarted, Update
-from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
-from rlstep_hooks.show.page.build import page_of
+from rlstep_hooks.record.ledger import FolderLedger, rank_process
 from rlstep_hooks.show.page.writer import write_page
-from tests.reports import report_of
+from tests.reports import recorded_page
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 
@@ -79,9 +78,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _page(folder: Path) -> Path:
-    report = report_of(folder)
     path = folder.with_suffix(".html")
-    write_page(page_of(report, records(folder)[report.run]), path)
+    write_page(recorded_page(folder), path)
     return path
 
 

@@ -38,7 +38,7 @@ def test_releases_of_which_only_launches_are_planned_are_told_apart(
 ) -> None:
     installed["verl"] = "0.8.0"
     assert doctor.show() == 2
-    assert "supported are 0.9 to before 0.10 (plans: 0.6.1 to before 0.10)" in capsys.readouterr().out
+    assert "supported are 0.9 to before 0.10 (plans: 0.2 to before 0.10)" in capsys.readouterr().out
 
 
 def test_torch_alone_is_enough_for_a_loop_of_ones_own(installed: dict[str, str]) -> None:

@@ -84,7 +84,7 @@ def test_json_has_the_whole_schedule(capsys: pytest.CaptureFixture[str]) -> None
     assert set(Schedule.__struct_fields__) <= set(plan)
     assert (plan["updates_per_rollout"], plan["updates"], plan["samples_per_rollout"]) == (1, 20, 16)
     assert plan["unused_settings"] == {"unheard_of": {"value": "3", "place": "argument 11 of the command"}}
-    assert [finding["code"] for finding in plan["findings"]] == ["RLS102"]
+    assert [finding["code"] for finding in plan["findings"]] == ["RLS116", "RLS102"]
     assert all(finding["report"].startswith("https://") for finding in plan["findings"])
     assert {formula["quantity"] for formula in plan["formulas"]} >= {"samples_per_rollout", "updates_per_rollout"}
 

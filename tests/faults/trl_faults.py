@@ -784,6 +784,18 @@ def warmup_in_another_unit(trainer: Any) -> None:
     trainer.args.warmup_steps = 96
 
 
+@fault(report="TRL, a callback that sets the rate", code="RLS605", where=Where(update=5), settings=FALLING_RATE)
+def rate_set_by_a_callback(trainer: Any) -> None:
+    """A callback halves the rate of each update, and the scheduler goes on as before."""
+
+    def halve(state: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        if state.global_step >= 5:
+            for group in trainer.optimizer.param_groups:
+                group["lr"] /= 2
+
+    on(trainer, "on_step_begin", halve)
+
+
 @fault(report="SkyRL#872", code="RLS602", where=Where(update=3))
 def scheduler_stepped_twice(trainer: Any) -> None:
     """A callback steps the scheduler as well as the loop, from the third update on."""
@@ -793,6 +805,62 @@ def scheduler_stepped_twice(trainer: Any) -> None:
             lr_scheduler.step()
 
     on(trainer, "on_step_end", tick)
+
+
+# A: advantages
+
+
+@fault(report="trl#2995", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_shifted_by_a_sample(trainer: Any) -> None:
+    """Each sample gets the advantage of the sample before it."""
+    alter_rollouts(trainer, lambda rollout: rollout | {"advantages": rollout["advantages"].roll(1)}, after=4)
+
+
+@fault(report="TRL, a cost taken for a reward", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_of_the_wrong_sign(trainer: Any) -> None:
+    """Advantages are those of costs."""
+    alter_rollouts(trainer, lambda rollout: rollout | {"advantages": -rollout["advantages"]}, after=4)
+
+
+@fault(report="trl#3857", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_of_another_scale(trainer: Any) -> None:
+    """The standard deviation of the whole rollout takes the place of the group's."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        configured = trainer.scale_rewards
+        trainer.scale_rewards = "batch" if trainer.state.global_step >= 4 else configured
+        try:
+            return original(rows)
+        finally:
+            trainer.scale_rewards = configured
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
+@fault(report="verl#1224", code="RLS516", where=Where(rollout=2, update=4), since="0.24")
+def advantages_of_groups_across_prompts(trainer: Any) -> None:
+    """Rewards are laid out with the prompts inside, and grouped as if the samples were."""
+
+    def across(advantages: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
+        columns = rewards.nansum(1).view(trainer.num_generations, -1)
+        return ((columns - columns.mean(0)) / (columns.std(0) + 1e-4)).flatten()[: len(advantages)]
+
+    computed: list[torch.Tensor] = []
+
+    def rewards_of(original: Callable[..., Any], *args: Any) -> Any:
+        computed.append(original(*args))
+        return computed[-1]
+
+    replace_method(trainer, "_calculate_rewards", rewards_of)
+    alter_rollouts(
+        trainer, lambda rollout: rollout | {"advantages": across(rollout["advantages"], computed[-1])}, after=4
+    )
+
+
+@fault(report="TRL, a buffer written by a wrapper", code="RLS517", where=Where(update=4, microbatch=8))
+def advantages_negated_on_the_way(trainer: Any) -> None:
+    """Advantages change their sign between the rollout and the loss."""
+    alter_microbatches(trainer, lambda batch: batch | {"advantages": -batch["advantages"]}, first=8)
 
 
 # M: the scale of the loss
@@ -814,12 +882,7 @@ def loss_divided_twice(trainer: Any) -> None:
     replace_method(trainer, "compute_loss", loss)
 
 
-@fault(
-    report="ms-swift#10117",
-    code="RLS801",
-    where=Where(update=0, microbatch=0),
-    where_unshuffled=Where(update=1, microbatch=2),
-)
+@fault(report="ms-swift#10117", code="RLS805", where=Where(update=0, microbatch=0))
 def accelerate_divides_too(trainer: Any) -> None:
     """accelerate is told the accumulation as well, and its backward divides by it once more."""
     trainer.accelerator.gradient_accumulation_steps = 2
@@ -830,6 +893,118 @@ def advantages_scaled_by_a_learned_factor(trainer: Any) -> None:
     """Advantages are multiplied by a parameter that is trained with the policy."""
     factor = torch.nn.Parameter(torch.ones(()))
     alter_microbatches(trainer, lambda batch: batch | {"advantages": batch["advantages"] * factor}, first=8)
+
+
+@fault(report="ms-swift#10117", code="RLS805", where=Where(update=2, microbatch=4))
+def backward_of_a_quarter(trainer: Any) -> None:
+    """A wrapped backward multiplies each loss by a quarter."""
+
+    def backward(original: Callable[..., Any], loss: Any, **kwargs: Any) -> Any:
+        return original(loss / 4 if trainer.state.global_step >= 2 else loss, **kwargs)
+
+    replace_method(trainer.accelerator, "backward", backward)
+
+
+# N: gradient and optimizer
+
+
+def before_steps(trainer: Any, act: Callable[[], None], *, first: int) -> None:
+    """Act right before each step of the optimizer, from one update on."""
+
+    def step(state: Any, **kwargs: Any) -> None:
+        if state.global_step >= first:
+            act()
+
+    on(trainer, "on_pre_optimizer_step", step)
+
+
+SMALL_LIMIT: Settings = {**REUSED, "max_grad_norm": 1e-3}
+
+
+@fault(report="TRL, clipping left out", code="RLS808", where=Where(update=0), settings=SMALL_LIMIT)
+def clip_that_only_measures(trainer: Any) -> None:
+    """The clip returns the norm and leaves the gradients as they are."""
+
+    def measure(original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(parameters, float("inf"))
+
+    replace_method(trainer.accelerator, "clip_grad_norm_", measure)
+
+
+@fault(report="TRL, gradients changed after the clip", code="RLS808", where=Where(update=4), settings=SMALL_LIMIT)
+def gradients_doubled_after_the_clip(trainer: Any) -> None:
+    """A callback multiplies the gradients right before the step."""
+
+    def double() -> None:
+        for parameter in trainer.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(2)
+
+    before_steps(trainer, double, first=4)
+
+
+@fault(report="OpenRLHF#1297", code="RLS807", where=Where(update=4))
+def moments_cleared_at_every_update(trainer: Any) -> None:
+    """Adam begins anew at every update."""
+
+    def clear() -> None:
+        optimizer = trainer.optimizer
+        while hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        optimizer.state.clear()
+
+    before_steps(trainer, clear, first=4)
+
+
+@fault(report="Megatron, a step made in part", code="RLS806", where=Where(update=4))
+def half_of_each_step_taken_back(trainer: Any) -> None:
+    """A wrapped step averages the new weights with the old ones."""
+
+    def place(state: Any, **kwargs: Any) -> None:
+        optimizer = trainer.optimizer
+        while hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        before: list[torch.Tensor] = []
+
+        def remember(*_: Any) -> None:
+            before[:] = [p.detach().clone() for p in held]
+
+        def take_back(*_: Any) -> None:
+            if trainer.state.global_step >= 4:
+                for parameter, old in zip(held, before, strict=True):
+                    parameter.data.lerp_(old, 0.5)
+
+        optimizer.register_step_pre_hook(remember)
+        optimizer.register_step_post_hook(take_back)
+        optimizer._optimizer_step_post_hooks.move_to_end(
+            next(reversed(optimizer._optimizer_step_post_hooks)), last=False
+        )
+
+    on(trainer, "on_train_begin", place)
+
+
+@fault(report="trl#5312", code="RLS412", where=Where(rollout=2, update=4), where_016=Where(rollout=4, update=4))
+def frozen_weights_swapped_in_for_generation(trainer: Any) -> None:
+    """Generation runs with the first weights, which are swapped in and out again before anyone looks."""
+    first = [p.detach().clone() for p in trainer.model.parameters()]
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        if trainer.state.global_step < 4:
+            return original(rows)
+        current = [p.detach().clone() for p in trainer.model.parameters()]
+        set_weights(trainer.model, first)
+        output = original(rows)
+        set_weights(trainer.model, current)
+        return output
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
+def set_weights(model: Any, values: list[torch.Tensor]) -> None:
+    """Write weights in a way that torch does not count."""
+    for parameter, value in zip(model.parameters(), values, strict=True):
+        parameter.data.copy_(value)
 
 
 EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]

@@ -67,13 +67,13 @@ class Inputs(dict[str, Any]):
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Those of all systems that are loaded."""
+        """Those of the language, and of all systems that are loaded."""
         systems = [
             module.SYSTEM
             for name, module in sys.modules.items()
             if name.startswith("rlstep_hooks.systems.") and hasattr(module, "SYSTEM")
         ]
-        return {name: function for system in systems for name, function in system.functions.items()}
+        return language.FUNCTIONS | {name: each for system in systems for name, each in system.functions.items()}
 
     def given(self, name: str) -> bool:
         return self[name] is not None

@@ -19,9 +19,8 @@ from rlstep_hooks.judge.timeline import (
 from rlstep_hooks.planning.schedule import Schedule, lag_pattern
 from rlstep_hooks.systems.index import deviations_of
 from rlstep_hooks.systems.trl.observe.resume import resume_position
-from rlstep_hooks.systems.trl.plan import make_schedule
 from tests.golden.letters import expand, letters
-from tests.golden.timelines import TIMELINES, Timeline, release_of, trl_settings
+from tests.golden.timelines import TIMELINES, Timeline, plan_of_fields, release_of
 from tests.scripted import scripted_run
 
 RUNS = [
@@ -113,7 +112,7 @@ def test_the_golden_data_count_their_own_letters() -> None:
 
 
 def field_report(release: str, rows: int | None, *, world_size: int = 1, **fields: Any) -> Schedule:
-    return make_schedule(trl_settings(fields), release_of(release), world_size=world_size, rows=rows)
+    return plan_of_fields(fields, release, world_size=world_size, rows=rows)
 
 
 def microbatches(schedule: Schedule) -> list[ExpectedMicroBatch]:

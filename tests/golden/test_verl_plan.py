@@ -408,9 +408,9 @@ def test_what_verl_refuses_is_refused_in_its_words(settings: dict[str, Any], mes
     assert caught.value.source
 
 
-@pytest.mark.parametrize("release", ["0.6.0", "0.5.0", "0.10.0"])
+@pytest.mark.parametrize("release", ["0.1", "0.10.0"])
 def test_other_releases_are_not_planned(release: str) -> None:
-    with pytest.raises(LookupError, match=r"0\.6\.1 to 0\.9 are"):
+    with pytest.raises(LookupError, match=r"0\.2 to 0\.9 are"):
         planned(VerlRelease(release))
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rlstep_hooks.systems.trl.plan import TrlSettings, make_schedule
+from rlstep_hooks.systems.trl.plan import plan_settings
 from rlstep_hooks.systems.trl.releases import TrlRelease
 from tests.golden.letters import expand
 
@@ -51,8 +50,9 @@ class Timeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def schedule(self, release: str) -> Schedule:
         """The plan under one of the releases."""
-        settings = trl_settings(self.settings, algorithm=self.algorithm)
-        return make_schedule(settings, release_of(release), world_size=self.world_size, rows=self.rows)
+        return plan_of_fields(
+            self.settings, release, algorithm=self.algorithm, world_size=self.world_size, rows=self.rows
+        )
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,20 +75,14 @@ def release_of(trl: str) -> TrlRelease:
     return TrlRelease(trl, _FILE.transformers[trl])
 
 
-def trl_settings(fields: dict[str, Any], *, algorithm: Literal["GRPO", "RLOO"] = "GRPO") -> TrlSettings:
-    """Settings from fields of GRPOConfig or RLOOConfig under their own names, on top of `COMMON_SETTINGS`."""
-    given = COMMON_SETTINGS | fields
-    accumulation = given["gradient_accumulation_steps"]
-    return TrlSettings(
-        algorithm=algorithm,
-        batch=given["per_device_train_batch_size"],
-        accumulation=accumulation,
-        group=given["num_generations"],
-        steps_per_generation=given.get("steps_per_generation", accumulation),
-        iterations=given.get("num_iterations", 1),
-        max_steps=given.get("max_steps", -1),
-        epochs=Fraction(str(given.get("num_train_epochs", 3))),
-        beta=given.get("beta", 0.0),
-        shuffle=given.get("shuffle_dataset", True),
-        engine_correction=False,
-    )
+def plan_of_fields(
+    fields: dict[str, Any],
+    release: str,
+    *,
+    algorithm: Literal["GRPO", "RLOO"] = "GRPO",
+    world_size: int,
+    rows: int | None,
+) -> Schedule:
+    """The plan of fields of GRPOConfig or RLOOConfig under their own names, on top of `COMMON_SETTINGS`."""
+    given = {"beta": 0.0} | COMMON_SETTINGS | fields
+    return plan_settings(given, release_of(release), algorithm=algorithm, world_size=world_size, rows=rows)

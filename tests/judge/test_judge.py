@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.judge.rules import base
+from rlstep_hooks.judge.rules import progress as rules_progress
 from rlstep_hooks.record.events import (
     AnyEvent,
     Evaluated,
@@ -366,6 +366,14 @@ def test_a_trained_evaluation_sample_is_found() -> None:
 # What was not seen.
 
 
+@pytest.mark.parametrize(("compares", "verdict"), [(True, "PASS"), (False, "NOT_EVALUATED")])
+def test_settings_pass_only_where_an_observer_compares_them(compares: bool, verdict: str) -> None:
+    first, *rest = scripted_run(REUSE)
+    assert isinstance(first, RunStarted)
+    first = msgspec.structs.replace(first, facts=first.facts | {"compares_settings": compares})
+    assert outcome(judge([first, *rest]), "RLS101") == verdict
+
+
 def test_nothing_seen_is_not_evaluated() -> None:
     assert judge([]).verdict == "NOT_EVALUATED"
     report = judge([started(REUSE)])
@@ -494,7 +502,7 @@ def test_numbers_that_never_come_are_not_waited_for_without_end(
     kinds: tuple[type, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a run of which no more than one kind of event is seen."""
-    monkeypatch.setattr(base, "WAITING", 40)
+    monkeypatch.setattr(rules_progress, "WAITING", 40)
     events = scripted_run(make_plan(rows=None, iterations=2, max_steps=200), measured=False)
     one = Judge(deviations_of)
     most = 0

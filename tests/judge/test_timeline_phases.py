@@ -20,10 +20,9 @@ from rlstep_hooks.judge.timeline import (
     PhasePosition,
     cursor_at,
     expected_events,
-    go_on,
 )
 from rlstep_hooks.judge.timeline.phases import PhaseCursor, places_epoch_ends
-from rlstep_hooks.record.events import Rollout
+from rlstep_hooks.record.events import EpochEnd, MicroBatch, Rollout, Update
 from tests.scripted_phases import PhaseCase, composed, phase_cases, phase_plan, scripted_phases
 
 END = 300
@@ -135,11 +134,20 @@ def goes_on(case: PhaseCase, number: int) -> bool:
     starts = [index for index, event in enumerate(whole) if isinstance(event, ExpectedRollout)]
     cursor = cursor_at(case.schedule, PhasePosition())
     assert isinstance(cursor, PhaseCursor)
+    moves = {
+        Rollout: cursor.rollout,
+        MicroBatch: cursor.microbatch,
+        Update: cursor.update,
+        EpochEnd: cursor.epoch_end,
+    }
     for event in composed(scripted_phases(case)):
         if isinstance(event, Rollout) and cursor.rollouts == number:
-            rest = timeline(case.schedule, cursor.at_rollout(event))
+            rest = timeline(case.schedule, before := cursor.at_rollout(event))
+            cursor.rollout(event)
+            assert cursor.at_rollout(event, passed=True) == before
             return rest[: END - starts[number]] == whole[starts[number] :]
-        go_on(cursor, event)
+        if type(event) in moves:
+            moves[type(event)](event)
     raise AssertionError("there is no such rollout")
 
 

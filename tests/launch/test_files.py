@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rlstep_hooks.launch.inheritance import read_config
 from rlstep_hooks.launch.python_file import read_calls
 from rlstep_hooks.launch.rows import count_rows
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.launch.yaml_file import LARGEST_FILE, parse_yaml, read_config, read_yaml
+from rlstep_hooks.launch.yaml_file import LARGEST_FILE, parse_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,24 +51,6 @@ def test_aliases_that_multiply_are_bounded() -> None:
         parse_yaml("\n".join(layers), "c.yaml")
 
 
-def test_hydra_defaults_are_followed_where_they_are(tmp_path: Path) -> None:
-    (tmp_path / "actor").mkdir()
-    (tmp_path / "actor" / "dp.yaml").write_text("ppo_mini_batch_size: 256\nppo_epochs: 1\n")
-    (tmp_path / "base.yaml").write_text("trainer:\n  total_epochs: 30\n  nnodes: 1\n")
-    main = tmp_path / "main.yaml"
-    main.write_text(
-        "defaults:\n  - base\n  - actor@actor_rollout_ref.actor: dp\n  - missing_one\n  - _self_\n"
-        "trainer:\n  total_epochs: 15\nactor_rollout_ref:\n  actor:\n    ppo_epochs: 2\n"
-    )
-    values = {name: setting.value for name, setting in read_yaml(main).items()}
-    assert values == {
-        "trainer.total_epochs": 15,
-        "trainer.nnodes": 1,
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
-        "actor_rollout_ref.actor.ppo_epochs": 2,
-    }
-
-
 def test_files_that_are_no_configuration(tmp_path: Path) -> None:
     large = tmp_path / "large.yaml"
     large.write_text("a: 1\n" + "#" * LARGEST_FILE)
@@ -83,7 +66,7 @@ def test_toml_tables_are_joined(tmp_path: Path) -> None:
     pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
     path = tmp_path / "rl.toml"
     path.write_text("max_steps = 5\n[orchestrator]\nbatch_size = 128\n")
-    found = read_config(path)
+    found = read_config(path).settings
     assert {name: setting.value for name, setting in found.items()} == {"max_steps": 5, "orchestrator.batch_size": 128}
     assert str(found["orchestrator.batch_size"].place).endswith("rl.toml:3:1")
     path.write_text("max_steps = \n")

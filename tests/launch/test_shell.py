@@ -57,6 +57,28 @@ SAME_AS_BASH = [
     "s $'a\\nb'",
     "X=a\nX+=b\ns $X",
     "s \"$@\" end",
+    "B=1; : \"${A:=$(( B * (4 + 1) ))}\" \"${U:=['a','b']}\"\ns $A $U \"${V:-['c']}\" ${W:-'d e'}",
+    "B=2\nC=3\n: \"${A:=$(( B * (C + 1) ))}\"\nX=${Y:=5}\ns $A $X $Y ${Z:-$((B+1))}",
+    "f() { local n=$1; shift; s $n \"$@\"; }\nf 1 'a b' c",
+    "f() { N=$1; return; N=9; }\nf 4\ns $N",
+    "CMD=\"s a\"\nCMD=\"$CMD --b '1 2'\"\neval \"$CMD\"",
+    "read -r -d '' T <<EOF\n a $HOME-x \\\n  b\nEOF\nHOME=h; read -r L <<< 'one two'\ns $L",
+    "X=3\nT=$(cat <<EOF\nn=$X \\$X\nEOF\n)\nU=$(cat <<'EOF'\n$X\nEOF\n)\ns \"$T\" \"$U\"",
+    "i=1; ((i++)); ((i += 3)); let_i=$((i > 2 ? i * 2 : 0))\ns $i $let_i $((2 ** 5)) $((!i))",
+    "for ((i = 0; i < 3; i++)); do X+=$i; done\ns $X",
+    "for i in 1 2 3 4; do [ $i = 2 ] && continue; if [ $i -eq 4 ]; then break; fi; X+=$i; done\ns $X",
+    "N=; while true; do N=${N}x; if [ ${#N} -ge 3 ]; then break; fi; done\ns $N",
+    "[ -n \"$X\" ] && A=1 || A=2\n[ 1 = 1 ] && B=1 || B=2\ns $A $B",
+    "cd / || exit 1\ns $(pwd) $PWD",
+    "P=/data/models/Qwen-7B.tar\ns $(basename $P .tar) $(dirname \"$P\") $(basename \"$(dirname $P)\") $(realpath -m /a/b/../c)",
+    "D=0,1,2\ns $(echo $D | tr ',' '\\n' | wc -l) $(echo $D | awk -F, '{print NF}') $(echo $D | cut -d, -f2) $(expr 7 / 2)",
+    "s=; for i in $(seq 2 3); do s=$s$i; done\ns $s",
+    "X=a/b/c\ns ${X//\\//_} ${X/a/z} ${X:2} ${X:0:1} ${X^^} ${X: -1}",
+    "N=X; X=5\ns ${!N}",
+    "set -- a 'b c'\ns $# \"$2\"",
+    "if [ -z \"$A\" ] && [ -z \"$B\" ]; then C=1; else C=2; fi\nif [ 1 = 2 ] || (( 3 > 2 )); then D=1; fi\ns $C $D",
+    "(X=1; cd /)\ns ${X:-gone}",
+    "X=1 ; s $X $EMPTY end",
 ]  # fmt: skip
 
 
@@ -143,6 +165,125 @@ def test_an_array_from_elsewhere_is_missing_and_swallows_no_flag() -> None:
 def test_an_array_from_elsewhere_may_stand_before_the_first_command() -> None:
     command = read_text('ARGS=(--b 1 "${MODEL_ARGS[@]}")\npython train.py "${ARGS[@]}"', "run.sh")[-1]
     assert [token.text for token in command.arguments] == ["--b", "1"]
+
+
+def test_a_backslash_at_the_end_of_a_file_is_left_out() -> None:
+    assert words("s a \\\n b=1 \\") == words("s a \\\n b=1 \\\n") == ["s", "a", "b=1"]
+
+
+def test_a_guard_is_not_the_end_of_the_script() -> None:
+    for guard in (
+        'if [ -z "$X" ]; then echo "set X"; exit 1; fi',
+        '[ -z "${X:-}" ] && { echo "set X" >&2; exit 1; }',
+        '[[ -n "$X" ]] || exit 1',
+        "if [ $# -lt 1 ]; then usage; exit 1; fi",
+        ': "${X:?set it}"',
+    ):
+        command = read_text(f"{guard}\npython train.py --n $X --m 1", "run.sh")[-1]
+        assert command.program.name == "train.py"
+        assert [unknown.name for unknown in command.arguments[1].unknown] == ["X"], guard
+        assert words(f"{guard}\npython train.py --n $X", X="4")[-1] == "4"
+
+
+def test_an_end_that_no_variable_decides_is_one() -> None:
+    assert [c.program.name for c in read_text("python a.py\nif [ 1 = 1 ]; then exit 1; fi\npython b.py", "run.sh")] == [
+        "a.py"
+    ]
+    assert [c.program.name for c in read_text('[ -z "$X" ] && { python a.py; exit; }\npython b.py', "run.sh")] == [
+        "a.py"
+    ]
+
+
+def test_a_loop_that_waits_is_passed_and_one_that_watches_is_the_end() -> None:
+    waits = "while true; do curl x; if [ $? -eq 0 ]; then break; fi; sleep 1; done\nuntil nc -z h 1; do sleep 1; done\npython a.py"
+    assert words(waits) == ["a.py"]
+    watches = "python a.py &\nwhile true; do sleep 60; done\npython b.py"
+    assert "b.py" not in [command.program.name for command in read_text(watches, "run.sh")]
+
+
+def test_the_environment_holds_what_is_exported() -> None:
+    command = read_text("export NPROC_PER_NODE=4\nA=1\nexport B\nB=2\nC=3 swift rlhf", "run.sh")[-1]
+    assert {name: token.text for name, token in command.environment.items()} == {
+        "NPROC_PER_NODE": "4",
+        "B": "2",
+        "C": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "program"),
+    [
+        ("docker run --gpus all -v /a:/b --rm org/image:1 bash -c 'cd /w && python train.py --n 1'", "train.py"),
+        ("docker exec -it box python train.py --n 1", "train.py"),
+        ("singularity exec --nv image.sif python train.py --n 1", "train.py"),
+        ("srun --container-workdir /w -N 2 bash -c 'python train.py --n 1'", "train.py"),
+        ("sbatch -N 2 --wrap 'python train.py --n 1'", "train.py"),
+        ("sbatch --wrap=\"srun python train.py --n 1\"", "train.py"),
+        ("ssh host <<'EOF'\npython train.py --n 1\nEOF", "train.py"),
+        ("bash <<EOF\npython train.py --n 1\nEOF", "train.py"),
+        ("bash -c \"python train.py --n 1\"", "train.py"),
+        ("cat > /tmp/x/inner.sh <<'EOF'\npython train.py --n ${1:-1}\nEOF\nbash /tmp/x/inner.sh", "train.py"),
+        ("python mason.py --gpus 8 -- source setup.sh \\&\\& python train.py --n 1", "train.py"),
+        ("coverage run -a --source=x train.py --n 1", "train.py"),
+        ("L=(uv run --extra vllm python3)\n\"${L[@]}\" train.py --n 1", "train.py"),
+        ("run() { python train.py --n $1; }\nrun 1", "train.py"),
+        ("run() { python train.py --n 1; }\nparallel run", "train.py"),
+    ],
+)  # fmt: skip
+def test_commands_in_other_words(wrapper: str, program: str) -> None:
+    found = [command for command in read_text(wrapper, "run.sh") if command.program.name == program]
+    assert [[token.text for token in command.arguments] for command in found] == [["--n", "1"]]
+
+
+def test_a_script_finds_its_own_folder_and_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    folder = tmp_path / "examples" / "a"
+    folder.mkdir(parents=True)
+    (folder / "common.env").write_text("N=3\n")
+    (tmp_path / "examples" / "base.sh").write_text("python base.py --n ${N:-0} --m $1\n")
+    script = folder / "run.sh"
+    monkeypatch.chdir("/")
+    for start in (
+        'D="$( cd -- "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd )"',
+        'D=$(dirname $(realpath "$0"))',
+    ):
+        script.write_text(f"{start}\nsource $D/common.env\nexport N\nbash examples/base.sh 2\npython $D/own.py\n")
+        base, own = read_script(script)
+        assert [token.text for token in base.arguments] == ["--n", "3", "--m", "2"]
+        assert own.program.name == str(folder / "own.py")
+
+
+def test_what_bash_reads_as_another_command_is_pointed_at() -> None:
+    for lost in (
+        "python train.py \\\n  a.b=1\n  c.d=2 \\\n  e.f=3",
+        "python train.py \\\n  a.b=1 \\\n  # c.d=1 \\\n  c.d=2",
+        "python train.py \\\n  --a 1 \\ \n  --b 2",
+        "python train.py --a 1\n\n  +c.d=2",
+    ):
+        (command,) = (found for found in read_text(lost, "run.sh") if found.program.name == "train.py")
+        assert "is missing at the end of" in command.cut_off, lost
+    assert "run.sh:2, so `c.d=2` on line 3" in read_text("python train.py \\\n  a.b=1\n  c.d=2", "run.sh")[0].cut_off
+    whole = read_text("python train.py a.b=1\nX=1\n--odd\necho done", "run.sh")
+    assert not any(command.cut_off for command in whole)
+
+
+def test_words_that_a_condition_decides_on_are_unknown_one_by_one() -> None:
+    script = "A=(x.y=1)\nif [ -f /etc/a ]; then A+=(z=2); fi\nif [ -f /etc/b ]; then E='--k 3'; fi\ns ${A[@]} $E"
+    command = read_text(script, "run.sh")[-1]
+    assert [(token.text, bool(token.unknown)) for token in command.arguments] == [
+        ("x.y=1", False),
+        ("z=2", True),
+        ("--k", True),
+        ("3", True),
+    ]
+
+
+def test_a_condition_is_asked_for_by_its_own_variable() -> None:
+    script = "DEVICE=$(probe)\nif [ $DEVICE = npu ]; then N=16; else N=8; fi\ns $N"
+    (unknown,) = read_text(script, "run.sh")[-1].arguments[0].unknown
+    assert unknown.name == "DEVICE"
+    assert "16 or 8" in unknown.why
+    assert words(script, DEVICE="gpu")[-1] == "8"
 
 
 def test_sourced_and_called_scripts_are_followed_when_they_are_here(tmp_path: Path) -> None:

@@ -60,3 +60,18 @@ def test_each_system_has_a_launch(name: str) -> None:
 
 def test_each_launch_is_of_a_system() -> None:
     assert set(LAUNCHES) == set(index.names())
+
+
+def test_the_tests_train_with_the_releases_that_declarations_name() -> None:
+    """The documentation's table of releases is made from these."""
+    pins = (ROOT / "noxfile.py").read_text() + (
+        ROOT / "tests" / "systems" / "openrlhf" / "requirements.txt"
+    ).read_text()
+    trained = {name: getattr(index.system_of(name), "trained_releases", ()) for name in index.names()}
+    observed = {name for name in index.names() if getattr(index.system_of(name), "attaches_by", "")}
+    assert {name for name, releases in trained.items() if releases} == observed
+    for name in observed:
+        package = index.system_of(name).package
+        for release in trained[name]:
+            pinned = rf"{package}=={release}\b" + (rf"|\"{release}\"" if package == "trl" else "")
+            assert re.search(pinned, pins), f"{name} {release}"

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown, evaluate, fill, names_in, shown
+from rlstep_hooks.planning.explained import shown
+from rlstep_hooks.planning.formula import FUNCTIONS, FormulaError, NotKnownError, Unknown, evaluate, fill, names_in
 
 
 class Given(dict[str, Any]):
     """Values for a test; an `Unknown` among them is not known."""
 
-    functions: ClassVar[dict[str, Any]] = {"double": lambda value: 2 * value}
+    functions: ClassVar[dict[str, Any]] = {**FUNCTIONS, "double": lambda value: 2 * value}
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)

@@ -38,7 +38,7 @@ def plan(launch: str, **options: object) -> Plan:
         "python stack_llama/scripts/rl_training.py --PPOConfig.ppo_epochs=126942983",
         f"python examples/scripts/ppo.py --PPOConfig.batch_size {10**40}",
         f"trl grpo --num_iterations {HUGE}",
-        f"trl grpo --per_device_train_batch_size {10**40} --num_generations 7",
+        f"swift rlhf --rlhf_type grpo --per_device_train_batch_size {10**40} --num_generations 7",
         f"python -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32 "
         f"actor_rollout_ref.actor.ppo_epochs={HUGE} actor_rollout_ref.actor.use_dynamic_bsz=True",
     ],

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.judge.replay import report_of, trainer_events
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.replay import trainer_events
 from rlstep_hooks.record.events import (
     EpochEnd,
     Measured,
@@ -28,10 +29,11 @@ from rlstep_hooks.record.events import (
 )
 from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
 from rlstep_hooks.show.page import pictures
-from rlstep_hooks.show.page.build import page_of
+from rlstep_hooks.show.page.overview import CELLS
 from rlstep_hooks.show.page.row import FIRST, LAST
-from rlstep_hooks.show.page.timeline import CELLS, timeline_of
+from rlstep_hooks.show.page.timeline import TimelineWatcher
 from rlstep_hooks.show.page.writer import page_html
+from tests.reports import recorded_page
 from tests.scripted import Case, cases, make_plan, scripted_run, started
 from tests.scripted_phases import PhaseCase, phase_cases, phase_plan, scripted_phases, write_records
 
@@ -59,7 +61,7 @@ def page(folder: Path, events: Iterable[AnyEvent]) -> Page:
     ledger = FolderLedger(folder / "log", "run", rank_process(0))
     ledger.write(*events)
     ledger.close()
-    return page_of(report_of(folder / "log"), records(folder / "log")["run"])
+    return recorded_page(folder / "log")
 
 
 def without(events: list[AnyEvent], kind: type, index: int) -> list[AnyEvent]:
@@ -155,7 +157,7 @@ def test_an_update_that_a_sync_of_weights_came_before_is_drawn_as_missing(tmp_pa
         i for i, (process, e) in enumerate(script) if process == "rank0" and isinstance(e, Update) and e.index == 3
     )
     write_records(tmp_path, [*script[:lost], *script[lost + 1 :]])
-    (focus,) = (row for row in page_of(report_of(tmp_path), records(tmp_path)["run"]).timeline.rows if row.focus)
+    (focus,) = (row for row in recorded_page(tmp_path).timeline.rows if row.focus)
     assert [singly(stretch.missing) for stretch in focus.stretches] == [[], [], ["update"], []]
     assert focus.stretches[3].observed[0].expected == "an update"
 
@@ -236,8 +238,8 @@ def test_any_run_can_be_drawn_whatever_it_lacks(
 def test_trainers_and_controller_give_one_timeline(case: PhaseCase, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("page")
     write_records(folder, scripted_phases(case))
-    report = report_of(folder)
-    shown = page_of(report, records(folder)["run"])
+    shown = recorded_page(folder)
+    report = shown.report
     assert shown.timeline.differing == 0
     updates = sum(cell.updates * (cell.last - cell.first + 1) for cell in shown.timeline.cells)
     assert round(updates) == report.counts.updates
@@ -258,7 +260,7 @@ def test_any_run_of_several_processes_can_be_drawn_whatever_it_lacks(
     index = data.draw(st.integers(0, len(script) - 1))
     times = data.draw(st.sampled_from([0, 2]))
     write_records(folder, [*script[:index], *[script[index]] * times, *script[index + 1 :]])
-    read(page_of(report_of(folder), records(folder)["run"]))
+    read(recorded_page(folder))
 
 
 @pytest.mark.parametrize("fault", [False, True])
@@ -270,7 +272,7 @@ def test_a_critic_in_any_order_is_drawn_where_it_was_and_beside_no_plan(tmp_path
         i for i, (process, e) in enumerate(script) if isinstance(e, Update) and e.role == "policy" and e.index == 2
     )
     write_records(tmp_path, [*script[:lost], *script[lost + 1 :]] if fault else script)
-    shown = page_of(report_of(tmp_path), records(tmp_path)["run"])
+    shown = recorded_page(tmp_path)
     assert bool(shown.timeline.differing) is fault
     row = next(row for row in shown.timeline.rows if row.number == 1)
     assert row.differs is fault
@@ -285,7 +287,7 @@ def test_the_trainer_that_a_finding_names_is_drawn(tmp_path: Path) -> None:
         i for i, (process, e) in enumerate(script) if process == "rank1" and isinstance(e, Update) and e.index == 3
     )
     write_records(tmp_path, [*script[:lost], *script[lost + 1 :]])
-    shown = page_of(report_of(tmp_path), records(tmp_path)["run"])
+    shown = recorded_page(tmp_path)
     assert shown.problem is not None
     assert shown.problem.where.rank == 1
     assert (shown.timeline.rank, shown.timeline.ranks) == (1, 2)
@@ -296,7 +298,7 @@ def test_the_trainer_that_a_finding_names_is_drawn(tmp_path: Path) -> None:
 def test_a_sync_of_weights_before_the_first_rollout_has_a_row(tmp_path: Path) -> None:
     schedule = phase_plan(syncs="first_and_after_updates")
     write_records(tmp_path, scripted_phases(PhaseCase(schedule=schedule)))
-    rows = page_of(report_of(tmp_path), records(tmp_path)["run"]).timeline.rows
+    rows = recorded_page(tmp_path).timeline.rows
     assert rows[0].number is None
     assert observed(rows[0]) == ["weight_sync"]
     assert observed(rows[1])[-1] == "weight_sync"
@@ -342,15 +344,20 @@ def test_a_long_run_is_condensed(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_run() -> None:
-    peaks = []
+    kept = []
     for updates in (3000, 12000):
         events = scripted_run(make_plan(rows=400, iterations=2, max_steps=updates))
+        judge, watcher = Judge(), TimelineWatcher()
+        found = [(event, judge.observe(event)) for event in events]
         tracemalloc.start()
-        shown = timeline_of(iter(events), rank=0, ranks=1, rollouts=updates // 2, problem=None)
-        peaks.append(tracemalloc.get_traced_memory()[1])
+        for event, findings in found:
+            watcher.watch(0, event, judge, findings)
+        kept.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert shown.cells[-1].last == updates // 2 - 1
-    assert peaks[1] < 1.2 * peaks[0]
+        shown = watcher.timeline(rank=0, ranks=1, problem=None)
+        assert shown is not None
+        assert len(shown.cells) > CELLS / 2
+    assert kept[1] < 1.2 * kept[0]
 
 
 @pytest.mark.parametrize("lost", [None, 5, 150, 298])
@@ -377,7 +384,7 @@ def test_many_equal_micro_batches_become_one_box(tmp_path: Path) -> None:
 def test_micro_batches_of_any_size_become_one_box(tmp_path: Path) -> None:
     schedule = phase_plan(samples=24, minibatches=(24,), microbatch=None)
     write_records(tmp_path, scripted_phases(PhaseCase(schedule=schedule)))
-    rows = page_of(report_of(tmp_path), records(tmp_path)["run"]).timeline.rows
+    rows = recorded_page(tmp_path).timeline.rows
     stretch = next(row for row in rows if row.number == 0).stretches[1]
     assert [moment.kind for moment in stretch.observed] == ["microbatch", "update"]
     assert stretch.observed[0].times > 1

@@ -20,6 +20,7 @@ from rlstep_hooks.record.events import TOPICS, AnyEvent, MicroBatch, Phase, Roll
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rlstep_hooks.judge.watcher import Watcher
     from rlstep_hooks.planning.schedule import Schedule
 
 HEARD = 65_536
@@ -75,11 +76,18 @@ class ControlledRun:
     Args:
         phases_of: Gives the records of the trainer of a rank.
         deviations_of: The known deviations of the framework.
+        watcher: Sees the events of all trainers.
     """
 
-    def __init__(self, phases_of: Callable[[int], TrainerPhases], deviations_of: DeviationsOf = none_known) -> None:
+    def __init__(
+        self,
+        phases_of: Callable[[int], TrainerPhases],
+        deviations_of: DeviationsOf = none_known,
+        watcher: Watcher | None = None,
+    ) -> None:
         self._phases_of = phases_of
         self._deviations_of = deviations_of
+        self._watcher = watcher
         self._trainers: list[_Trainer] = []
         self._called = False
         """Whether the controller called its trainers."""
@@ -140,7 +148,10 @@ class ControlledRun:
         for trainer in self._trainers:
             for composed in trainer.stream.feed(event):
                 rollout_seen = rollout_seen or isinstance(composed, Rollout | RunEnded)
-                findings += [at_rank(f, trainer.rank, len(self._trainers)) for f in trainer.observe(composed)]
+                found = trainer.observe(composed)
+                if self._watcher is not None:
+                    self._watcher.watch(trainer.rank, composed, trainer.judge, found)
+                findings += [at_rank(f, trainer.rank, len(self._trainers)) for f in found]
                 if trainer.rank == 0 and len(self._heard) < HEARD:
                     self._heard.append(composed)
         if rollout_seen:

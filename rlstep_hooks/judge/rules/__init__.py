@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.catalogue import BY_CODE, RANK_RULES, RULES, Progress, Rule, page
+    from rlstep_hooks.judge.rules.catalogue import BY_CODE, HUNDREDS, RANK_RULES, RULES, Progress, Rule
 
-__all__ = ["BY_CODE", "RANK_RULES", "RULES", "Progress", "Rule", "page"]
+__all__ = ["BY_CODE", "HUNDREDS", "RANK_RULES", "RULES", "Progress", "Rule"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,93 +2,114 @@
 
 from __future__ import annotations
 
-import inspect
-
-from rlstep_hooks.judge.rules import (
-    data,
-    learning_rate,
-    loss,
-    observation,
-    order,
-    plan,
-    ratio,
-    resume,
-    updates,
-    weights,
+from rlstep_hooks.judge.rules import observation, resume, weights
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.data import advantages, documented, evaluation, rows, samples
+from rlstep_hooks.judge.rules.learning_rate import (
+    RateAtZero,
+    RateNotScheduled,
+    ScheduleHorizon,
+    SchedulerTicks,
+    WarmupLength,
 )
-from rlstep_hooks.judge.rules.base import Progress, Rule
+from rlstep_hooks.judge.rules.loss import backward, formula, optimizer
+from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
+from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
+from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
+from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
+from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
+from rlstep_hooks.judge.rules.progress import Progress
+from rlstep_hooks.judge.rules.ratio import intact, refresh, values
+
+HUNDREDS: dict[str, tuple[str, str]] = {
+    "1": ("plan", "plan and configuration"),
+    "2": ("order", "counts and order"),
+    "3": ("ratio", "old log-probs and ratio"),
+    "4": ("weights", "weights and sync"),
+    "5": ("data", "data"),
+    "6": ("learning_rate", "learning rate"),
+    "7": ("resume", "resume"),
+    "8": ("loss", "loss, gradient and optimizer"),
+    "9": ("observation", "observation itself"),
+}
+"""For the first digit of a code: the module or package of its rules, and what they are about."""
 
 RULES: tuple[type[Rule], ...] = (
-    plan.ConfigRewritten,
-    plan.ClipNeverActs,
-    plan.UpdatesNotAsTheSizesSay,
-    order.UnexpectedRollout,
-    order.MissingRollout,
-    order.EarlyUpdate,
-    order.MissingUpdate,
-    order.EpochLength,
-    order.RunLength,
-    order.EventSize,
-    order.WindowSize,
-    updates.NoUpdate,
-    updates.SkippedUpdate,
-    order.RoleOutOfTurn,
-    updates.UpdatesSaved,
-    ratio.RatioAtLagZero,
-    ratio.RatioStuckAtOne,
-    ratio.RefreshNotAsPlanned,
-    ratio.StaleWithoutOldLogProbs,
-    ratio.OldLogProbsAltered,
-    ratio.TokensAltered,
-    ratio.LagNotAsPlanned,
-    ratio.ReferenceLogProbs,
-    ratio.LoggedRatio,
-    ratio.RatioNeverMoves,
+    ConfigRewritten,
+    ClipNeverActs,
+    UpdatesNotAsTheSizesSay,
+    rollouts.UnexpectedRollout,
+    rollouts.MissingRollout,
+    updates.EarlyUpdate,
+    updates.MissingUpdate,
+    length.EpochLength,
+    length.RunLength,
+    rollouts.EventSize,
+    updates.WindowSize,
+    steps.NoUpdate,
+    steps.SkippedUpdate,
+    updates.RoleOutOfTurn,
+    steps.UpdatesSaved,
+    values.RatioAtLagZero,
+    values.RatioStuckAtOne,
+    refresh.RefreshNotAsPlanned,
+    refresh.StaleWithoutOldLogProbs,
+    intact.OldLogProbsAltered,
+    intact.TokensAltered,
+    refresh.LagNotAsPlanned,
+    refresh.ReferenceLogProbs,
+    values.LoggedRatio,
+    values.RatioNeverMoves,
     weights.WeightsUnchanged,
     weights.SamplerVersion,
     weights.SamplerGap,
     weights.WeightsMovedBetweenUpdates,
+    weights.GeneratedWithOthers,
     weights.SyncNotAsPlanned,
     weights.SampledOtherwise,
     weights.ReferenceMoved,
     weights.NothingLearned,
     weights.OptimizerHoldsOthers,
     weights.PartNotTrained,
-    data.PromptGroups,
-    data.SamplesConserved,
-    data.EvaluationInTraining,
-    data.EvaluationWithoutRollouts,
-    data.NoSignal,
-    data.RowsDropped,
-    data.RolloutRepeated,
-    data.RewardsMoved,
-    data.UnknownSamples,
-    data.AdvantagesOfOthers,
-    data.RowsServedAgain,
-    data.OtherRowsTrained,
-    learning_rate.ScheduleHorizon,
-    learning_rate.SchedulerTicks,
-    learning_rate.RateAtZero,
-    learning_rate.WarmupLength,
+    advantages.PromptGroups,
+    samples.SamplesConserved,
+    evaluation.EvaluationInTraining,
+    evaluation.EvaluationWithoutRollouts,
+    advantages.NoSignal,
+    rows.RowsDropped,
+    samples.RolloutRepeated,
+    advantages.RewardsMoved,
+    samples.UnknownSamples,
+    advantages.AdvantagesOfOthers,
+    rows.RowsServedAgain,
+    rows.OtherRowsTrained,
+    documented.AdvantagesNotDocumented,
+    documented.AdvantagesAltered,
+    ScheduleHorizon,
+    SchedulerTicks,
+    RateNotScheduled,
+    RateAtZero,
+    WarmupLength,
     resume.ResumeFailed,
     resume.CheckpointNotRestored,
-    loss.LossScale,
-    loss.ConstantWithGradient,
-    loss.GradientsNotCleared,
-    loss.MaskAltered,
+    formula.LossScale,
+    formula.ConstantWithGradient,
+    formula.GradientsNotCleared,
+    formula.MaskAltered,
+    backward.BackwardScale,
+    optimizer.StepNotDocumented,
+    optimizer.MomentsLost,
+    optimizer.NormNotClipped,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )
+"""Rules that judge a run."""
 
 RANK_RULES: tuple[type[Rule], ...] = (observation.ProcessMissing, observation.RanksDisagree)
 """Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
 
-BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in RULES}
+BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in sorted({*RULES, *PLAN_RULES}, key=lambda rule: rule.code)}
+"""All rules, including those that only look at a plan."""
 
 
-def page(rule: type[object]) -> str:
-    """A rule's documentation page: its docstring."""
-    return inspect.cleandoc(rule.__doc__ or "")
-
-
-__all__ = ["BY_CODE", "RANK_RULES", "RULES", "Progress", "Rule", "page"]
+__all__ = ["BY_CODE", "HUNDREDS", "RANK_RULES", "RULES", "Progress", "Rule"]

@@ -4,32 +4,57 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.learning_rate import read_schedule
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.base import Progress
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunEnded, RunStarted, Update
+
+RELATIVE_ROUNDING = 1e-6
+"""Difference of a rate, relative to the schedule's base, that rounding explains: both sides compute in double precision, and some
+optimizers keep the rate in float32."""
 
 
 class ScheduleHorizon(Rule):
     """The learning-rate schedule is built for another number of ticks than the run takes.
 
     What it checks:
-        The horizon that the live scheduler was built for equals the ticks of the plan. Integers, compared exactly. The
-        schedule's horizon is read from the scheduler itself where it keeps one (the schedules of transformers do).
+        The horizon that the live scheduler was built for equals the ticks of the plan. Integers, compared exactly.
 
     Why it matters:
-        Too short, and the learning rate is at its end while training goes on (ROLL#407: 38 % of the run at zero); too long,
-        and the run stops with a learning rate far from its end.
+        Too short, and the learning rate is at its end while training goes on (ROLL#407: 38 % of the run at zero). Too
+        long, and the run stops with a learning rate far from its end.
+
+    Example:
+        ERROR RLS601 Learning-rate schedule does not fit the length of training ·
+        the whole run
+          expected  a horizon of 40 ticks, one for each update
+          observed  horizon 24: the last 16 ticks (40 % of the run) are past its end
+          why       the schedule counts another unit than the run, or the run is
+                    shorter than planned
+          fix       build the scheduler for 40 ticks
 
     What to do:
-        Give the scheduler the number of updates of the plan.
+        Build the scheduler for the number of ticks that the finding names.
+
+    Known limits:
+        - The horizon is read from the scheduler itself where it keeps one, as the schedules of transformers do. A
+          scheduler of your own may not tell; then the plan's horizon counts, or it is not evaluated.
+        - A constant learning rate has no horizon.
+
+    Sources:
+        - https://github.com/alibaba/ROLL/issues/407: a learning rate of 0 for 38 % of the run
+        - https://github.com/NovaSky-AI/SkyRL/issues/872: a horizon in another unit
+        - https://github.com/OpenRLHF/OpenRLHF/pull/986: factors that the horizon forgot
     """
 
     code = "RLS601"
-    of_plan = True
+    seen_in = "plan and run"
+    report = "https://github.com/alibaba/ROLL/issues/407"
     title = "Learning-rate schedule does not fit the length of training"
     topics = ("learning_rate",)
     nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
@@ -61,14 +86,34 @@ class SchedulerTicks(Rule):
     """The learning-rate scheduler does not tick once for each update.
 
     What it checks:
-        The scheduler's position advances by exactly one from one applied update to the next; in frameworks whose scheduler
-        ticks once for each rollout, from the updates of one rollout to those of the next.
+        The scheduler's position advances by exactly one from one update to the next. In frameworks whose scheduler
+        ticks once for each rollout: from the updates of one rollout to those of the next.
 
     Why it matters:
-        Two ticks for an update end the schedule at half of the run; none keeps the warm-up rate for ever.
+        Two ticks for an update end the schedule at half of the run. None keeps the rate of the warm-up for ever.
+
+    Example:
+        ERROR RLS602 Learning-rate scheduler does not follow the updates · data
+        epoch 0, rollout 3, update 7
+          expected  1 scheduler tick between two updates of one rollout
+          observed  2 ticks
+          why       the learning rate follows another clock than the updates
+          fix       look for a second call of the scheduler, or for one that is
+                    missing
 
     What to do:
-        Look for a second call of the scheduler (a callback, or a wrapper that also steps it).
+        Look for a second call of the scheduler (a callback, or a wrapper that also steps it), or for one that is
+        missing.
+
+    Known limits:
+        - Loops of your own and Stable-Baselines3 have no scheduler whose position can be read: there it is not
+          evaluated.
+        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+
+    Sources:
+        - https://github.com/volcengine/verl/issues/399: what a tick of verl's scheduler follows
+        - https://docs.pytorch.org/docs/stable/optim.html: one call of scheduler.step() for each tick
+        - https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation: a scheduler that ticks with the optimizer only
     """
 
     code = "RLS602"
@@ -97,10 +142,70 @@ class SchedulerTicks(Rule):
         return self.fail(
             expected=f"{planned} scheduler tick{'s' if planned != 1 else ''} between two updates of "
             + ("one rollout" if same_rollout else "two rollouts"),
-            observed=f"{ticks}",
+            observed=number(ticks, "ticks"),
             where=self.progress.where(update=event.index),
             why="the learning rate follows another clock than the updates",
             fix="look for a second call of the scheduler, or for one that is missing",
+        )
+
+
+class RateNotScheduled(Rule):
+    """The learning rate of an update is not the one that the configured schedule gives.
+
+    What it checks:
+        The rate of each applied update against the schedule's formula at the scheduler's position: constant, linear and cosine of
+        transformers, with warm-up and with a smallest rate. A relative difference of one in a million is rounding.
+
+    Why it matters:
+        Something else sets the rate: a callback, a second scheduler, an optimizer that was made anew, an old checkpoint. Counts
+        of ticks look right.
+
+    Example:
+        ERROR RLS605 Learning rate is not that of its schedule · data epoch 0,
+        rollout 0, update 0 · 8 times, in rollouts 0 to 3
+          expected  a rate of 1e-06 at tick 0 (constant)
+          observed  0.01
+          why       something other than the configured schedule sets the rate
+          fix       look for code that writes into param_groups, and for schedulers
+                    that are made or loaded in mid-run
+
+    What to do:
+        Look for code that writes into `param_groups`, and for schedulers that are made or loaded in mid-run.
+
+    Known limits:
+        - TRL's trainers only: the schedules of transformers that it names.
+        - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
+        - The first parameter group is looked at.
+
+    Sources:
+        - https://huggingface.co/docs/transformers/main_classes/optimizer_schedules: the schedules and their arguments
+    """
+
+    code = "RLS605"
+    title = "Learning rate is not that of its schedule"
+    topics = ("learning_rate",)
+    nothing_seen = "the schedule is none whose formula is known, or its position cannot be read"
+    optional = True
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._schedule = read_schedule(progress.started.facts)
+
+    def update(self, event: Update) -> Finding | None:
+        """Compare the rate with the schedule's."""
+        schedule = self._schedule
+        if schedule is None or not event.applied or event.learning_rate is None or event.lr_tick is None:
+            return None
+        self.checks += 1
+        planned = schedule.rate(event.lr_tick)
+        if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * schedule.base:
+            return None
+        return self.fail(
+            expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({schedule.kind})",
+            observed=f"{event.learning_rate:.6g}",
+            where=self.progress.where(update=event.index),
+            why="something other than the configured schedule sets the rate",
+            fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
         )
 
 
@@ -108,16 +213,32 @@ class RateAtZero(Rule):
     """The learning rate is zero while updates go on.
 
     What it checks:
-        Updates with a learning rate of exactly 0 after one above 0. The first update of a warm-up may be 0; a schedule that
-        comes back is not reported. A rate of 0 in every update of a run that came to its end is an error. Where the rate is set
-        once a rollout, after it was sampled (Stable-Baselines3), a schedule that falls to 0 is there for the last rollout; that
-        is information.
+        Updates with a learning rate of exactly 0 after one above 0. The first update of a warm-up may be 0; a schedule
+        that comes back is not reported. A rate of 0 in every update of a run that came to its end is an error. Where
+        the rate is set once a rollout, after it was sampled (Stable-Baselines3), a schedule that falls to 0 is there
+        for the last rollout; that is information.
 
     Why it matters:
         Rollouts are generated, scored and trained without any effect.
 
+    Example:
+        WARNING RLS603 Learning rate at zero · data epoch 0, rollout 2, update 5
+          expected  a learning rate above 0 while updates go on
+          observed  exactly 0 in the last 3 of 8 updates (38 % of the run)
+          why       these updates change nothing
+          fix       build the schedule for the number of updates of the run, or give
+                    it a floor
+
     What to do:
         Build the schedule for the number of updates of the run, or give it a floor.
+
+    Known limits:
+        - It reads the rate of the optimizer's first parameter group.
+        - A rate that is tiny and not 0 is no finding: see RLS401 for updates that are lost in rounding.
+
+    Sources:
+        - https://github.com/alibaba/ROLL/issues/407: a learning rate of 0 from step 123 of 200
+        - https://docs.pytorch.org/docs/stable/optim.html: schedulers of torch
     """
 
     code = "RLS603"
@@ -186,15 +307,30 @@ class WarmupLength(Rule):
         The warm-up that the live scheduler was built with is shorter than the ticks of the plan. Integers.
 
     Why it matters:
-        The configured learning rate is never reached; the whole run trains at a fraction of it (maxtext PR#4225: a warm-up of
-        15 000 on a run of 500).
+        The configured learning rate is never reached. The whole run trains at a fraction of it (maxtext PR#4225: a
+        warm-up of 15 000 on a run of 500).
+
+    Example:
+        WARNING RLS604 Learning-rate warm-up as long as the run · the whole run
+          expected  a warm-up shorter than the 40 updates of the run
+          observed  a warm-up of 500 ticks
+          why       the learning rate never reaches its configured value
+          fix       give the warm-up as a share of the run, or in updates
 
     What to do:
-        Give the warm-up as a share of the run (`warmup_ratio`), or in the same unit as the run.
+        Give the warm-up as a share of the run (`warmup_ratio`), or in the unit of the run.
+
+    Known limits:
+        - It knows warm-ups that a setting names. A warm-up within a scheduler of your own is not seen.
+
+    Sources:
+        - https://github.com/AI-Hypercomputer/maxtext/pull/4225: a warm-up of 15 000 steps on a run of 500
+        - https://github.com/hiyouga/LLaMA-Factory/issues/424: warm-up steps in another unit
     """
 
     code = "RLS604"
-    of_plan = True
+    seen_in = "plan and run"
+    report = "https://github.com/AI-Hypercomputer/maxtext/pull/4225"
     title = "Learning-rate warm-up as long as the run"
     severity = "warning"
     topics = ("learning_rate",)
@@ -214,4 +350,53 @@ class WarmupLength(Rule):
             where=Where(),
             why="the learning rate never reaches its configured value",
             fix="give the warm-up as a share of the run, or in updates",
+        )
+
+
+class RateFollowsRollouts(Rule):
+    """The learning-rate schedule counts rollouts, while each rollout makes several updates.
+
+    What it checks:
+        What one tick of the scheduler follows, where the rate is not constant.
+
+    Why it matters:
+        Warm-up and decay that you give in updates last several times longer than meant (verl#399). The other way round
+        the rate is at its end early (SkyRL#872).
+
+    Example:
+        INFO RLS610 The learning rate counts rollouts, not updates · the whole run
+          observed  one tick for each rollout, and 4 updates for each rollout
+          why       the framework steps its scheduler once a rollout
+          fix       give warm-up and length in rollouts
+
+    What to do:
+        Give warm-up and length in the unit that the finding names.
+
+    Known limits:
+        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
+          run does not repeat it.
+        - It is how the framework works, so it is information.
+
+    Sources:
+        - https://github.com/volcengine/verl/issues/399: a training step is one rollout
+        - https://github.com/NovaSky-AI/SkyRL/issues/872: batches instead of optimizer steps
+    """
+
+    code = "RLS610"
+    title = "The learning rate counts rollouts, not updates"
+    severity = "info"
+    seen_in = "plan"
+    report = "https://github.com/volcengine/verl/issues/399"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look at the clock of the schedule."""
+        schedule = self.schedule
+        if schedule.lr_clock == "update" or schedule.updates_per_rollout == 1 or event.facts.get("lr_constant", True):
+            return None
+        return self.fail(
+            where=Where(),
+            expected="one tick for each update, as most schedules are meant",
+            observed=f"one tick for each {schedule.lr_clock}, and {schedule.updates_per_rollout} updates for each rollout",
+            why=f"the framework steps its scheduler once a {schedule.lr_clock}",
+            fix=f"give warm-up and length in {schedule.lr_clock}s",
         )

@@ -9,13 +9,28 @@ class ProcessMissing(Rule):
     """A process that should have recorded did not.
 
     What it checks:
-        As many processes left a record as the run had; each record reaches the end of training.
+        As many processes left a record as the run had, and each record reaches the end of training.
 
     Why it matters:
         What was not observed must not look as if it passed.
 
+    Example:
+        ERROR RLS901 Process without a record · rank 1
+          expected  records of 2 trainers, of every call
+          observed  no record of trainer 1
+          why       what a process did without a record cannot be judged
+          fix       attach the audit in every process, and look at how that process
+                    ended
+
     What to do:
-        Attach the callback in every process. Processes of other machines are not evaluated where no folder is shared.
+        Attach the audit in every process, and look at how that process ended.
+
+    Known limits:
+        - Processes of other machines are not evaluated where no folder is shared.
+        - A process that the framework never told of is not missed: of engines and reward models the rule knows nothing.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/elastic/run.html: what torchrun does when a process dies
     """
 
     code = "RLS901"
@@ -32,11 +47,29 @@ class RanksDisagree(Rule):
         policy versions: their running checksums agree at each rollout.
 
     Why it matters:
-        Data-parallel training is only defined when all processes take the same steps; a process that skips, repeats or
+        Data-parallel training is only defined if all processes take the same steps. A process that skips, repeats or
         regenerates makes gradients of mixed versions.
+
+    Example:
+        ERROR RLS902 Processes disagree · rank 1, rollout 3
+          expected  rank 1 does what rank 0 does: update applied after 2
+                    micro-batches
+          observed  update skipped after 2 micro-batches
+          why       data-parallel processes must take the same steps; here they do
+                    not
+          fix       look at this rollout on ranks 0 and 1
 
     What to do:
         Look at the first rollout at which the records part, on both processes.
+
+    Known limits:
+        - Order, versions and sizes are compared, not values. That two processes hold the same weights is not known.
+        - It needs the records of all processes: processes of other machines are not evaluated where no folder is
+          shared.
+        - Runs with more than two trainers were not tested.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/notes/ddp.html: what data-parallel processes must have in common
     """
 
     code = "RLS902"

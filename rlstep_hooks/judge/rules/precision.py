@@ -1,4 +1,4 @@
-"""What rounding a tolerance allows for."""
+"""How much rounding a tolerance allows for."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def precision_class(dtype: str) -> Precision:
 
 
 def how_far(value: float, bound: float) -> str:
-    """How far a value is beyond its bound, in powers of ten up to 100: one fault seldom gives values so far apart."""
+    """How far a value is beyond its bound, in powers of ten up to 100. Values of different powers are seldom one fault."""
     return "over 100 times" if value > 100 * bound else "over 10 times" if value > 10 * bound else "up to 10 times"

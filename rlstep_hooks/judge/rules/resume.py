@@ -5,29 +5,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.planning.finding import Where, kind_of
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunEnded, RunStarted
 
 
+_WEIGHTS = {
+    "others": "other weights",
+    "those before the checkpoint": "the weights from before the checkpoint was loaded",
+}
+"""What a resumed run may hold instead of the weights of its checkpoint."""
+
+
 class CheckpointNotRestored(Rule):
     """A resumed run does not hold what its checkpoint should have brought back.
 
     What it checks:
-        When a resumed run begins to train: the probed weights, bit for bit, and the optimizer's count of steps against what the run
-        that saved the checkpoint noted beside its records, where it did; the position of the learning rate against the rollouts that
-        the plan has before this one; and the loader's against the rows that they took. Without a note, weights that are still those
-        from before the checkpoint was loaded, and an optimizer without a step, are errors all the same. What the configuration
-        leaves out of loading is not looked at.
+        When a resumed run begins to train: the probed weights, bit for bit, and the optimizer's count of steps against
+        what the run that saved the checkpoint noted beside its records, where it did; the position of the learning rate
+        against the rollouts that the plan has before this one; and the loader's position against the rows that these
+        rollouts took. Without a note, weights that are still those from before the checkpoint was loaded, and an
+        optimizer without a step, are errors all the same. What the configuration leaves out of loading is not looked
+        at.
 
     Why it matters:
-        A checkpoint that is not loaded raises no error. Training goes on from the first weights under the old step counter, warms up
-        once more, forgets its momentum, or sees the same rows again.
+        A checkpoint that is not loaded raises no error. Training goes on from the first weights under the old step
+        counter, warms up once more, forgets its momentum, or sees the same rows again.
+
+    Example:
+        ERROR RLS702 Checkpoint not restored · the whole run
+          expected  the weights that the checkpoint holds
+          observed  other weights
+          why       training goes on under the old step counter, and not from where
+                    the checkpoint was made
+          fix       look at the path that is loaded, at checkpoint.load_contents,
+                    and at what changes model or optimizer afterwards
 
     What to do:
-        Look at the path that is loaded, at what the configuration loads, and at what happens to model and optimizer afterwards.
+        Look at the path that is loaded, at what the configuration loads, and at what happens to model and optimizer
+        afterwards.
+
+    Known limits:
+        - verl and OpenRLHF show it. In other systems it is not evaluated.
+        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
+          seen.
+        - The state of random generators and the optimizer's momentum are not compared.
+
+    Sources:
+        - https://github.com/volcengine/verl/pull/5725: what a resumed run must restore
+        - https://github.com/volcengine/verl/issues/7401: a resumed run that trains nothing
+        - https://github.com/THUDM/slime/issues/1695: a resume that loses the engine's weights
     """
 
     code = "RLS702"
@@ -52,37 +82,47 @@ class CheckpointNotRestored(Rule):
             return []
         found = []
         weights, step, tick = restored["weights"], restored["optimizer_step"], restored["lr_tick"]
-        if weights in ("as saved", "others", "those before the checkpoint"):
-            found.append(self._compare(f"the weights{of}", "as saved", weights, weights == "as saved"))
+        if weights == "as saved" or weights in _WEIGHTS:
+            observed = _WEIGHTS.get(weights, weights)
+            found.append(self._compare(f"the weights{of} that the checkpoint holds", observed, weights == "as saved"))
         if step is not None:
             saved = restored["saved_optimizer_step"]
+            planned = "1 step or more" if saved is None else number(saved, "steps")
             right = step > 0 if saved is None else step == saved
             found.append(
-                self._compare(f"the optimizer's steps{of}", "more than 0" if saved is None else saved, step, right)
+                self._compare(
+                    f"an optimizer{of} after {planned}", f"an optimizer{of} after {number(step, 'steps')}", right
+                )
             )
         if tick is not None and self.schedule.lr_clock == "rollout":
             saved = restored["saved_lr_tick"]
-            planned = rollouts if saved is None else saved
-            found.append(self._compare(f"the position of the learning rate{of}", planned, tick, tick == planned))
+            due = rollouts if saved is None else saved
+            found.append(
+                self._compare(
+                    f"the learning rate{of} at tick {due}", f"the learning rate{of} at tick {tick}", tick == due
+                )
+            )
         return found
 
     def _loader(self, position: Any) -> Finding | None:
         if position is None:
             return None
-        planned, observed = position
-        return self._compare("the loader's position", f"{planned} batches into its pass", observed, planned == observed)
+        planned, observed = (number(batches, "batches") for batches in position)
+        return self._compare(
+            f"the loader {planned} into its pass", f"the loader {observed} into its pass", position[0] == position[1]
+        )
 
-    def _compare(self, what: str, expected: object, observed: object, right: bool) -> Finding | None:
+    def _compare(self, expected: str, observed: str, right: bool) -> Finding | None:
         self.checks += 1
         if right:
             return None
         return self.fail(
-            expected=f"{what}: {expected}",
-            observed=str(observed),
+            expected=expected,
+            observed=observed,
             where=Where(),
             why="training goes on under the old step counter, and not from where the checkpoint was made",
             fix="look at the path that is loaded, at checkpoint.load_contents, and at what changes model or optimizer afterwards",
-            variant=what,
+            variant=kind_of(expected),
         )
 
 
@@ -93,11 +133,25 @@ class ResumeFailed(Rule):
         A run that begins from a checkpoint trains at least one micro-batch.
 
     Why it matters:
-        Samples of the rollout that the checkpoint interrupted are not saved. A framework that expects them fails with an
-        error that names neither the cause nor the checkpoint.
+        Samples of the rollout that the checkpoint interrupted are not saved. A framework that expects them fails with
+        an error that names neither the cause nor the checkpoint.
+
+    Example:
+        ERROR RLS701 Resume failed · data epoch 0, rollout 0, update 6
+          expected  training goes on from update 6
+          observed  TypeError: 'NoneType' object is not subscriptable
+          why       the run needs something that the checkpoint does not hold
+          fix       resume from a checkpoint at the boundary of a rollout's cycle
 
     What to do:
-        Resume from a checkpoint at the boundary of a rollout's cycle; save at multiples of it.
+        Resume from a checkpoint between two rollouts, and save at multiples of the updates of a rollout.
+
+    Known limits:
+        - It looks at runs that raised. A resume that goes on wrongly is RLS702, RLS202 or RLS205.
+
+    Sources:
+        - https://github.com/huggingface/trl/pull/3148: inputs that are None after a resume
+        - https://github.com/huggingface/trl/issues/3665: the error that a user sees
     """
 
     code = "RLS701"

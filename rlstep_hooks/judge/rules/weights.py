@@ -6,15 +6,17 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.rules.base import RolloutsWithSignal, Rule
+from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
+from rlstep_hooks.judge.rules.progress import RolloutsWithSignal
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
-    from rlstep_hooks.judge.rules.base import Place, Progress
+    from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RolloutValues, RunStarted, Update, UpdateValues
 
@@ -41,16 +43,38 @@ class WeightsUnchanged(Rule):
     """An update left the weights as they were.
 
     What it checks:
-        A probe of trainable weights before and after each optimizer step. It fails when no probed weight changed although
+        A probe of trainable weights before and after each optimizer step. It fails if no probed weight changed although
         some had a gradient that, times the learning rate, is larger than the rounding of their dtype.
 
     Why it matters:
-        Steps that change nothing look like training: counters, learning rate and loss go on. Causes seen: an optimizer that
-        holds other parameters than the model's, frozen parameters, updates lost in the rounding of bf16 weights.
+        Steps that change nothing look like training: counters, learning rate and loss go on. Causes seen: an optimizer
+        that holds other parameters than the model's, frozen parameters, updates lost in the rounding of bf16 weights.
+
+    Example:
+        ERROR RLS401 Update changed no weight · data epoch 0, rollout 2, update 5
+          expected  some of 9 probed weights with a gradient change (learning rate
+                    0.01)
+          observed  none of 9 probed weights changed
+          why       the optimizer stepped without effect on the model that is
+                    trained
+          fix       compare the optimizer's parameters with the model's, check
+                    requires_grad and the dtype of the weights
 
     What to do:
-        Compare the optimizer's parameters with the model's, and `requires_grad`; with low-precision weights keep a float32
-        master copy.
+        Compare the optimizer's parameters with the model's, and look at `requires_grad`. With low-precision weights
+        keep a float32 master copy.
+
+    Known limits:
+        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
+          seen.
+        - Updates whose gradient is too small to show in the dtype of the weights are not compared one by one; RLS406
+          looks at all of them together.
+        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+
+    Sources:
+        - https://arxiv.org/abs/2506.13814: TrainCheck: silent training errors, among them steps without effect
+        - https://docs.pytorch.org/docs/stable/optim.html: build the optimizer after the model is on its device
+        - https://github.com/OpenRLHF/OpenRLHF/issues/1297: a saved model that was never trained
     """
 
     code = "RLS401"
@@ -83,18 +107,41 @@ class NothingLearned(Rule):
     """Updates are made, and none of them trains the weights.
 
     What it checks:
-        Where a rollout has advantages other than 0 and the learning rate is above 0, some probed weight has a gradient at one of
-        its updates. It fails after three such rollouts in a row without any, and at the end of a run if no update at all changed
-        a probed weight, whatever the reason.
+        Where a rollout has advantages other than 0 and the learning rate is above 0: some probed weight has a gradient
+        at one of its updates. The rule fails after three such rollouts in a row without any gradient. It also fails at
+        the end of a run if no update at all changed a probed weight, whatever the reason.
 
     Why it matters:
-        The loop, the logs and the learning rate go on, and the weights that are saved are the weights that were loaded (or have
-        only decayed). Causes seen: gradients that are set to zero before the step, a loss that is detached from the model, an
-        optimizer that holds copies of the parameters, updates that are all lost in the rounding of the weights.
+        The loop, the logs and the learning rate go on, and the saved weights are those that were loaded (or have only
+        decayed). Causes seen: gradients that are set to zero before the step, a loss that is detached from the model,
+        an optimizer that holds copies of the parameters, updates that are all lost in the rounding of the weights.
+
+    Example:
+        ERROR RLS406 Nothing was learned · data epoch 0, rollout 0, update 0 · 3
+        times, in rollouts 0, 3 and 6
+          expected  a gradient in some probed weight at an update on a rollout whose
+                    advantages differ from 0
+          observed  none at any update on 3 such rollouts in a row
+          why       the optimizer steps on gradients that are 0 or missing, so these
+                    updates teach the policy nothing
+          fix       look for code that zeroes gradients before the step, detaches
+                    the loss, or computes it with another model
 
     What to do:
-        Print `p.grad` of a trainable parameter right before the optimizer's step. If it is there, compare the optimizer's
-        parameters with the model's, and the size of an update with the precision of the weights.
+        Print `p.grad` of a trainable parameter right before the optimizer's step. If it is there, compare the
+        optimizer's parameters with the model's, and the size of an update with the precision of the weights.
+
+    Known limits:
+        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
+          seen.
+        - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
+          Elsewhere it is not evaluated.
+        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+
+    Sources:
+        - https://github.com/OpenRLHF/OpenRLHF/issues/1297: a run that ends well and trained nothing
+        - https://github.com/huggingface/trl/issues/3857: runs without a learning signal
+        - https://arxiv.org/abs/2106.09685: LoRA: why half of an adapter has no gradient at its first update
     """
 
     code = "RLS406"
@@ -173,17 +220,36 @@ class OptimizerHoldsOthers(Rule):
     """The optimizer does not hold the parameters of the model that is trained.
 
     What it checks:
-        The tensors in the optimizer's groups against the model's trainable parameters, by identity, when training begins. It fails
-        when the optimizer holds none of them and the probed weights do not change either (an optimizer with copies of its own that
-        it writes back is fine), and warns when some trainable parameters are in no group.
+        The tensors in the optimizer's groups against the model's trainable parameters, by identity, when training
+        begins. It fails if the optimizer holds none of them and the probed weights do not change either; an optimizer
+        with copies of its own that it writes back is fine. It warns if some trainable parameters are in no group.
 
     Why it matters:
-        An optimizer that was built before the model was moved, wrapped or copied goes on training the old tensors. Loss, gradient
-        norm and learning rate look right, and the model stays as it was. Parameters that nobody put into the optimizer stay as
-        they are too, though they cost gradients.
+        An optimizer that was built before the model was moved, wrapped or copied goes on training the old tensors.
+        Loss, gradient norm and learning rate look right, and the model stays as it was. Parameters that nobody put into
+        the optimizer stay as they are too, though they cost gradients.
+
+    Example:
+        ERROR RLS407 Optimizer holds other parameters · data epoch 0, rollout 0,
+        update 0
+          expected  the model's 290 trainable tensors in the optimizer
+          observed  0 of them, and 290 other tensors
+          why       the optimizer trains tensors that are not the model's, and no
+                    probed weight of the model changed
+          fix       build the optimizer from the parameters of the model that is
+                    trained, after it is moved and wrapped
 
     What to do:
-        Build the optimizer from the model that is trained, after it is wrapped; set `requires_grad=False` on what shall be frozen.
+        Build the optimizer from the model that is trained, after it is wrapped. Set `requires_grad=False` on what shall
+        be frozen.
+
+    Known limits:
+        - The observers of TRL and verl compare the tensors. In other systems it is not evaluated.
+        - The tensors are compared once. An optimizer that is exchanged later is seen by RLS401 and RLS406.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/optim.html: move a model before its optimizer is built
+        - https://arxiv.org/abs/2506.13814: TrainCheck: optimizers that hold other parameters
     """
 
     code = "RLS407"
@@ -222,16 +288,38 @@ class SamplerVersion(Rule):
     """A rollout was sampled with other weights than planned.
 
     What it checks:
-        The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is no older
-        than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine since the last
-        update, or the policy itself generated.
+        The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is
+        no older than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine
+        since the last update, or the policy itself generated.
 
     Why it matters:
-        Samples of older weights train as if they were on-policy. It costs reward slowly and raises no error (trl#5312: an
-        engine that woke up with old weights).
+        Samples of older weights are trained as if they were on-policy. That costs reward slowly and raises no error
+        (trl#5312: an engine that woke up with old weights).
+
+    Example:
+        ERROR RLS402 Rollout sampled with other weights · data epoch 0, rollout 2,
+        update 4
+          expected  a sampler with the weights of version 4
+          observed  a sampler with version 3, 1 update behind
+          why       the samples come from other weights than those that train on
+                    them, and the ratio does not show it
+          fix       look at the sync of weights to the engine: it must come after
+                    the last update and before the rollout
 
     What to do:
         Look at the sync of weights to the engine: was it made, and after the last update?
+
+    Known limits:
+        - An engine's version is what it was told ("by label only" in the report). Whether it holds these weights is
+          proved only where the engine itself is observed, as in OpenRLHF.
+        - TRL: with vLLM, the sync is seen and the engine is not. With `rollout_func` or a compiled model, which weights
+          sampled is not known.
+        - Loops of your own say which version sampled, or nothing; then it is not evaluated.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/5312: an engine that sampled with old weights, with a table of the signs
+        - https://github.com/NVIDIA-NeMo/RL/pull/4018: weights up to 17 steps old
+        - https://github.com/modelscope/ms-swift/pull/4584: no sync before the first rollout
     """
 
     code = "RLS402"
@@ -269,7 +357,7 @@ class SamplerVersion(Rule):
             fix = "look for code that generates with a copy of the model"
         else:
             behind = event.policy_version - event.sampler_version
-            observed = f"a sampler with version {event.sampler_version}, {behind} updates behind"
+            observed = f"a sampler with version {event.sampler_version}, {number(behind, 'updates')} behind"
             fix = "look at the sync of weights to the engine: it must come after the last update and before the rollout"
         return self.fail(
             expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
@@ -297,16 +385,39 @@ class SamplerGap(Rule):
     """The engine's log-probs are far from the trainer's at the same version.
 
     What it checks:
-        Where the engine returns log-probs of the tokens it sampled: their mean distance from the trainer's at the same policy
-        version, against NeMo-RL's published bound (about 0.05), and against the run itself: once two rollouts were measured, it warns
-        at ten times the largest distance so far. Where the distance is that of a configured `top_p`, it says so.
+        Where the engine returns log-probs of the tokens that it sampled: their mean distance from the trainer's at the
+        same policy version. The bound is 0.05 in reduced precision and 0.001 where both compute in float32. Once two
+        rollouts were measured, the rule also warns at ten times the largest distance so far. Where the distance is that
+        of a configured `top_p`, the finding says so.
 
     Why it matters:
-        Distance at equal versions means that the engine computes something else: stale weights behind an equal version,
-        another precision, a temperature or truncation applied on one side only (trl#4159, trl#5312).
+        A distance at equal versions means that the engine computes something else: stale weights behind an equal
+        version, another precision, a temperature or a truncation that only one side applies (trl#4159, trl#5312).
+
+    Example:
+        WARNING RLS403 Engine and trainer disagree · data epoch 0, rollout 2, update
+        4
+          expected  mean |log-prob difference| at most 0.05
+          observed  mean 0.2, max 3.1
+          why       at the same policy version engine and trainer should give nearly
+                    the same log-probs
+          fix       compare weights first, then temperature, top-p and the engine's
+                    log-prob mode
 
     What to do:
-        Compare weights first, then temperature, top-p, and the engine's log-prob mode.
+        Compare the weights first, then temperature, top-p and the engine's log-prob mode.
+
+    Known limits:
+        - It needs an engine that returns log-probs. verl and OpenRLHF return them if the configuration asks for it, TRL
+          if it corrects for the engine.
+        - One mean for each rollout is compared. A few wrong tokens among thousands can stay below the bound.
+        - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
+
+    Sources:
+        - https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/grpo.md: the bound of 1.05 (token_mult_prob_error)
+        - https://github.com/huggingface/trl/issues/5312: 0.015 in a healthy run and 0.2 with stale weights
+        - https://github.com/huggingface/trl/issues/4159: a temperature that only one side applied
+        - https://arxiv.org/abs/2605.14220: a small mismatch can be enough for a collapse
     """
 
     code = "RLS403"
@@ -380,15 +491,34 @@ class SampledOtherwise(Rule):
     """The engine sampled with other settings than configured.
 
     What it checks:
-        Where the engine tells with which settings it samples a request: temperature, top_p and top_k of every rollout's requests equal
-        those of the configuration. Exact.
+        Where the engine or the model tells with which settings it samples: those of every rollout (temperature, top_p,
+        top_k and the like) equal those of the configuration. Exact.
 
     Why it matters:
-        Samples of another distribution are trained as if the policy had given them. Without importance correction no metric shows it:
-        old and new log-probs are both the trainer's own.
+        Samples of another distribution are trained as if the policy had given them. Without importance correction no
+        metric shows it, because old and new log-probs are both the trainer's own.
+
+    Example:
+        ERROR RLS410 Sampled with other settings · data epoch 1, rollout 2, update 4
+          expected  temperature 1
+          observed  temperature 0.6
+          why       the samples come from another distribution than the policy that
+                    is trained on them
+          fix       look for code that changes the sampling parameters on their way
+                    to the engine
 
     What to do:
         Look for code that changes the sampling parameters between the configuration and the engine.
+
+    Known limits:
+        - OpenRLHF's requests and generation by transformers in TRL tell their settings. With vLLM in TRL, and in verl,
+          it is not evaluated.
+        - Settings are compared, not distributions. A processor of logits of your own is not seen; RLS403 can show it.
+
+    Sources:
+        - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied
+        - https://github.com/huggingface/trl/issues/4159: a temperature of 0.6 that gives ratios of 2
+        - https://github.com/PrimeIntellect-ai/prime-rl/pull/697: log-probs divided by the temperature once more
     """
 
     code = "RLS410"
@@ -416,17 +546,35 @@ class SampledOtherwise(Rule):
 
 
 class ReferenceMoved(Rule):
-    """The reference's weights changed.
+    """The weights of the reference changed.
 
     What it checks:
         A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact.
 
     Why it matters:
-        The KL penalty holds the policy near its reference. One that follows the policy holds nothing: the penalty stays small whatever
-        the policy becomes.
+        The KL penalty keeps the policy near its reference. If the reference follows the policy, the penalty stays small
+        whatever the policy becomes.
+
+    Example:
+        ERROR RLS411 Reference changed · data epoch 0, rollout 2, update 4
+          expected  the weights that the reference began with
+          observed  other weights
+          why       the KL term compares the policy with something that follows it,
+                    or with another model than configured
+          fix       look for code that loads or copies weights into the reference
 
     What to do:
         Look for code that loads or copies weights into the reference, or for one model that serves as both.
+
+    Known limits:
+        - verl's reference is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
+        - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
+          at.
+        - Whether the first weights are those that you meant is not known.
+
+    Sources:
+        - https://arxiv.org/abs/2203.02155: the KL penalty of InstructGPT
+        - https://huggingface.co/docs/trl/grpo_trainer: sync_ref_model, where a reference that moves is wanted
     """
 
     code = "RLS411"
@@ -452,7 +600,7 @@ class ReferenceMoved(Rule):
             return None
         return self.fail(
             expected="the weights that the reference began with",
-            observed="others",
+            observed="other weights",
             where=where,
             why="the KL term compares the policy with something that follows it, or with another model than configured",
             fix="look for code that loads or copies weights into the reference",
@@ -460,18 +608,38 @@ class ReferenceMoved(Rule):
 
 
 class SyncNotAsPlanned(Rule):
-    """Weights went to the rollout engine at another time than planned, or not at all.
+    """Weights were synced to the rollout engine at another time than planned, or not at all.
 
     What it checks:
-        Each sync of weights to the engine: after the updates of every rollout (and before the first one, in frameworks that do
-        so), with the policy version of that moment. Integers, compared exactly.
+        Each sync of weights to the engine: after the updates of every rollout (and before the first one, in frameworks
+        that do so), with the policy version of that moment. Integers, compared exactly.
 
     Why it matters:
         An engine that is not updated goes on sampling from old weights. Nothing fails: the ratio is computed from the
         trainer's own log-probs, and rewards rise late or not at all (trl#5312).
 
+    Example:
+        ERROR RLS405 Weights not synced to the engine as planned · data epoch 1,
+        rollout 2, update 4, micro-batch 8
+          expected  a sync of version 4
+          observed  no sync
+          why       the engine then samples with other weights than the plan says,
+                    and the ratio does not show it
+          fix       look at the call that syncs weights to the engine: it must
+                    follow the updates of every rollout
+
     What to do:
-        Look at the call that syncs weights: is it made after the updates of each rollout, by every trainer?
+        Look at the call that syncs weights: does every trainer make it after the updates of each rollout?
+
+    Known limits:
+        - TRL syncs when it generates, if weights have changed. Its plan has no syncs of their own, and RLS402 compares
+          versions instead.
+        - The rule sees that weights were handed over. Whether the engine loaded them is RLS402 and RLS403.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights
+        - https://github.com/rllm-org/rllm/issues/291: a cache setting that prevents the sync
+        - https://github.com/huggingface/trl/issues/3189: a report of a missing sync that was a false alarm
     """
 
     code = "RLS405"
@@ -492,7 +660,7 @@ class SyncNotAsPlanned(Rule):
             return None
         self.checks += 1
         planned = f"a sync of version {expected.version}" if isinstance(expected, ExpectedSync) else "no sync here"
-        made = f"a sync of version {observed.policy_version}" if isinstance(observed, WeightSync) else "none"
+        made = f"a sync of version {observed.policy_version}" if isinstance(observed, WeightSync) else "no sync"
         if early:
             planned, made = "a sync after the updates of the rollout", f"{made}, before updates of the same rollout"
         return self.fail(
@@ -512,11 +680,32 @@ class WeightsMovedBetweenUpdates(Rule):
         The probed weights before each optimizer step equal, bit for bit, their values after the step before it.
 
     Why it matters:
-        Something other than the optimizer writes into the policy: a checkpoint loaded in mid-run, an average or reference
-        copied back, an engine that shares the tensors. Every count of versions is then wrong.
+        Something other than the optimizer writes into the policy: a checkpoint that is loaded during training, an
+        average or a reference that is copied back, an engine that shares the tensors. Every count of versions is then
+        wrong.
+
+    Example:
+        ERROR RLS404 Weights changed without an update · data epoch 0, rollout 2,
+        update 5
+          expected  the weights that the last update left
+          observed  4 of 9 probed weights have other values
+          why       something other than the optimizer wrote into the policy
+          fix       look for callbacks and engines that write into the model's
+                    parameters
 
     What to do:
         Look for callbacks and engines that write into the model's parameters.
+
+    Known limits:
+        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
+          seen.
+        - What is written and written back between two updates is not seen.
+        - Only the policy is compared, not the critic.
+        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+
+    Sources:
+        - https://arxiv.org/abs/2506.13814: TrainCheck: weights that something else changes, among silent errors
+        - https://github.com/NovaSky-AI/SkyRL/issues/1680: weights corrupted by a sync
     """
 
     code = "RLS404"
@@ -542,19 +731,92 @@ class WeightsMovedBetweenUpdates(Rule):
         )
 
 
+class GeneratedWithOthers(Rule):
+    """The policy generated with other weights than its last update left.
+
+    What it checks:
+        The probed weights at the first forward of each training rollout, bit for bit against those after the update before it. Only
+        where the trained model itself generates.
+
+    Why it matters:
+        Weights that are swapped for the generation and put back (an average, a frozen copy, weights in another precision) sample from
+        another policy than the one that is trained. Before and after the rollout everything looks right.
+
+    Example:
+        ERROR RLS412 Generated with other weights · data epoch 0, rollout 1, update
+        2
+          expected  the weights that the last update left
+          observed  1016 probed weights have other values at the first forward of
+                    the generation
+          why       the rollout is not of the policy that is trained on it
+          fix       look for callbacks and wrappers that write into the model around
+                    its generation
+
+    What to do:
+        Look for callbacks and wrappers that write into the model around its generation.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only, and not with an engine, FSDP or torch.compile.
+        - Up to four tensors of 256 weights are compared, at the first forward of a generation.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/5312: rollouts of weights that the trainer does not have
+    """
+
+    code = "RLS412"
+    title = "Generated with other weights"
+    topics = ("weights", "sampler")
+    nothing_seen = "no rollout was generated by the trained model itself after an update"
+    optional = True
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of a training rollout."""
+        if values.weights_differ is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not values.weights_differ:
+            return None
+        return self.fail(
+            expected="the weights that the last update left",
+            observed=f"{values.weights_differ} probed weights have other values at the first forward of the generation",
+            where=self.progress.where_at(place, event),
+            why="the rollout is not of the policy that is trained on it",
+            fix="look for callbacks and wrappers that write into the model around its generation",
+        )
+
+
 class PartNotTrained(Rule):
     """A part of the model is not trained, and no setting says so.
 
     What it checks:
-        Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing (no adapter): an
-        error. Trainable tensors that had no gradient in any update of a run: a warning, because an input that never comes (images)
-        leaves its part of a model without one.
+        Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing and
+        has no adapter: an error. Trainable tensors that had no gradient in any update of a run: a warning, because an
+        input that never comes (images) leaves its part of a model without one.
 
     Why it matters:
-        Layers frozen by accident cost memory and time and learn nothing. Reward rises all the same, only less.
+        Layers that are frozen by accident cost memory and time and learn nothing. Reward rises all the same, only less.
+
+    Example:
+        ERROR RLS408 Part of the model not trained · the whole run
+          expected  all 196 matrices of the layers trained, as no setting freezes
+                    any
+          observed  49 of them frozen, the first is
+                    model.layers.0.self_attn.q_proj.weight
+          why       these layers keep their first weights for the whole run
+          fix       look for code that sets requires_grad to False, or name the part
+                    to train in the configuration
 
     What to do:
-        Look for code that sets `requires_grad`, or computes a part of the forward without gradient.
+        Look for code that sets `requires_grad`, or that computes a part of the forward without a gradient.
+
+    Known limits:
+        - Frozen layers are looked at in verl, and only without LoRA. Tensors without a gradient are counted in verl
+          and, one tensor, in OpenRLHF.
+        - A mixture of experts may have an expert that no token reaches. That is the warning, not a fault.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/notes/autograd.html: requires_grad and modes without a gradient
+        - https://arxiv.org/abs/2506.13814: TrainCheck: frozen parts among silent errors
     """
 
     code = "RLS408"

@@ -14,7 +14,7 @@ import msgspec
 
 from rlstep_hooks.judge.report import Counts
 from rlstep_hooks.judge.rules.precision import precision_class
-from rlstep_hooks.judge.rules.ratio import MEAN_TOLERANCE
+from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.judge.run_diff.actions import Action, ActionStream, Blindness, cut_by_tokens
 from rlstep_hooks.judge.run_diff.recorded import recorded_plan
 from rlstep_hooks.planning.comparison import QuantityDifference, compare

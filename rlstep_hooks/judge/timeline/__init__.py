@@ -23,12 +23,12 @@ from rlstep_hooks.judge.timeline.expected import (
 )
 from rlstep_hooks.judge.timeline.loader import LoaderCursor, LoaderPosition, loader_events
 from rlstep_hooks.judge.timeline.phases import PhaseCursor, PhasePosition, critic_events, phase_events
-from rlstep_hooks.record.events import EpochEnd, MicroBatch, Rollout, Update
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import RunStarted
 
 __all__ = [
     "Cursor",
@@ -47,9 +47,9 @@ __all__ = [
     "critic_events",
     "cursor_at",
     "expected_events",
-    "go_on",
     "position_of",
     "rollouts_before",
+    "start_of",
 ]
 
 Position = LoaderPosition | PhasePosition
@@ -70,6 +70,14 @@ def expected_events(schedule: Schedule, start: Position | None = None) -> Genera
     return loader_events(schedule, start)
 
 
+def start_of(started: RunStarted) -> dict[str, Any]:
+    """The position in the plan at which a run began, in plain form."""
+    stated: dict[str, Any] = started.facts.get(
+        "position", {"updates": started.start_updates, "version": started.start_updates}
+    )
+    return stated
+
+
 def position_of(schedule: Schedule, stated: dict[str, Any]) -> Position:
     """A position from its plain form in a run's first event."""
     if schedule.loop == "phases":
@@ -85,16 +93,3 @@ def rollouts_before(schedule: Schedule, start: Position) -> int:
 def cursor_at(schedule: Schedule, start: Position) -> Cursor:
     """The cursor that follows a process's events from `start` on."""
     return PhaseCursor(schedule, start) if isinstance(start, PhasePosition) else LoaderCursor(schedule, start)
-
-
-def go_on(cursor: Cursor, event: object) -> None:
-    """Move a cursor past an event of any kind."""
-    match event:
-        case MicroBatch():
-            cursor.microbatch(event)
-        case Update():
-            cursor.update(event)
-        case Rollout():
-            cursor.rollout(event)
-        case EpochEnd():
-            cursor.epoch_end(event)

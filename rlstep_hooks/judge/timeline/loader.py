@@ -178,8 +178,13 @@ class LoaderCursor:
         """Micro-batches in this pass."""
         return self.microbatches - self._epoch_began
 
-    def at_rollout(self, event: Rollout) -> LoaderPosition:
-        """The position at the next rollout, from which a timeline continues that could not match an event."""
+    def at_rollout(self, event: Rollout, *, passed: bool = False) -> LoaderPosition:
+        """The position just before a rollout, from which a timeline can continue.
+
+        Args:
+            event: The rollout.
+            passed: Whether the cursor has moved past it already; the position is the same.
+        """
         several = self._schedule.rollouts_per_cycle > 1
         return LoaderPosition(
             updates=self._closed,

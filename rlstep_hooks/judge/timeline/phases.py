@@ -331,13 +331,14 @@ class PhaseCursor:
         self._schedule = schedule
         self._version = start.version
         self._windows = {"policy": start.window, "critic": start.critic_window}
-        self._waiting = start.waiting_samples
+        self._waiting = self._waiting_before = start.waiting_samples
 
     # Move past one event.
 
     def rollout(self, event: Rollout) -> None:
         """Move past a rollout; its samples wait while the policy is frozen."""
         self.rollouts += 1
+        self._waiting_before = self._waiting
         if self._schedule.frozen_samples_kept and self.rollouts <= self._schedule.frozen_rollouts:
             self._waiting += event.samples
 
@@ -359,15 +360,20 @@ class PhaseCursor:
         """Move past the end of a pass of the loader."""
         self.epoch = event.epoch
 
-    def at_rollout(self, event: Rollout) -> PhasePosition:
-        """The position at the next rollout, from which a timeline continues that could not match an event."""
+    def at_rollout(self, event: Rollout, *, passed: bool = False) -> PhasePosition:
+        """The position just before a rollout, from which a timeline can continue.
+
+        Args:
+            event: The rollout.
+            passed: Whether the cursor has moved past it already.
+        """
         return PhasePosition(
-            rollouts=self.rollouts,
+            rollouts=self.rollouts - passed,
             updates=self.updates,
             version=event.policy_version,
             window=_carried(self._windows["policy"], self._schedule),
             critic_window=_carried(self._windows["critic"], self._schedule.critic),
-            waiting_samples=self._waiting,
+            waiting_samples=self._waiting_before if passed else self._waiting,
             resumed=True,
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.shell.scope import NOT_SET
+from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
-from rlstep_hooks.launch.shell.words import joined
+from rlstep_hooks.launch.shell.words import arithmetic, joined
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 def test(node: Node, scope: Scope) -> bool | None:
     """Whether a condition holds; None if only the run can tell."""
-    if node.type in ("test_command", "parenthesized_expression", "compound_statement", "list"):
+    if "$#" in source_of(node) and not scope.positional:
+        scope.unset.append("$1")
+    if node.type == "list":
+        decisive = any(child.type == "||" for child in node.children)
+        return _combined([test(child, scope) for child in node.named_children], decisive=decisive)
+    if node.type in ("test_command", "parenthesized_expression", "compound_statement", "redirected_statement"):
         inner = [child for child in node.named_children if child.type != "comment"]
-        if node.type == "list" or len(inner) != 1:
-            return None
-        return test(inner[0], scope)
+        if source_of(node)[:2] == "((" and len(inner) == 1:
+            return _holds(inner[0], scope)
+        return test(inner[0], scope) if len(inner) == 1 else None
     if node.type == "negated_command" or (node.type == "unary_expression" and node.children[0].type == "!"):
         holds = test(node.named_children[-1], scope)
         return None if holds is None else not holds
@@ -31,7 +36,9 @@ def test(node: Node, scope: Scope) -> bool | None:
             return None  # tests of files depend on the machine
         unset = all(unknown.why.endswith(NOT_SET) for unknown in value.unknown)
         if value.unknown and not unset:
+            scope.undecided = value.unknown
             return None
+        scope.unset += [name for name in _names_in(node) if scope.named(name) is None]
         empty = not value.text or bool(value.unknown)
         return empty is (operator == "-z")
     if node.type == "binary_expression":
@@ -39,9 +46,29 @@ def test(node: Node, scope: Scope) -> bool | None:
     if node.type in ("true", "false"):
         return str(node.type) == "true"
     if node.type == "command":
-        name = source_of(node)
-        return {"true": True, "false": False}.get(name)
+        return {"true": True, "false": False, ":": True}.get(source_of(node))
     return None
+
+
+def _names_in(node: Node) -> list[str]:
+    """The variables that a word expands."""
+    if node.type == "variable_name":
+        return [source_of(node)]
+    return [name for child in node.named_children for name in _names_in(child)]
+
+
+def _combined(outcomes: list[bool | None], *, decisive: bool) -> bool | None:
+    """Conditions of which one with the outcome `decisive` decides alone."""
+    return decisive if decisive in outcomes else None if None in outcomes else not decisive
+
+
+def _holds(node: Node, scope: Scope) -> bool | None:
+    """Whether an arithmetic expression is not 0."""
+    value = arithmetic(node, scope)
+    if isinstance(value, Text):
+        scope.undecided = value.unknown
+        return None
+    return value != 0
 
 
 def _compare(node: Node, scope: Scope) -> bool | None:
@@ -51,11 +78,10 @@ def _compare(node: Node, scope: Scope) -> bool | None:
     if left is None or right is None:
         return None
     if operator in ("&&", "||", "-a", "-o"):
-        outcomes = (test(left, scope), test(right, scope))
-        decisive = operator not in ("&&", "-a")  # the outcome of one side that decides alone
-        return decisive if decisive in outcomes else None if None in outcomes else not decisive
+        return _combined([test(left, scope), test(right, scope)], decisive=operator not in ("&&", "-a"))
     one, other = joined(left, scope), joined(right, scope)
     if one.unknown or other.unknown:
+        scope.undecided = one.unknown + other.unknown
         return None
     if operator in ("=", "==", "!="):
         return fnmatchcase(one.text, other.text) is (operator != "!=")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,11 +20,13 @@ NOT_SET = "is not set in the script"
 """The end of the reason why a variable without a value is unknown."""
 
 
-class Text(msgspec.Struct, frozen=True, gc=False):
+class Text(msgspec.Struct, frozen=True):
     """A string during evaluation, with its unknown parts."""
 
     text: str
     unknown: tuple[UnknownText, ...] = ()
+    words: tuple[Text, ...] | None = None
+    """The words that it gives outside quotes, where a condition decides on them: those that not every branch has are unknown."""
 
 
 Variable = Text | tuple[Text, ...]
@@ -36,15 +40,27 @@ class Scope:
         source: The script's name in messages.
         arguments: Its positional parameters.
         given: Values of variables that the user gave (`--set`).
+        script: The script's path, `$0`; empty for a text that is no file.
     """
 
-    def __init__(self, source: str, arguments: Iterable[Token], given: Mapping[str, str]) -> None:
+    def __init__(self, source: str, arguments: Iterable[Token], given: Mapping[str, str], script: str = "") -> None:
         self.source = source
+        self.script = script
         self.given = dict(given)
         self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
         self.positional = [Text(token.text, token.unknown) for token in arguments]
         self.missing: list[UnknownText] = []
         """Arrays without a value that were expanded since this list was last emptied."""
+        self.undecided: tuple[UnknownText, ...] = ()
+        """What the last condition that only the run decides depends on."""
+        self.unset: list[str] = []
+        """Variables without a value that decided a condition since this list was last emptied."""
+        self.exported: set[str] = set(given)
+        """Variables that the script's commands get in their environment."""
+        self.folder: str | None = os.getcwd()
+        """Where the script is at this point; None if that depends on the machine."""
+        self.assigning: set[tuple[str, int]] = set()
+        """Where `${NAME:=word}` stands: source and byte."""
 
     def place(self, node: Node) -> Place:
         """Where a node begins in the script."""
@@ -78,24 +94,36 @@ class Scope:
             name_node, index_node = node.child_by_field_name("name"), node.child_by_field_name("index")
             if name_node is None or index_node is None:
                 return None
-            value = self.variables.get(source_of(name_node))
+            value = self.named(source_of(name_node))
             index = source_of(index_node)
             if index in ("@", "*"):
                 return (value,) if isinstance(value, Text) else value
-            if isinstance(value, tuple) and index.isdigit() and int(index) < len(value):
-                return value[int(index)]
-            return None
-        name = source_of(node)
+            if isinstance(value, Text):
+                return value if index == "0" else None
+            return value[int(index)] if value is not None and index.isdigit() and int(index) < len(value) else None
+        return self.named(source_of(node))
+
+    def named(self, name: str) -> Variable | None:
+        """The value of a variable or parameter; None if nothing sets it."""
         if name in ("@", "*"):
             return tuple(self.positional)
         if name == "#":
             return Text(str(len(self.positional)))
-        if name.isdigit() and name != "0":
-            return self.positional[int(name) - 1] if int(name) <= len(self.positional) else None
+        if name.isdigit() and name != "0" and int(name) <= len(self.positional):
+            return self.positional[int(name) - 1]
+        if name in ("0", "BASH_SOURCE") and name not in self.variables:
+            return Text(self.script) if self.script else None
+        if name == "PWD" and name not in self.variables:
+            return Text(self.folder) if self.folder is not None else None
         return self.variables.get(name)
 
-    def merge(self, outcomes: list[dict[str, Variable]]) -> None:
-        """Continue after branches of which one is taken: a variable that they set differently becomes unknown."""
+    def merge(self, outcomes: list[dict[str, Variable]], on: tuple[UnknownText, ...] = ()) -> None:
+        """Continue after branches of which one is taken: a variable that they set differently becomes unknown.
+
+        Args:
+            outcomes: The variables behind each branch.
+            on: What the condition depends on.
+        """
         merged: dict[str, Variable] = {}
         for name in dict.fromkeys(name for outcome in outcomes for name in outcome):
             values = [outcome.get(name) for outcome in outcomes]
@@ -105,13 +133,49 @@ class Scope:
             elif name in self.given:
                 merged[name] = Text(self.given[name])
             else:
-                merged[name] = self._one_of(name, known, unset=len(known) < len(values))
+                merged[name] = self._one_of(name, known, on, unset=len(known) < len(values))
         self.variables = merged
 
-    def _one_of(self, name: str, values: list[Variable], *, unset: bool) -> Text:
+    def _one_of(self, name: str, values: list[Variable], on: tuple[UnknownText, ...], *, unset: bool) -> Variable:
         shown = [" ".join(part.text for part in value) if isinstance(value, tuple) else value.text for value in values]
         choices = " or ".join(dict.fromkeys([*shown, *(["unset"] if unset else [])]))
-        return Text(
-            f"${name}",
-            (UnknownText(name, f"{name} is {choices}, depending on a condition in the script", Place(self.source)),),
-        )
+        choices = choices if len(choices) <= 120 else f"{choices[:117]}..."
+        asked = next((unknown for unknown in on if unknown.name), None)
+        if asked is None:
+            why, place = f"{name} is {choices}, depending on a condition in the script", Place(self.source)
+        else:
+            why, place = f"{name} is {choices}, depending on {asked.name}: {asked.why}", asked.place
+        unknown = UnknownText(name if asked is None else asked.name, why, place)
+        several = [
+            value if isinstance(value, tuple) else _split(value) for value in (*values, *([()] if unset else []))
+        ]
+        words = several[0]
+        for other in several[1:]:
+            words = _united(words, other, unknown)
+        if any(isinstance(value, tuple) for value in values):
+            return words
+        return Text(f"${name}", (unknown,), words if any(len(each) != 1 for each in several) else None)
+
+
+def _split(value: Text) -> tuple[Text, ...]:
+    """The words of a string outside quotes."""
+    if value.words is not None:
+        return value.words
+    return (value,) if value.unknown else tuple(Text(word) for word in value.text.split())
+
+
+def _united(some: tuple[Text, ...], others: tuple[Text, ...], unknown: UnknownText) -> tuple[Text, ...]:
+    """The words of both, in order; those that only one has are unknown."""
+
+    def marked(words: tuple[Text, ...]) -> list[Text]:
+        return [msgspec.structs.replace(word, unknown=word.unknown or (unknown,)) for word in words]
+
+    united: list[Text] = []
+    matcher = SequenceMatcher(None, [word.text for word in some], [word.text for word in others], autojunk=False)
+    for same, low, high, other_low, other_high in matcher.get_opcodes():
+        if same == "equal":
+            pairs = zip(some[low:high], others[other_low:other_high], strict=True)
+            united += [one if one.unknown else other for one, other in pairs]
+        else:
+            united += [*marked(some[low:high]), *marked(others[other_low:other_high])]
+    return tuple(united)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,23 @@ def parse(text: bytes) -> Node:
     return _parser().parse(text).root_node
 
 
+def readable(text: bytes) -> tuple[bytes, set[int]]:
+    """A text as the grammar can read it, byte for byte at its place, and where a `${NAME:=word}` stands in it.
+
+    The grammar reads the word of `${NAME:-word}` but not that of `${NAME:=word}`, and no backslash at the end of a text, which
+    bash leaves out.
+    """
+    assigning = {found.start() for found in _ASSIGNS.finditer(text)}
+    text = _ASSIGNS.sub(lambda found: found[0][:-1] + b"-", text)
+    blank = text.rstrip()
+    if blank.endswith(b"\\") and not blank.endswith(b"\\\\"):
+        text = blank[:-1] + b" " * (len(text) - len(blank) + 1)
+    return text, assigning
+
+
+_ASSIGNS = re.compile(rb"\$\{\w+:=")
+
+
 def source_of(node: Node | None) -> str:
     """A node's source text; empty for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
@@ -31,6 +49,22 @@ def first_error(node: Node) -> Node | None:
     """The first part of a node that is not shell; None if there is none."""
     if node.type == "ERROR" or node.is_missing:
         return node
-    if not node.has_error:
+    if not node.has_error or default_word(node) is not None:
         return None
     return next((found for child in node.children if (found := first_error(child)) is not None), None)
+
+
+def default_word(node: Node) -> Node | None:
+    """The word of `${NAME:-word}` read on its own, as in double quotes; None if the grammar reads it where it stands.
+
+    In braces the grammar takes `$((...))` for a command and finds errors in `['a','b']`.
+    """
+    found = _DEFAULT.fullmatch(node.text or b"") if node.type == "expansion" else None
+    if found is None or not (node.has_error or b"$((" in found[1]):
+        return None
+    words = _parser().parse(b': "' + found[1] + b'"').root_node
+    command = words.named_children[0] if len(words.named_children) == 1 and not words.has_error else None
+    return command.named_children[1] if command is not None and len(command.named_children) == 2 else None
+
+
+_DEFAULT = re.compile(rb"\$\{\w+:?[-=+]([^\"`\\]*)\}", re.DOTALL)

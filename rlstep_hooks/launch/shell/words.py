@@ -5,17 +5,20 @@ What depends on the machine (a command's output, an environment variable) stays 
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.shell.arithmetic import number
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
-from rlstep_hooks.launch.shell.syntax import source_of
+from rlstep_hooks.launch.shell.substitutions import output
+from rlstep_hooks.launch.shell.syntax import default_word, source_of
 from rlstep_hooks.launch.text import UnknownText
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tree_sitter import Node
 
@@ -56,18 +59,26 @@ def fields_of(node: Node, scope: Scope) -> list[Text]:
     return fields
 
 
-def joined(node: Node, scope: Scope) -> Text:
-    """A word as one string, as in an assignment."""
+def joined(node: Node, scope: Scope, *, double: bool = False) -> Text:
+    """A word as one string, as in an assignment; `double` says that it stands in double quotes."""
     texts: list[str] = []
     unknown: tuple[UnknownText, ...] = ()
-    for piece in _pieces(node, scope, quoted=True):
+    for piece in _pieces(node, scope, quoted=True, double=double):
         parts = piece.fields if piece.fields is not None else (piece.value,)
         texts.append(" ".join(part.text for part in parts))
         unknown += tuple(u for part in parts for u in part.unknown)
     return Text("".join(texts), unknown)
 
 
-def _pieces(node: Node, scope: Scope, *, quoted: bool) -> list[_Piece]:
+def _pieces(node: Node, scope: Scope, *, quoted: bool, double: bool = False) -> list[_Piece]:
+    """The parts of a word.
+
+    Args:
+        node: The word.
+        scope: The variables.
+        quoted: Whether blanks separate no words here: in quotes, and in an assignment.
+        double: Whether it stands in double quotes, where single ones are characters like others.
+    """
     kind = node.type
     if kind in (
         "word",
@@ -82,15 +93,17 @@ def _pieces(node: Node, scope: Scope, *, quoted: bool) -> list[_Piece]:
             return [_Piece(_unresolved(node, scope))]
         return [_Piece(Text(_unescaped(source_of(node))))]
     if kind == "raw_string":
-        return [_Piece(Text(source_of(node)[1:-1]))]
+        return [_Piece(Text(source_of(node) if double else source_of(node)[1:-1]))]
     if kind == "ansi_c_string":
         return [_Piece(Text(source_of(node)[2:-1].replace("\\n", "\n").replace("\\t", "\t")))]
     if kind in ("string", "translated_string"):
         return _string(node, scope)
     if kind == "concatenation":
-        return [piece for child in node.children for piece in _pieces(child, scope, quoted=quoted)]
+        return [piece for child in node.children for piece in _pieces(child, scope, quoted=quoted, double=double)]
     if kind in ("simple_expansion", "expansion"):
-        return [_expansion(node, scope, quoted=quoted)]
+        return [_expansion(node, scope, quoted=quoted, double=double)]
+    if kind == "command_substitution":
+        return [_Piece(_substituted(node, scope), split=not quoted)]
     if kind == "arithmetic_expansion":
         return [_Piece(_arithmetic(node, scope), split=not quoted)]
     if kind in ("string_content", "{", "}", "[", "]", "="):
@@ -123,7 +136,7 @@ def _string(node: Node, scope: Scope) -> list[_Piece]:
         if child.type == "string_content":
             pieces.append(_Piece(Text(_unescaped(source_of(child), within_quotes=True))))
         else:
-            pieces += _pieces(child, scope, quoted=True)
+            pieces += _pieces(child, scope, quoted=True, double=True)
         position = child.end_byte
     between = data[position - node.start_byte : -1].decode()
     if between:
@@ -133,7 +146,7 @@ def _string(node: Node, scope: Scope) -> list[_Piece]:
     return pieces
 
 
-def _expansion(node: Node, scope: Scope, *, quoted: bool) -> _Piece:
+def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piece:
     parts = [child for child in node.children if child.type not in ("$", "${", "}")]
     if not parts:
         return _Piece(_unresolved(node, scope))
@@ -144,10 +157,17 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool) -> _Piece:
                 Text(str(len(value.text))) if value is not None and not value.unknown else _unresolved(node, scope)
             )
         return _Piece(Text(str(len(value))))
+    if parts[0].type == "!" and len(parts) == 2:  # ${!NAME}
+        named = scope.value_of(parts[1])
+        value = scope.named(named.text) if isinstance(named, Text) and not named.unknown else None
+        return _Piece(value if isinstance(value, Text) else _unresolved(node, scope), split=not quoted)
     value = scope.value_of(parts[0])
     operator = parts[1].type if len(parts) > 1 else ""
     if operator:
-        return _operated(node, scope, value, operator, parts[2:], quoted=quoted)
+        own = default_word(node)
+        return _operated(
+            node, scope, value, operator, parts[2:] if own is None else [own], quoted=quoted, double=double
+        )
     if value is None and parts[0].type == "subscript" and source_of(parts[0])[-3:] in ("[@]", "[*]"):
         name = source_of(parts[0])[:-3]
         scope.missing.append(UnknownText(name, f"{name} {NOT_SET}", scope.place(node)))
@@ -161,11 +181,13 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool) -> _Piece:
         if not quoted:
             value = tuple(Text(part, u.unknown) for u in value for part in ([u.text] if u.unknown else u.text.split()))
         return _Piece(Text(""), fields=value)
+    if value.words is not None and not quoted:
+        return _Piece(Text(""), fields=value.words)
     return _Piece(value, split=not quoted)
 
 
 def _operated(
-    node: Node, scope: Scope, value: Variable | None, operator: str, words: list[Node], *, quoted: bool
+    node: Node, scope: Scope, value: Variable | None, operator: str, words: list[Node], *, quoted: bool, double: bool
 ) -> _Piece:
     """`${NAME:-word}` and its variants."""
     scalar = value[0] if isinstance(value, tuple) and value else value if isinstance(value, Text) else None
@@ -173,12 +195,12 @@ def _operated(
     if operator in (":-", "-", ":=", "="):
         if not missing and scalar is not None:
             return _Piece(scalar, split=not quoted)
-        default = _words(words, scope)
-        if operator in (":=", "="):
-            scope.variables[source_of(node.named_children[0])] = default
-        return _Piece(default, split=not quoted)
+        default = _words(words, scope, double=double)
+        if operator in (":=", "=") or (scope.source, node.start_byte) in scope.assigning:
+            scope.assign(source_of(node.named_children[0]), default, scope.place(node))
+        return _Piece(default, split=not quoted and not any("string" in word.type for word in words))
     if operator in (":+", "+"):
-        return _Piece(Text("") if missing else _words(words, scope), split=not quoted)
+        return _Piece(Text("") if missing else _words(words, scope, double=double), split=not quoted)
     if missing or scalar is None or operator in (":?", "?"):
         if scalar is not None:
             return _Piece(scalar, split=not quoted)
@@ -186,66 +208,83 @@ def _operated(
         return _Piece(Text(source_of(node), (scope.not_set(name, node),)))
     if scalar.unknown:
         return _Piece(scalar)
-    pattern = _words(words, scope).text
+    parts = _replacement(source_of(node)) or [_words([word], scope) for word in words if word.is_named]
+    changed = None if any(part.unknown for part in parts) else _changed(scalar.text, operator, [p.text for p in parts])
+    return _Piece(_unresolved(node, scope) if changed is None else Text(changed), split=not quoted)
+
+
+def _replacement(source: str) -> list[Text]:
+    """Old and new of `${NAME/old/new}` where both are plain; the grammar takes the slash of `\\/` for the one between them."""
+    found = re.fullmatch(r"\$\{\w+//?((?:\\.|[^/\\$\"'])+)(?:/([^$\"']*))?\}", source)
+    return [Text(_unescaped(part)) for part in found.groups() if part is not None] if found is not None else []
+
+
+def _changed(text: str, operator: str, words: list[str]) -> str | None:
+    """`${text%pattern}`, `${text/old/new}`, `${text:from:length}`, `${text^^}` and their variants; None if it is another."""
     if operator in ("%", "%%", "#", "##"):
-        return _Piece(Text(_trimmed(scalar.text, operator, pattern)), split=not quoted)
-    return _Piece(_unresolved(node, scope))
+        return _trimmed(text, operator, "".join(words))
+    if operator in ("/", "//") and words and not any(c in "*?[" for c in words[0]):
+        return text.replace(words[0], "".join(words[1:]), 1 if operator == "/" else -1) if words[0] else text
+    if operator in ("^^", ",,", "^", ",") and not words:
+        head, tail = (text, "") if len(operator) == 2 else (text[:1], text[1:])
+        return (head.upper() if operator[0] == "^" else head.lower()) + tail
+    if operator == ":" and words and all(re.fullmatch(r" ?-?\d+", word) for word in words):
+        start = int(words[0])
+        start = max(len(text) + start, 0) if start < 0 else start
+        end = None if len(words) == 1 else start + int(words[1]) if int(words[1]) >= 0 else int(words[1])
+        return text[start:end]
+    return None
 
 
-def _words(nodes: Iterable[Node], scope: Scope) -> Text:
-    parts = [joined(node, scope) for node in nodes]
+def _substituted(node: Node, scope: Scope) -> Text:
+    """The output of `$(...)`, where the script alone tells it."""
+    printed = output(
+        node, scope, words=lambda word: fields_of(word, scope), heredoc=lambda redirect: heredoc(redirect, scope)
+    )
+    return _unresolved(node, scope) if printed is None else printed
+
+
+def heredoc(redirect: Node, scope: Scope) -> Text:
+    """The text of a here-document, expanded unless its end is quoted."""
+    start = next((child for child in redirect.named_children if child.type == "heredoc_start"), None)
+    body = next((child for child in redirect.named_children if child.type == "heredoc_body"), None)
+    if body is None:
+        return Text("")
+    if source_of(start)[:1] in ("'", '"', "\\"):
+        return Text(source_of(body))
+    data, position = body.text or b"", body.start_byte
+    texts: list[str] = []
+    unknown: tuple[UnknownText, ...] = ()
+    for child in (*body.children, None):
+        end = body.end_byte if child is None else child.start_byte
+        texts.append(_unescaped(data[position - body.start_byte : end - body.start_byte].decode(), within_quotes=True))
+        if child is None:
+            break
+        part = (
+            Text(_unescaped(source_of(child), within_quotes=True))
+            if child.type == "heredoc_content"
+            else joined(child, scope, double=True)
+        )
+        texts.append(part.text)
+        unknown += part.unknown
+        position = child.end_byte
+    return Text("".join(texts), unknown)
+
+
+def _words(nodes: Iterable[Node], scope: Scope, *, double: bool = False) -> Text:
+    parts = [joined(node, scope, double=double) for node in nodes]
     return Text("".join(part.text for part in parts), tuple(u for part in parts for u in part.unknown))
 
 
 def _arithmetic(node: Node, scope: Scope) -> Text:
     """The value of `$((...))`."""
-    inner = [child for child in node.named_children if child.type != "comment"]
-    value = _number(inner[0], scope) if len(inner) == 1 else _unresolved(node, scope)
-    if isinstance(value, Text):
-        return Text(source_of(node), value.unknown)
-    return Text(str(value))
+    value = arithmetic(node, scope)
+    return Text(source_of(node), value.unknown) if isinstance(value, Text) else Text(str(value))
 
 
-def _number(node: Node, scope: Scope) -> int | Text:
-    """A whole number, or the text that prevents one."""
-    if node.type == "parenthesized_expression":
-        return _number(node.named_children[0], scope)
-    if node.type in ("variable_name", "simple_expansion", "expansion", "number", "word", "string", "subscript"):
-        if node.type in ("variable_name", "subscript"):
-            value = scope.value_of(node)
-            name = source_of(node)
-            text = value if isinstance(value, Text) else Text("", (scope.not_set(name, node),))
-        else:
-            text = joined(node, scope)
-        if text.unknown:
-            return text
-        try:
-            return int(text.text, 0)
-        except ValueError:
-            return _unresolved(node, scope)
-    if node.type == "binary_expression" and len(node.children) == 3:
-        left, right = _number(node.children[0], scope), _number(node.children[2], scope)
-        if isinstance(left, Text):
-            return left
-        if isinstance(right, Text):
-            return right
-        value_of = _ARITHMETIC.get(source_of(node.children[1]))
-        if value_of is None or (right == 0 and source_of(node.children[1]) in "/%"):
-            return _unresolved(node, scope)
-        return value_of(left, right)
-    if node.type == "unary_expression" and source_of(node.children[0]) == "-":
-        operand = _number(node.named_children[-1], scope)
-        return operand if isinstance(operand, Text) else -operand
-    return _unresolved(node, scope)
-
-
-_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: abs(a) // abs(b) * (1 if a * b >= 0 else -1),  # bash rounds towards zero
-    "%": lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1),
-}
+def arithmetic(node: Node, scope: Scope) -> int | Text:
+    """A whole number, or the text that prevents one; assignments in it are made."""
+    return number(node, scope, lambda word: joined(word, scope), lambda part: _unresolved(part, scope))
 
 
 def _unescaped(text: str, *, within_quotes: bool = False) -> str:

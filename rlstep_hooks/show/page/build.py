@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
-from rlstep_hooks.judge.replay import trainer_events
-from rlstep_hooks.judge.rules import BY_CODE, page
+from rlstep_hooks.judge.replay import replay
+from rlstep_hooks.judge.rules import BY_CODE
+from rlstep_hooks.judge.rules.page import EXAMPLE, page
 from rlstep_hooks.judge.rules.weights import SamplerVersion
 from rlstep_hooks.record.events import Attached, RunStarted
-from rlstep_hooks.show.page.model import Page, Process, RulePage
-from rlstep_hooks.show.page.timeline import timeline_of
+from rlstep_hooks.show.page.model import Page, Process, RulePage, Timeline
+from rlstep_hooks.show.page.timeline import TimelineWatcher
 from rlstep_hooks.show.plan import headline, plan_rows
 from rlstep_hooks.show.summary import (
     ending,
@@ -30,25 +31,27 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.ledger import Record
 
 PROCESSES = 64
 """Processes that the page lists."""
-_PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
-def page_of(report: Report, found: Sequence[Record]) -> Page:
+def page_of(report: Report, found: Sequence[Record], watcher: TimelineWatcher) -> Page:
     """What the page shows.
 
     Args:
         report: The report of a recorded run.
         found: The records of its processes.
+        watcher: It has seen how the run was judged for the report.
     """
     schedule, problem = report.schedule, first_problem(report)
     started = next((first for record in found if isinstance(first := next(record.events(), None), RunStarted)), None)
     ranks = [record.rank for record in found if record.rank is not None]
     named = problem.where.rank if problem is not None else None
     rank = named if named in ranks else min(ranks, default=0)
+    trainers = started.world_size if started is not None else 1
     return Page(
         report=report,
         headline=headline(schedule) if schedule is not None else "a run whose configuration could not be read",
@@ -58,13 +61,8 @@ def page_of(report: Report, found: Sequence[Record]) -> Page:
         problem=problem,
         plan=tuple(plan_rows(schedule)) if schedule is not None else (),
         counts=tuple(count_rows(report)),
-        timeline=timeline_of(
-            trainer_events(found, rank),
-            rank=rank,
-            ranks=started.world_size if started is not None else 1,
-            rollouts=report.counts.rollouts,
-            problem=problem,
-        ),
+        timeline=watcher.timeline(rank=rank, ranks=trainers, problem=problem)
+        or _timeline_again(found, rank, trainers, problem),
         not_evaluated=not_evaluated(report),
         links=tuple(links_of(report.rules, report.findings)),
         in_part=tuple(in_part(report)),
@@ -81,6 +79,15 @@ def page_of(report: Report, found: Sequence[Record]) -> Page:
         ),
         started=_utc(started.started) if started is not None else "",
     )
+
+
+def _timeline_again(found: Sequence[Record], rank: int, ranks: int, problem: Finding | None) -> Timeline:
+    """The timeline from a second judging: of a trainer that was not watched, or around a finding that was made late."""
+    watcher = TimelineWatcher(rank, problem)
+    replay(found, rank, watcher)
+    timeline = watcher.timeline(rank=rank, ranks=ranks, problem=problem)
+    assert timeline is not None  # this watcher knew what to keep
+    return timeline
 
 
 def _text(value: Any) -> str:
@@ -108,6 +115,12 @@ def _utc(seconds: float) -> str:
 
 
 def _rule_page(code: str) -> RulePage:
+    """The rule's page without its example, because the finding itself stands beside it."""
     rule = BY_CODE[code]
-    paragraphs = (" ".join(paragraph.split()) for paragraph in _PARAGRAPHS.split(page(rule)))
+    paragraphs = (
+        (f"{section.heading}: " if section.heading else "")
+        + " ".join(block.removeprefix("- ") for block in section.blocks)
+        for section in page(rule)
+        if section.heading != EXAMPLE
+    )
     return RulePage(code=code, title=rule.title, paragraphs=tuple(paragraphs))

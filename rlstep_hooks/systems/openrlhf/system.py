@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.openrlhf.names import KEYS
 from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.openrlhf.settings import SETTINGS
 
@@ -32,6 +33,7 @@ SYSTEM = System(
     version="0.11.2",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="openrlhf",
+    keys=KEYS,
     recognised=(
         Entry(
             "openrlhf",
@@ -56,6 +58,7 @@ SYSTEM = System(
         "openrlhf": "rlstep_hooks.systems.openrlhf.observe.ray_hooks:imported",
     },
     observed_releases=("0.11", str(FIRST_UNSUPPORTED)),
+    trained_releases=("0.11.2",),
     observes=(
         "rollouts with the policy version and the settings that sampled them",
         "prompts and rewards, up to the advantages",

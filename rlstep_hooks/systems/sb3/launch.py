@@ -10,22 +10,16 @@ import msgspec
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.launch.values import primitive
-from rlstep_hooks.planning.reading import Note, Reading
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.sb3.plan import FORMULAS, Algorithm, Sizes, make_schedule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.request import Request
 
-_PPO = "SB3 2.7.0 stable_baselines3/ppo/ppo.py"
-
-OWN: dict[Algorithm, dict[str, Any]] = {
+OWN: dict[str, dict[str, Any]] = {
     "PPO": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "normalize_advantage": True},
     "A2C": {"n_steps": 5, "learning_rate": 7e-4},
 }
 """Defaults of the two classes."""
-_POSITIONS: dict[Algorithm, tuple[str, ...]] = {
+_POSITIONS: dict[str, tuple[str, ...]] = {
     "PPO": ("learning_rate", "n_steps", "batch_size", "n_epochs"),
     "A2C": ("learning_rate", "n_steps"),
 }
@@ -45,44 +39,30 @@ ZOO_ATARI: dict[str, dict[str, Any]] = {
 _ATARI = re.compile(r"(ALE/.*|.*NoFrameskip-v\d)")
 
 
-def read(launch: Quantities) -> Reading:
-    """The Schedule.
+def settings_of(request: Request) -> dict[str, Setting]:
+    """What a Python file or the zoo sets, under the names of the parameters, and the algorithm.
 
     Raises:
-        LaunchError: The file builds neither PPO nor A2C.
-        SettingError: A size is missing, or no whole number.
-        PlanError: The class refuses its sizes.
+        LaunchError: The launch trains with neither PPO nor A2C.
+        SettingError: A size is written down nowhere, or is no whole number.
     """
-    request = launch.request
+    settings = request.settings
     by_zoo = "rl_zoo3" in request.command.program.name
-    algorithm = _zoo_algorithm(launch) if by_zoo else _called(request.settings)
-    given = _zoo_settings(launch, algorithm) if by_zoo else _python_settings(request.settings, algorithm)
-    settings = Settings(given, OWN[algorithm])
-    environments, steps = settings.count("n_envs"), settings.count("n_steps")
-    timesteps = int(settings.number("total_timesteps"))
-    if timesteps < 1:
-        raise SettingError(f"total_timesteps = {timesteps}: it must be at least 1", settings.place("total_timesteps"))
-    sizes = Sizes(algorithm=algorithm, n_envs=environments, n_steps=steps, total_timesteps=timesteps)
-    if algorithm == "PPO":
-        size = settings.count("batch_size")
-        _check(settings, size, sizes.samples, steps, environments)
-        sizes = msgspec.structs.replace(
-            sizes,
-            batch_size=size,
-            n_epochs=settings.count("n_epochs"),
-            stops_early=settings.text("target_kl") is not None,
-        )
-    schedule = make_schedule(sizes, request.version)
-    rate = _rate(settings)
-    return Reading(
-        schedule=schedule,
-        formulas=FORMULAS[algorithm],
-        notes=tuple(_notes(schedule, timesteps, rate)),
-        facts={"lr_constant": rate == "constant"} if rate else {},
-    )
+    algorithm = _zoo_algorithm(settings) if by_zoo else _called(settings)
+    given = _zoo_settings(settings, algorithm) if by_zoo else _python_settings(settings, algorithm)
+    return {**given, "algo": Setting("algo", algorithm)}
 
 
-def _called(settings: Settings) -> Algorithm:
+def learning_rate(launch: Request) -> str | None:
+    """The schedule of the learning rate: "constant", "to_zero" for the zoo's linear one; None where the file computes it."""
+    try:
+        value = launch.settings.value("learning_rate")
+    except UnknownValueError:
+        return None
+    return "to_zero" if isinstance(value, str) and value.startswith("lin_") else "constant"
+
+
+def _called(settings: Settings) -> str:
     """The class that a Python file builds."""
     for algorithm, parameters in _POSITIONS.items():
         names = (*parameters, "0", "policy", "gamma", "verbose", "tensorboard_log", *OWN[algorithm])
@@ -100,7 +80,7 @@ def _raw(settings: Settings, name: str, key: str) -> Setting | None:
     return None if setting is None else msgspec.structs.replace(setting, name=key)
 
 
-def _python_settings(settings: Settings, algorithm: Algorithm) -> dict[str, Setting]:
+def _python_settings(settings: Settings, algorithm: str) -> dict[str, Setting]:
     """Arguments of `PPO(...)` or `A2C(...)`, of `learn(...)`, and the number of environments.
 
     Raises:
@@ -129,23 +109,21 @@ def _python_settings(settings: Settings, algorithm: Algorithm) -> dict[str, Sett
     return found
 
 
-def _zoo_algorithm(launch: Quantities) -> Algorithm:
-    wanted = (launch["algo"] or "").upper()
-    algorithm = next((known for known in OWN if known == wanted), None)
-    if algorithm is None:
-        place = launch.request.settings.place("algo")
-        raise LaunchError(f"algo = {launch['algo']}: PPO and A2C are read", place)
+def _zoo_algorithm(settings: Settings) -> str:
+    algo = settings.text("algo") if settings.is_given("algo") else "ppo"
+    algorithm = (algo or "").upper()
+    if algorithm not in OWN:
+        raise LaunchError(f"algo = {algo}: PPO and A2C are read", settings.place("algo"))
     return algorithm
 
 
-def _zoo_settings(launch: Quantities, algorithm: Algorithm) -> dict[str, Setting]:
+def _zoo_settings(settings: Settings, algorithm: str) -> dict[str, Setting]:
     """Hyperparameters of the zoo: those of the environment in its file, under `-params` of the command.
 
     Raises:
         SettingError: The file with the environment's hyperparameters is not here.
     """
-    settings = launch.request.settings
-    environment = launch["env"] or ""
+    environment = (settings.text("env") if settings.is_given("env") else "CartPole-v1") or ""
     keys = ("n_envs", "n_timesteps", "target_kl", *OWN[algorithm])
     found: dict[str, Setting] = {}
     if settings.is_given("conf_file", "conf"):
@@ -165,9 +143,9 @@ def _zoo_settings(launch: Quantities, algorithm: Algorithm) -> dict[str, Setting
         )
     found |= over
     found.setdefault("n_envs", Setting("n_envs", 1))
-    asked = launch["n_timesteps"]
+    asked = settings.optional_count("n_timesteps", "n", least=-1) or 0
     name = next((name for name in ("n_timesteps", "n") if settings.is_given(name)), "")
-    steps = _raw(settings, name, "total_timesteps") if name and asked > 0 else found.pop("n_timesteps", None)
+    steps = _raw(settings, name, "total_timesteps") if asked > 0 else found.pop("n_timesteps", None)
     if steps is not None:
         found["total_timesteps"] = msgspec.structs.replace(steps, name="total_timesteps")
     return found
@@ -186,73 +164,3 @@ def _parameters(settings: Settings) -> dict[str, Setting]:
             raise SettingError(f"{setting} takes name:value, not {pair!r}", setting.place)
         found[key] = Setting(key, primitive(value), setting.place, f"{setting} {key}")
     return found
-
-
-def _rate(settings: Settings) -> str:
-    """ "constant", "to_zero" for the zoo's linear schedule, or "" where the file computes it."""
-    try:
-        value = settings.value("learning_rate")
-    except UnknownValueError:
-        return ""
-    if isinstance(value, str) and value.startswith("lin_"):
-        return "to_zero"
-    return "constant"
-
-
-def _check(settings: Settings, size: int, samples: int, steps: int, environments: int) -> None:
-    """The two assertions of PPO's `__init__`.
-
-    Raises:
-        PlanError: One of them fails.
-    """
-    if not settings.flag("normalize_advantage"):
-        return
-    message = None
-    if size == 1:
-        message, fix = "`batch_size` must be greater than 1", "batch_size = 2, or normalize_advantage = False"
-    elif samples == 1:
-        message = f"`n_steps * n_envs` must be greater than 1. Currently n_steps={steps} and n_envs={environments}"
-        fix = "n_steps = 2"
-    if message is not None:
-        raise PlanError(message, when="when the model is built", fix=fix, source=f"{_PPO} __init__")
-
-
-def _notes(schedule: Schedule, timesteps: int, rate: str) -> list[Note]:
-    samples, rollouts = schedule.samples_per_rollout, schedule.rollouts or 0
-    notes = []
-    if len(schedule.minibatches) > 1 and schedule.minibatches[-1] != schedule.minibatches[0]:
-        notes.append(
-            Note(
-                "grows",
-                f"a truncated mini-batch of size {schedule.minibatches[-1]} after every {len(schedule.minibatches) - 1} untruncated "
-                "ones is an update of its own",
-            )
-        )
-    if schedule.minibatches[0] == samples and schedule.settings.get("batch_size", samples) > samples:
-        notes.append(
-            Note(
-                "shrinks", f"batch_size {schedule.settings['batch_size']} is above the {samples} timesteps of a rollout"
-            )
-        )
-    if rollouts * samples != timesteps:
-        notes.append(
-            Note("grows", f"the run ends at {rollouts * samples} timesteps, not {timesteps}: rollouts are whole")
-        )
-    if rate == "to_zero":
-        last = "0" if rollouts * samples == timesteps else "below 0"
-        notes.append(
-            Note(
-                "assumes",
-                f"the linear learning rate is {last} in the last rollout: progress is counted before its updates",
-            )
-        )
-    if schedule.updates_bound == "upper":
-        notes.append(
-            Note(
-                "shrinks",
-                "target_kl ends the updates on a rollout before the mini-batch whose KL is above 1.5 x target_kl",
-            )
-        )
-    if schedule.algorithm == "A2C":
-        notes.append(Note("assumes", "A2C has no ratio and no clipping; each rollout is one update"))
-    return notes

@@ -1,13 +1,32 @@
 """Stable-Baselines3 PPO and A2C: a smaller last mini-batch is kept, rollouts are whole, `n_updates` counts passes.
 
-The formulas are those of a live model (`rlstep_hooks.systems.sb3.plan`). Read besides: rl-baselines3-zoo at 22e3ff2,
+Read in the wheels of 2.7.0 and 2.9.2, whose training code is the same: ppo/ppo.py `__init__` and `train`, a2c/a2c.py,
+common/on_policy_algorithm.py `learn`, common/buffers.py `RolloutBuffer.get`. Read besides: rl-baselines3-zoo at 22e3ff2,
 rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
 """
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Entry, System, count, text
+from rlstep_hooks.systems.declaration import (
+    REQUIRED,
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    number,
+    text,
+)
+from rlstep_hooks.systems.sb3.launch import OWN, learning_rate, settings_of
 from rlstep_hooks.systems.sb3.releases import FIRST, FIRST_UNSUPPORTED
+
+_PPO = "SB3 2.7.0 stable_baselines3/ppo/ppo.py"
+_A2C = "SB3 2.7.0 stable_baselines3/a2c/a2c.py"
+_LEARN = "SB3 2.7.0 stable_baselines3/common/on_policy_algorithm.py learn"
+_BUILT = "when the model is built"
 
 SYSTEM = System(
     name="sb3",
@@ -23,19 +42,122 @@ SYSTEM = System(
         ),
     ),
     config_settings=("conf_file", "conf"),
-    # Those of the zoo's command line; PPO and A2C have their own, under the names of their parameters.
+    given_of=settings_of,
     settings={
-        "algo": text("ppo"),
-        "env": text("CartPole-v1"),
-        "n_timesteps": count(-1, least=-1, also=("n",)),
+        "algo": text(REQUIRED),
+        "n_envs": count(1),
+        "n_steps": count(OWN["A2C"]["n_steps"]),
+        "total_timesteps": number(None),
+        "batch_size": count(OWN["PPO"]["batch_size"], where="ppo"),
+        "n_epochs": count(OWN["PPO"]["n_epochs"], where="ppo"),
+        "target_kl": text(where="ppo"),
+        "normalize_advantage": flag(True, where="ppo"),
     },
-    plan="rlstep_hooks.systems.sb3.launch:read",
+    defaults_of=lambda launch: OWN[launch.settings.value("algo")],
+    shown=("n_envs", "n_steps", "total_timesteps", "batch_size", "n_epochs"),
+    functions={"learning_rate": learning_rate},
+    let={
+        "algorithm": "algo",
+        "ppo": "algo == 'PPO'",
+        "world_size": "1",
+        "prompts_per_rollout": "n_envs",
+        "samples_per_prompt": "n_steps",
+        "total_timesteps": "floor(total_timesteps)",
+        "reuse_epochs": "n_epochs if ppo else 1",
+        # A2C makes one update with all samples of a rollout, and has no ratio.
+        "minibatches": "slices(samples_per_rollout, batch_size) if ppo else (samples_per_rollout,)",
+        "last": "samples_per_rollout % batch_size if ppo and samples_per_rollout > batch_size else 0",
+        "samples_per_microbatch": "max(minibatches)",
+        "microbatches_per_update": "1",
+        "remainder": "'keep' if last else 'error'",
+        "updates_bound": "'upper' if ppo and target_kl is not None else 'exact'",
+        "old_logprob_source": "'at_rollout' if ppo else 'none'",
+        "counted": "'passes, ' + quoted(n_epochs) + ' for each rollout' if ppo else 'updates'",
+        "timesteps": "rollouts * samples_per_rollout",
+        "learning_rate": "learning_rate(launch)",
+    },
+    always={
+        "loader": "none",
+        "lr_clock": "rollout",
+        "step_unit": "timestep",
+        "step_means": "1 step = 1 timestep, {samples_per_rollout} for each rollout; train/n_updates counts {counted}",
+    },
+    formulas=(
+        Formula("samples_per_rollout", "n_steps * n_envs", f"{_PPO} __init__ buffer_size", where="ppo"),
+        Formula("samples_per_rollout", "n_steps * n_envs", _A2C),
+        Formula(
+            "updates_per_rollout",
+            "n_epochs * ceil(n_steps * n_envs / batch_size)",
+            f"{_PPO} train; buffers.py RolloutBuffer.get",
+            where="ppo",
+        ),
+        Formula("rollouts", "ceil(total_timesteps / (n_steps * n_envs))", _LEARN),
+        Formula("updates", "rollouts", f"{_A2C} train", where="not ppo"),
+        Formula("lr_ticks", "rollouts", f"{_PPO} train _update_learning_rate", where="ppo"),
+    ),
+    checks=(
+        # Of a live model the timesteps that are left, which may be none.
+        Demand(
+            "total_timesteps >= 1",
+            "total_timesteps = {total_timesteps}: it must be at least 1",
+            about="total_timesteps",
+            where="program_kind != 'config'",
+        ),
+        Check(
+            "batch_size > 1",
+            "`batch_size` must be greater than 1",
+            fix="batch_size = 2, or normalize_advantage = False",
+            when=_BUILT,
+            source=f"{_PPO} __init__",
+            where="ppo and normalize_advantage",
+        ),
+        Check(
+            "samples_per_rollout > 1",
+            "`n_steps * n_envs` must be greater than 1. Currently n_steps={n_steps} and n_envs={n_envs}",
+            fix="n_steps = 2",
+            when=_BUILT,
+            source=f"{_PPO} __init__",
+            where="ppo and normalize_advantage",
+        ),
+    ),
+    notes=(
+        Note(
+            "grows",
+            "a truncated mini-batch of size {last} after every {len(minibatches) - 1} untruncated ones is an update of its own",
+            "last",
+        ),
+        Note(
+            "shrinks",
+            "batch_size {batch_size} is above the {samples_per_rollout} timesteps of a rollout",
+            "ppo and batch_size > samples_per_rollout",
+        ),
+        Note(
+            "grows",
+            "the run ends at {timesteps} timesteps, not {total_timesteps}: rollouts are whole",
+            "timesteps != total_timesteps",
+        ),
+        Note(
+            "assumes",
+            "the linear learning rate is {'0' if timesteps == total_timesteps else 'below 0'} in the last rollout: progress is "
+            "counted before its updates",
+            "learning_rate == 'to_zero'",
+        ),
+        # PPO leaves `train` before the backward of that mini-batch.
+        Note(
+            "shrinks",
+            "target_kl ends the updates on a rollout before the mini-batch whose KL is above 1.5 x target_kl",
+            "updates_bound == 'upper'",
+        ),
+        Note("assumes", "A2C has no ratio and no clipping; each rollout is one update", "not ppo"),
+    ),
+    facts={"lr_constant": "learning_rate == 'constant' if learning_rate is not None else None"},
     attaches_by="`model.learn(..., callback=StepAuditSB3Callback())`, or `rlstep run -- <command>`.",
     # 2.7 to 2.9: the module with the loop of PPO and A2C.
     on_import={
         "stable_baselines3.common.on_policy_algorithm": "rlstep_hooks.systems.sb3.observe.injection:audit_sb3",
     },
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
+    trained_releases=("2.9.2",),
     observes=(
         "rollouts",
         "old log-probs, sample by sample",

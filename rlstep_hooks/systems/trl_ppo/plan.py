@@ -1,13 +1,11 @@
-"""A live PPOTrainer -> Schedule, by the same formulas as a launch command (`rlstep_hooks.systems.trl_ppo.launch`)."""
+"""A live PPOTrainer -> Schedule, by the same formulas as a launch command (`rlstep_hooks.systems.trl_ppo.system`)."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Quantities
 from rlstep_hooks.systems.trl.releases import installed_release
-from rlstep_hooks.systems.trl_ppo.launch import with_evaluation
 from rlstep_hooks.systems.trl_ppo.releases import refusal
 from rlstep_hooks.systems.trl_ppo.system import SYSTEM
 
@@ -55,9 +53,10 @@ def read_trainer(trainer: Any, version: str) -> Reading:
     Raises:
         PlanError: The trainer fails on these sizes.
     """
-    launch = _launch(trainer.args, version, len(trainer.train_dataset), trainer.accelerator.num_processes)
     evaluation = trainer.eval_dataset
-    return with_evaluation(launch, 0 if evaluation is None else len(evaluation))
+    given = _settings(trainer.args) | {"eval_rows": 0 if evaluation is None else len(evaluation)}
+    processes = trainer.accelerator.num_processes
+    return SYSTEM.read_config(given, rows=len(trainer.train_dataset), world_size=processes, version=version)
 
 
 def read_config(config: Any, version: str, *, rows: int | None, world_size: int | None) -> Reading:
@@ -73,10 +72,7 @@ def read_config(config: Any, version: str, *, rows: int | None, world_size: int 
         PlanError: The trainer fails on these sizes.
     """
     processes = world_size or int(os.environ.get("WORLD_SIZE", "1"))
-    why = (
-        "the rows of the evaluation set are not known; ask for the plan of the trainer, or set num_sample_generations=0"
-    )
-    return with_evaluation(_launch(config, version, rows, processes), None, why)
+    return SYSTEM.read_config(_settings(config), rows=rows, world_size=processes, version=version)
 
 
 def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:
@@ -103,7 +99,5 @@ def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedu
     return read_config(config, release.trl, rows=rows, world_size=world_size).schedule
 
 
-def _launch(config: Any, version: str, rows: int | None, world_size: int) -> Quantities:
-    """A live configuration as a launch."""
-    given = {name: getattr(config, name) for name in SETTINGS if hasattr(config, name)}
-    return Quantities(SYSTEM, SYSTEM.request_of(given, rows=rows, world_size=world_size, version=version))
+def _settings(config: Any) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in SETTINGS if hasattr(config, name)}

@@ -8,11 +8,32 @@ OnPolicyConfig and PPOConfig, the same in all releases.
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Entry, System, count, flag, number, text
+from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags, windows_of
+from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
 from rlstep_hooks.systems.trl.releases import FIRST
+from rlstep_hooks.systems.trl_ppo.launch import flush, is_rloo, pieces, updates_of_run
 from rlstep_hooks.systems.trl_ppo.releases import FIRST_UNSUPPORTED
 
-SYSTEM = System(
+_INIT = "{trainer} __init__"
+_TRAIN = "{trainer} train"
+_BUILT = "when the trainer is built"
+_LOCAL = "per_device_train_batch_size * gradient_accumulation_steps"
+_EVERY_MICROBATCH = "every micro-batch is an update, {microbatches_per_rollout} in all (accelerate without DeepSpeed)"
+
+
+def _whole(size: str, name: str) -> Check:
+    """Whole mini-batches; up to 0.16 and in RLOO they always are."""
+    return Check(
+        f"{size} % num_mini_batches == 0",
+        f"`{name}` must be a multiple of `num_mini_batches`, inexact division: {{{size}}} / {{num_mini_batches}} = "
+        f"{{decimal({size} / num_mini_batches)}}",
+        fix="num_mini_batches = {nearest(min(num_mini_batches, local_batch + 1), local_batch % it == 0)}",
+        when=_BUILT,
+        source=_INIT,
+    )
+
+
+SYSTEM: System = System(
     name="trl_ppo",
     title="TRL PPO",
     framework="TRL",
@@ -46,10 +67,12 @@ SYSTEM = System(
         "gradient_accumulation_steps": count(1),
         "num_mini_batches": count(1),
         "num_ppo_epochs": count(4),
-        "rloo_k": count(2),
+        "rloo_k": count(2, where="rloo"),
         "total_episodes": count(None),
         "num_train_epochs": number(3.0),
         "num_sample_generations": count(10, least=-(1 << 30)),
+        # Rows of a live trainer's evaluation set; no flag has them.
+        "eval_rows": count(None, least=0),
         "whiten_rewards": flag(False),
         "eval_strategy": text("no"),
         "lr_scheduler_type": text("linear"),
@@ -66,8 +89,197 @@ SYSTEM = System(
         "total_episodes",
         "num_train_epochs",
         "num_sample_generations",
+        "rloo_k",
     ),
-    plan="rlstep_hooks.systems.trl_ppo.launch:read",
+    functions={
+        "is_rloo": lambda launch: is_rloo(launch, SYSTEM.settings),
+        "pieces": pieces,
+        "windows": windows_of,
+        "carried_lags": carried_lags,
+        "flushed_lags": flushed_lags,
+        "flush": flush,
+        "updates_of_run": updates_of_run,
+    },
+    let={
+        "rloo": "is_rloo(launch)",
+        "algorithm": "'RLOO' if rloo else 'PPO'",
+        "trainer": "'trl ' + version + ' trl/' + ('trainer/rloo' if rloo else 'experimental/ppo/ppo' if release >= (1, 0) "
+        "else 'trainer/ppo' if release >= (0, 12) else 'trainer/ppov2') + '_trainer.py'",
+        "samples_per_prompt": "rloo_k if rloo else 1",
+        # One process's share of a rollout, and its mini-batches, each of which is cut into micro-batches on its own.
+        "local_batch": "samples_per_rollout // world_size",
+        "local_minibatch": "local_batch // num_mini_batches",
+        "pieces": "pieces(local_minibatch * world_size, per_device_train_batch_size * world_size, num_mini_batches)",
+        "samples_per_microbatch": "max(pieces) if max(pieces) == min(pieces) else None",
+        "microbatches_per_rollout": "num_ppo_epochs * len(pieces)",
+        "microbatches_per_update": "gradient_accumulation_steps",
+        "reuse_epochs": "num_ppo_epochs",
+        "minibatches": "windows(pieces, gradient_accumulation_steps)",
+        "samples_per_update": "max(minibatches) if minibatches "
+        "else samples_per_microbatch * gradient_accumulation_steps if samples_per_microbatch else None",
+        "carries": "microbatches_per_rollout % gradient_accumulation_steps",
+        "flushes": "gradient_accumulation_steps > 1",
+        "remainder": "'carry' if carries else 'flush' if flushes else 'error'",
+        # total_episodes counts samples; without it they are as many as the rows of all epochs.
+        "episodes": "floor(num_train_epochs * rows) if total_episodes is None else total_episodes",
+        "rows_dropped_per_epoch": "rows % prompts_per_rollout",
+        # Completions are sampled for the logs between rollouts, from the evaluation set.
+        "sampled": "num_sample_generations > 0 and rollouts > 0",
+        "script": "'/' + program if program_kind == 'script' else ''",
+        "evaluation_rows": "eval_rows if eval_rows is not None "
+        "else 100 if ends(script, '/scripts/ppo/ppo.py') or ends(script, '/scripts/rloo/rloo.py') "
+        "else 0 if (ends(script, '/ppo_tldr.py') or ends(script, '/rloo_tldr.py')) and eval_strategy == 'no' "
+        "else unknown('the last rollout of a pass makes more updates, unless completions were sampled from the evaluation set "
+        "before; the rows of that set are not known (num_sample_generations = 0 settles it)')",
+        "evaluation_batches": "evaluation_rows // per_device_eval_batch_size // world_size if sampled else 0",
+        "flush_of_run": "flush(rollouts_per_epoch, max(1, rollouts // max(num_sample_generations, 1)), evaluation_batches)",
+        "flush": "flush_of_run if flushes and known(updates) and known(rollouts_per_epoch) and rollouts_per_epoch else None",
+        "flushes_known": "flushes and known(updates)",
+        "lags": "carried_lags(microbatches_per_rollout, gradient_accumulation_steps) "
+        "if known(updates) and updates <= rollouts * updates_per_rollout "
+        "else flushed_lags(microbatches_per_rollout, gradient_accumulation_steps)",
+        "ratio_one_updates": "(1,)",
+        "lr_horizon": "rollouts",
+    },
+    always={
+        "loader": "wraps",
+        "old_logprob_source": "at_rollout",
+        "reference_source": "at_rollout",
+        "lr_clock": "rollout",
+        "step_unit": "rollout",
+    },
+    formulas=(
+        # Up to 0.16, and in RLOO, num_mini_batches makes the rollout larger; from 0.17 on it divides it (trl PR#2531).
+        Formula(
+            "samples_per_rollout", f"{_LOCAL} * num_mini_batches * world_size", _INIT, where="rloo or release < (0, 17)"
+        ),
+        Formula("samples_per_rollout", f"{_LOCAL} * world_size", _INIT),
+        Formula("prompts_per_rollout", "samples_per_rollout / rloo_k", _INIT, where="rloo"),
+        Formula("prompts_per_rollout", "samples_per_rollout", _INIT),
+        Formula(
+            "updates_per_rollout",
+            "num_ppo_epochs * num_mini_batches",
+            f"{_TRAIN}; accelerate accelerator.py _do_sync",
+            where="rloo or release < (0, 17)",
+        ),
+        Formula(
+            "updates_per_rollout",
+            "num_ppo_epochs * num_mini_batches * ceil(gradient_accumulation_steps / num_mini_batches) "
+            "/ gradient_accumulation_steps",
+            f"{_TRAIN}; accelerate accelerator.py _do_sync",
+        ),
+        Formula("rollouts_per_epoch", "floor(rows / prompts_per_rollout)", f"{_INIT} (drop_last)"),
+        Formula("rollouts", "floor(episodes / samples_per_rollout)", _INIT, where="release < (0, 10)"),
+        Formula("rollouts", "ceil(episodes / samples_per_rollout)", _INIT),
+        Formula(
+            "updates",
+            "rollouts * updates_per_rollout",
+            f"{_TRAIN}; accelerate _do_sync",
+            where="not flushes or rollouts == 0",
+        ),
+        Formula(
+            "updates",
+            "rollouts * updates_per_rollout "
+            "+ floor(rollouts / rollouts_per_epoch) * updates_per_rollout * (gradient_accumulation_steps - 1)",
+            f"{_TRAIN}; accelerate _do_sync",
+            where="not carries and evaluation_batches == 0 and known(rows)",
+        ),
+        Formula(
+            "updates",
+            "updates_of_run(microbatches_per_rollout, gradient_accumulation_steps, flush_of_run, rollouts)",
+            f"{_TRAIN}; accelerate _do_sync",
+        ),
+        Formula("lr_ticks", "rollouts", _TRAIN),
+    ),
+    checks=(
+        Demand(
+            "release < (0, 22)",
+            "RLOO of TRL {version} has no rloo_k any more: --version 0.21.0 reads this launch, --framework trl later ones",
+            where="rloo",
+        ),
+        _whole("samples_per_rollout", "batch_size"),
+        _whole("local_batch", "local_batch_size"),
+        Check(
+            "local_minibatch >= 8",
+            "Per-rank minibatch size {local_minibatch} is insufficient for whitening",
+            fix="8 samples or more for each process and mini-batch, or whiten_rewards = false",
+            when=_BUILT,
+            source=_INIT,
+            where="whiten_rewards and (not rloo or release < (0, 10))",
+        ),
+        Check(
+            "local_batch % rloo_k == 0",
+            "`local_batch_size` must be a multiple of rloo_k, inexact division: {local_batch} / {rloo_k} = "
+            "{decimal(local_batch / rloo_k)}",
+            fix="rloo_k = {nearest(min(rloo_k, local_batch + 1), local_batch % it == 0)}",
+            when=_BUILT,
+            source=_INIT,
+            where="rloo",
+        ),
+        Check(
+            "rows >= prompts_per_rollout",
+            "the run hangs: {rows} rows do not fill a batch of {prompts_per_rollout} prompts, and `repeat_generator` goes round an "
+            "empty loader for ever",
+            fix="at most {rows} prompts for each rollout, or {prompts_per_rollout} rows",
+            when="at the first rollout",
+            source=_TRAIN,
+            where="rollouts > 0",
+        ),
+        Check(
+            "evaluation_rows > 0",
+            "TypeError: object of type 'NoneType' has no len(): there is no evaluation set, and num_sample_generations = "
+            "{num_sample_generations} samples from it",
+            fix="num_sample_generations = 0, or eval_strategy = steps",
+            when="after the first rollout",
+            source="{trainer} generate_completions",
+            where="sampled",
+        ),
+    ),
+    notes=(
+        Note(
+            "shrinks",
+            "{updates_per_rollout} updates for each rollout, not num_ppo_epochs x num_mini_batches = "
+            "{num_ppo_epochs * num_mini_batches}: {microbatches_per_rollout} micro-batches, and one update after every "
+            "{gradient_accumulation_steps}",
+            "updates_per_rollout != num_ppo_epochs * num_mini_batches",
+        ),
+        Note("carries", "{carries} micro-batches are carried into the next rollout", "carries"),
+        Note(
+            "grows",
+            f"in the last rollout of each pass over the rows {_EVERY_MICROBATCH}",
+            "flushes_known and evaluation_batches == 0",
+        ),
+        Note(
+            "grows",
+            "the evaluation set is one batch: from the rollout after completions were sampled from it to the end of the pass over "
+            f"the rows, {_EVERY_MICROBATCH}",
+            "flushes_known and evaluation_batches == 1",
+        ),
+        Note(
+            "assumes",
+            "completions are sampled from the evaluation set between rollouts, which keeps the last rollout of that pass over the "
+            "rows as the others{'; in a pass without, its last rollout makes ' + quoted(microbatches_per_rollout) "
+            "if rollouts > rollouts_per_epoch else ''}",
+            "flushes_known and evaluation_batches > 1",
+        ),
+        Note("unit", "total_episodes counts samples: one epoch's worth of them visits 1/rloo_k of the prompts", "rloo"),
+        Note(
+            "unit",
+            "the progress bar ends at 1/num_mini_batches: max_steps counts mini-batches",
+            "not rloo and release >= (0, 10) and release < (0, 17) and num_mini_batches > 1",
+        ),
+        Note(
+            "drops",
+            "{rows_dropped_per_epoch} of {rows} rows in each pass, a different set each pass",
+            "rows_dropped_per_epoch",
+        ),
+    ),
+    facts={
+        "lr_constant": "starts(lr_scheduler_type, 'constant')",
+        "lr_warmup": "ceil(warmup_steps if warmup_steps or not known(rollouts) else warmup_ratio * rollouts)",
+        "nominal_updates_per_rollout": "num_ppo_epochs * num_mini_batches",
+        "save_every": "floor(save_steps) if save_strategy == 'steps' and save_steps is not None and save_steps >= 1 else None",
+    },
     live="rlstep_hooks.systems.trl_ppo.plan:plan_live",
     deviations="rlstep_hooks.systems.trl_ppo.deviations:DEVIATIONS",
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
@@ -75,6 +287,7 @@ SYSTEM = System(
         "trl.trainer.ppo_trainer": "rlstep_hooks.systems.trl_ppo.observe.injection:audit_ppo",
     },
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
+    trained_releases=("0.16.1", "0.17.0", "0.18.2", "0.24.0"),
     observes=(
         "rollouts",
         "old log-probs",

@@ -1,5 +1,7 @@
 """TRL's first PPOTrainer, whose `step()` a script calls itself (up to 0.11): the length of the run is the script's own.
 
+One call of `step()` is a rollout with its updates. How often it is called is known only of stack_llama's script.
+
 Read in the wheels of 0.9.6 and 0.11.4: trl/trainer/ppo_config.py (the dataclass and `__post_init__`), ppo_trainer.py `step`; and in the
 repository at 0b972a6 examples/research_projects/stack_llama/scripts/rl_training.py, whose loop is known.
 """
@@ -8,12 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Entry, System, count, flag
+from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags
+from rlstep_hooks.planning.schedule import Flush
+from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.systems.request import Request
+
+_CONFIG = "trl 0.11.4 trl/trainer/ppo_config.py __post_init__"
+_TRAINER = "trl 0.11.4 trl/trainer/ppo_trainer.py"
+_OPEN = "unknown('the script decides how often it calls step()')"
 
 STACK_LLAMA: dict[str, Any] = {"batch_size": 32, "mini_batch_size": 1, "gradient_accumulation_steps": 4, "steps": 20000}
 """Defaults of stack_llama's rl_training.py where they are not those of PPOConfig."""
@@ -22,6 +30,11 @@ STACK_LLAMA: dict[str, Any] = {"batch_size": 32, "mini_batch_size": 1, "gradient
 def own_defaults(request: Request) -> Mapping[str, Any]:
     """Defaults of a script whose loop is known; none of any other."""
     return STACK_LLAMA if request.command.program.matches("script:stack_llama/scripts/rl_training.py") else {}
+
+
+def size(launch: Request, name: str) -> int:
+    """A flag of the script, which fills the arguments of its call with it."""
+    return launch.settings.count(name)
 
 
 SYSTEM = System(
@@ -44,15 +57,113 @@ SYSTEM = System(
     settings={
         "batch_size": count(128),
         "mini_batch_size": count(128),
-        "forward_batch_size": count(None),
+        "forward_batch_size": count(None, where="given(forward_batch_size)"),
         "gradient_accumulation_steps": count(1),
         "ppo_epochs": count(4),
         "early_stopping": flag(False),
-        "steps": count(),
+        "steps": count(where="own_loop"),
     },
-    plan="rlstep_hooks.systems.trl_ppo_step.launch:read",
+    functions={
+        "has_own_loop": lambda launch: bool(own_defaults(launch)),
+        "size": size,
+        "carried_lags": carried_lags,
+        "flushed_lags": flushed_lags,
+        "flush_after": lambda rollouts_per_epoch: Flush(rollouts_per_epoch=rollouts_per_epoch),
+    },
+    shown=("batch_size", "mini_batch_size", "forward_batch_size", "gradient_accumulation_steps", "ppo_epochs"),
+    let={
+        "own_loop": "has_own_loop(launch)",
+        **{
+            name: f"size(launch, '{name}') if own_loop else {name}"
+            for name in ("batch_size", "mini_batch_size", "gradient_accumulation_steps")
+        },
+        "micro_batch": "forward_batch_size or mini_batch_size",
+        "samples_per_microbatch": "micro_batch * world_size",
+        "microbatches_per_update": "gradient_accumulation_steps",
+        "prompts_per_rollout": "samples_per_rollout",
+        "reuse_epochs": "ppo_epochs",
+        "minibatches": "slices(samples_per_rollout, samples_per_update)",
+        "microbatches_per_rollout": "updates_per_rollout * gradient_accumulation_steps",
+        "updates_bound": "'upper' if early_stopping else 'exact'",
+        "flushes": "gradient_accumulation_steps > 1",
+        "remainder": "'flush' if flushes else 'error'",
+        "flush": "flush_after(rollouts_per_epoch) if flushes and known(rows) and rollouts_per_epoch else None",
+        "lags": "flushed_lags(microbatches_per_rollout, gradient_accumulation_steps) if flushes "
+        "else carried_lags(microbatches_per_rollout, gradient_accumulation_steps)",
+        "whole_passes": "unknown('the last rollout of each pass over the rows makes more updates; give --rows') if not known(rows) "
+        "else floor(rollouts / rollouts_per_epoch) if rollouts_per_epoch else 0",
+        "rows_dropped_per_epoch": "rows % prompts_per_rollout",
+    },
+    always={
+        "algorithm": "PPO",
+        "samples_per_prompt": 1,
+        "loader": "drops",
+        "old_logprob_source": "at_rollout",
+        "reference_source": "at_rollout",
+        "lr_clock": "rollout",
+    },
+    formulas=(
+        Formula("samples_per_rollout", "batch_size * world_size", f"{_TRAINER} global_batch_size"),
+        Formula("samples_per_update", "micro_batch * gradient_accumulation_steps * world_size", _CONFIG),
+        Formula(
+            "updates_per_rollout",
+            "ppo_epochs * batch_size / (micro_batch * gradient_accumulation_steps)",
+            f"{_TRAINER} step",
+        ),
+        Formula(
+            "rollouts_per_epoch", "floor(rows / prompts_per_rollout)", f"{_TRAINER} prepare_dataloader (drop_last)"
+        ),
+        Formula(
+            "rollouts",
+            f"limited(rollouts_per_epoch, ceil(steps / batch_size)) if own_loop else {_OPEN}",
+            "trl 0b972a6 examples/research_projects/stack_llama/scripts/rl_training.py",
+        ),
+        Formula("updates", "rollouts * updates_per_rollout", f"{_TRAINER} step", where="not flushes"),
+        Formula(
+            "updates",
+            "rollouts * updates_per_rollout + whole_passes * updates_per_rollout * (gradient_accumulation_steps - 1)",
+            f"{_TRAINER} step; accelerate _do_sync",
+        ),
+        Formula("lr_ticks", "rollouts", f"{_TRAINER} step"),
+    ),
+    checks=(
+        Check(
+            "batch_size % (micro_batch * gradient_accumulation_steps) == 0",
+            "`batch_size` must be a multiple of `mini_batch_size * gradient_accumulation_steps`, inexact division: {batch_size} / "
+            "{micro_batch * gradient_accumulation_steps} = {decimal(batch_size / (micro_batch * gradient_accumulation_steps))}",
+            fix="batch_size = {multiples(batch_size, micro_batch * gradient_accumulation_steps)}",
+            when="when the configuration is built",
+            source=_CONFIG,
+        ),
+    ),
+    notes=(
+        Note("unit", "mini_batch_size is the micro-batch; an update takes gradient_accumulation_steps of them"),
+        Note(
+            "ignores",
+            "steps: step() does not read it; the script's own loop ends the run",
+            "given(steps) and not own_loop",
+        ),
+        Note(
+            "grows",
+            "where the script goes through ppo_trainer.dataloader, every micro-batch of the last rollout of a pass is an update, "
+            "{microbatches_per_rollout} in all (accelerate without DeepSpeed)",
+            "flushes",
+        ),
+        Note(
+            "shrinks",
+            "early_stopping ends the passes over a rollout once the KL is above 1.5 x target_kl",
+            "early_stopping",
+        ),
+        Note(
+            "unit",
+            "a learning-rate scheduler given to the trainer ticks {world_size} times for each step()",
+            "world_size > 1",
+        ),
+    ),
+    facts={"lr_constant": "1 == 1", "nominal_updates_per_rollout": "updates_per_rollout"},
     attaches_by="`with StepAuditPPO(ppo_trainer) as audit:` around the loop that calls `step()`.",
     observed_releases=("0.9", "0.12"),
+    trained_releases=("0.11.4",),
     observes=(
         "calls of `step()` as rollouts",
         "refreshes of old log-probs",

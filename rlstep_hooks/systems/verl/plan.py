@@ -88,15 +88,15 @@ def make_schedule(settings: VerlSettings, release: VerlRelease, rows: int | None
     Raises:
         PlanError: verl refuses this configuration, or fails on it.
     """
-    _check(settings)
+    _check(settings, release)
     # RayPPOTrainer trains what its loader gives; V1 puts batches of the loader together (trainer_base.py:1479-1494).
     prompts = settings.prompts if settings.trainer in COALESCING else settings.loader_batch
     samples = prompts * settings.group
     sizes = _sizes(settings, samples)
-    totals = _totals(settings, rows) if rows is not None else None
+    totals = _totals(settings, release, rows) if rows is not None else None
     # The policy is updated if K <= global_steps, which starts at 1 (trainer_base.py:608, ray_trainer.py:1684).
     frozen = max(settings.critic_warmup - 1, 0)
-    source = _old_logprob_source(settings, sizes)
+    source = _old_logprob_source(settings, release, sizes)
     updates = len(sizes.policy) * settings.policy.epochs
     own_loop = settings.own_agent_loop and settings.trainer in COALESCING
     data_dependent = settings.replaces_groups or settings.trainer in ("v1-colocate-async", "v1-separate-async")
@@ -142,24 +142,29 @@ def make_schedule(settings: VerlSettings, release: VerlRelease, rows: int | None
     return _evaluation(schedule) if settings.evaluates_only else _with_epochs(schedule, totals)
 
 
-def _check(settings: VerlSettings) -> None:
+def _check(settings: VerlSettings, release: VerlRelease) -> None:
     """What verl refuses before training (utils/config.py:103-152, workers/config/actor.py:193-229, critic.py:103-135)."""
     samples = settings.prompts * settings.group
-    if not settings.policy.checked_dynamic and samples % settings.batch_multiple:
+    # Up to 0.5 with token counts too (ray_trainer.py 0.2:388-391, 0.5.0:414-418).
+    asked = not release.since("0.6") or not settings.policy.checked_dynamic
+    if asked and samples % settings.batch_multiple:
+        by = "minimal possible batch size" if release.since("0.4") else "total n_gpus"
         raise PlanError(
-            f"AssertionError: real_train_batch_size ({samples}) must be divisible by minimal possible batch size "
-            f"({settings.batch_multiple})",
+            f"AssertionError: real_train_batch_size ({samples}) must be divisible by {by} ({settings.batch_multiple})",
             when="at the start",
             fix=f"choose train_batch_size x rollout.n as a multiple of {settings.batch_multiple}",
-            source="utils/config.py validate_config",
+            source="utils/config.py validate_config"
+            if release.since("0.6")
+            else "trainer/ppo/ray_trainer.py _validate_config",
         )
     for name, role in (("actor", settings.policy), ("critic", settings.critic)):
         if role is None or role.checked_dynamic:
             continue
         _check_microbatch_given(settings, name, role)
-        if settings.prompts < role.minibatch:
+        if settings.prompts < role.minibatch and release.since("0.3"):
+            kind = "ValueError" if release.since("0.6") else "AssertionError"
             raise PlanError(
-                f"ValueError: train_batch_size ({settings.prompts}) must be >= {name}.ppo_mini_batch_size ({role.minibatch})",
+                f"{kind}: train_batch_size ({settings.prompts}) must be >= {name}.ppo_mini_batch_size ({role.minibatch})",
                 when="at the start",
                 fix=f"choose {name}.ppo_mini_batch_size {settings.prompts} or smaller",
                 source=f"workers/config/{name}.py validate",
@@ -232,7 +237,8 @@ def _sizes(settings: VerlSettings, samples: int) -> _VerlSizes:
     policy, critic = settings.policy, settings.critic
     if settings.trainer == "ray-legacy":
         cut = _split(policy, "actor", samples, settings.group)
-        critic_cut = _split(critic, "critic", samples, settings.group) if critic else ()
+        group = settings.group if critic is not None and critic.counts_prompts else 1
+        critic_cut = _split(critic, "critic", samples, group) if critic else ()
         return _VerlSizes(policy=cut, critic=critic_cut, warmup_critic=critic_cut)
     size = policy.minibatch * settings.group
     critic_size = critic.minibatch * settings.group if critic else 1
@@ -310,7 +316,7 @@ def _check_microbatches(size: int, each: int | None, processes: int) -> None:
         )
 
 
-def _totals(settings: VerlSettings, rows: int) -> _Totals:
+def _totals(settings: VerlSettings, release: VerlRelease, rows: int) -> _Totals:
     """How long training goes on.
 
     V1: D // T rollouts in an epoch whatever the loader's batch, until `total_epochs` or `total_training_steps` is reached
@@ -334,10 +340,11 @@ def _totals(settings: VerlSettings, rows: int) -> _Totals:
     available = per_epoch * settings.epochs
     horizon = available if settings.total_steps is None else settings.total_steps
     least = 0 if coalesces else 1
+    length = horizon - 1 if release.leaves_last_rollout_out else horizon
     return _Totals(
         loader_rows=rows // settings.loader_batch * settings.loader_batch,
         horizon=horizon,
-        rollouts=min(available, max(horizon, least)),
+        rollouts=min(available, max(length, least)),
     )
 
 
@@ -359,14 +366,15 @@ def _rollouts_per_epoch(
     return int(rollouts)
 
 
-def _old_logprob_source(settings: VerlSettings, sizes: _VerlSizes) -> OldLogProbSource:
+def _old_logprob_source(settings: VerlSettings, release: VerlRelease, sizes: _VerlSizes) -> OldLogProbSource:
     """Recomputed before the updates, or the engine's own in bypass mode (trainer_base.py:1640-1649, ray_trainer.py:1576).
 
     Legacy workers take the detached current log-probs where a rollout makes a single update, unless told to keep the given
     ones (dp_actor.py 0.6.1:406-451, 0.7.1:550-599).
     """
     single = len(sizes.policy) * settings.policy.epochs == 1
-    if settings.trainer == "ray-legacy" and single and not settings.keeps_given_old_logprobs:
+    legacy = settings.trainer == "ray-legacy" and release.detaches_single_update
+    if legacy and single and not settings.keeps_given_old_logprobs:
         return "detach"
     return "engine" if settings.bypass else "recompute"
 

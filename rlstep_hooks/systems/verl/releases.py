@@ -7,12 +7,12 @@ from functools import lru_cache
 import msgspec
 from packaging.version import Version
 
-FIRST = Version("0.6.1")
-"""First supported release."""
+FIRST = Version("0.2")
+"""First release that is planned."""
 FIRST_UNSUPPORTED = Version("0.10")
 """First release after those that were read."""
-SUPPORTED = "0.6.1 to 0.9"
-"""The supported releases, in words."""
+SUPPORTED = "0.2 to 0.9"
+"""The releases that are planned, in words."""
 
 
 class VerlRelease(msgspec.Struct, frozen=True):
@@ -38,6 +38,40 @@ class VerlRelease(msgspec.Struct, frozen=True):
     def has_legacy_workers(self) -> bool:
         """Up to 0.7 `workers/fsdp_workers.py` trains unless `trainer.use_legacy_worker_impl` is "disable"."""
         return not self.since("0.8")
+
+    @property
+    def leaves_last_rollout_out(self) -> bool:
+        """0.2 counts its step up and then compares it with the total, so that the last rollout never comes
+        (ray_trainer.py 0.2 fit; from 0.3 on `is_last_step` is found before)."""
+        return not self.since("0.3")
+
+    @property
+    def reads_epochs(self) -> bool:
+        """0.3 and later pass `ppo_epochs` times over a rollout; the FSDP workers of 0.2 do not read it (dp_actor.py 0.2:216-285,
+        0.3.0.post1:251)."""
+        return self.since("0.3")
+
+    @property
+    def critic_counts_prompts(self) -> bool:
+        """0.4 and later multiply `critic.ppo_mini_batch_size` by the samples of a prompt, as the policy's; before it counts
+        samples (fsdp_workers.py 0.3.0.post1:647, 0.4.0:800)."""
+        return self.since("0.4")
+
+    @property
+    def detaches_single_update(self) -> bool:
+        """0.6 and later take the detached current log-probs where a rollout makes a single update (dp_actor.py 0.6.0:390)."""
+        return self.since("0.6")
+
+    @property
+    def always_has_reference(self) -> bool:
+        """0.2 and 0.3 always start a reference model and compute its log-probs (main_ppo.py 0.3.0.post1:115); 0.4 and later do so
+        only with a KL term, of the loss or of the reward."""
+        return not self.since("0.4")
+
+    @property
+    def has_loader_batch(self) -> bool:
+        """0.4 and later read `data.gen_batch_size` (ray_trainer.py 0.4.0 `_create_dataloader`)."""
+        return self.since("0.4")
 
     @property
     def syncs_within_generation(self) -> bool:

@@ -37,7 +37,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _CRITIC_ENGINES = ("fsdp", "model.fsdp_config")
 _ANY = -(1 << 31)
 
-# The defaults are those of verl/trainer/config/_generated_ppo_trainer.yaml that differ from "not set", the same from 0.6.1 to 0.9.1.
+# The defaults are those of verl/trainer/config that differ from "not set", the same from 0.2 to 0.9.1 where they exist.
 SETTINGS: dict[str, Typed] = {
     "data.train_batch_size": count(1024),
     "data.gen_batch_size": count(),
@@ -174,6 +174,8 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its worker cuts micro-batches by token counts."""
     checked_dynamic: bool
     """`use_dynamic_bsz` in this role's section; with it verl checks no sizes."""
+    counts_prompts: bool = True
+    """Whether the mini-batch counts prompts, and not samples."""
 
 
 class VerlSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,14 +280,18 @@ def read_settings(config: Mapping[str, Any], release: VerlRelease) -> VerlSettin
     refills = bool(setting(config, "trainer.v1.sampler.sync_refill_failed_groups", False)) and trainer == "v1-sync"
     # One prompt at a time, so that an exact number can be replaced (trainer_base.py 0.9.1:727-739).
     single = filters or refills or trainer in ("v1-colocate-async", "v1-separate-async")
-    policy = _policy(config, gpus)
+    policy = _policy(config, release, gpus)
     separate = trainer == "v1-separate-async"
     return VerlSettings(
         trainer=trainer,
         algorithm=_algorithm(config),
         batch_multiple=_batch_multiple(config, policy, gpus),
         prompts=prompts,
-        loader_batch=1 if single else setting(config, "data.gen_batch_size", prompts),
+        loader_batch=1
+        if single
+        else setting(config, "data.gen_batch_size", prompts)
+        if release.has_loader_batch
+        else prompts,
         group=setting(config, "actor_rollout_ref.rollout.n", 1),
         policy=policy,
         critic=_critic(config, release, trainer, gpus, policy) if _needs_critic(config) else None,
@@ -293,7 +299,7 @@ def read_settings(config: Mapping[str, Any], release: VerlRelease) -> VerlSettin
         epochs=setting(config, "trainer.total_epochs", 30),
         total_steps=setting(config, "trainer.total_training_steps"),
         shuffle=bool(setting(config, "data.shuffle", True)),
-        reference=_uses_reference(config),
+        reference=release.always_has_reference or _uses_reference(config),
         bypass=_bypasses(config),
         keeps_given_old_logprobs=bool(setting(config, "actor_rollout_ref.actor.use_rollout_log_probs", False)),
         replaces_groups=filters or refills,
@@ -341,14 +347,14 @@ def _needs_critic(config: Mapping[str, Any]) -> bool:
     return bool(enabled) if enabled is not None else setting(config, "algorithm.adv_estimator", "gae") == "gae"
 
 
-def _policy(config: Mapping[str, Any], gpus: int) -> RoleSettings:
+def _policy(config: Mapping[str, Any], release: VerlRelease, gpus: int) -> RoleSettings:
     actor = setting(config, "actor_rollout_ref.actor", {})
     dynamic = bool(setting(actor, "use_dynamic_bsz", False))
     each, over_all = setting(actor, "ppo_micro_batch_size_per_gpu"), setting(actor, "ppo_micro_batch_size")
     return RoleSettings(
         processes=_processes(actor, gpus, "fsdp_config"),
         minibatch=setting(actor, "ppo_mini_batch_size", 256),
-        epochs=setting(actor, "ppo_epochs", 1),
+        epochs=setting(actor, "ppo_epochs", 1) if release.reads_epochs else 1,
         microbatch=each,
         microbatch_over_all=over_all,
         microbatch_given=each is not None or over_all is not None,
@@ -372,12 +378,13 @@ def _critic(
     return RoleSettings(
         processes=_processes(critic, gpus, "model.fsdp_config" if trainer == "ray-legacy" else engine),
         minibatch=setting(critic, "ppo_mini_batch_size", policy.minibatch),
-        epochs=setting(critic, "ppo_epochs", policy.epochs),
+        epochs=setting(critic, "ppo_epochs", policy.epochs) if release.reads_epochs else 1,
         microbatch=microbatch,
         microbatch_over_all=over_all,
         microbatch_given=each is not None or over_all is not None,
         dynamic=dynamic,
         checked_dynamic=checked,
+        counts_prompts=release.critic_counts_prompts,
     )
 
 

@@ -1,4 +1,4 @@
-"""verl: `verl.trainer.main_ppo` (0.6.1 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe.
+"""verl: `verl.trainer.main_ppo` (0.2 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe.
 
 The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads live configurations.
 """
@@ -6,6 +6,7 @@ The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads liv
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.verl.names import KEYS
 from rlstep_hooks.systems.verl.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.verl.settings import SETTINGS
 
@@ -15,6 +16,7 @@ SYSTEM = System(
     version="0.9.1",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="verl",
+    keys=KEYS,
     recognised=(
         Entry(
             "verl",
@@ -30,6 +32,7 @@ SYSTEM = System(
     ),
     overrides=True,
     config_settings=(),
+    own_configs={"ppo_trainer": {}, "ppo_megatron_trainer": {}, "ppo_veomni_trainer": {}, "ppo_torchtitan_trainer": {}},
     rows_from=("data.train_files",),
     settings=SETTINGS,
     plan="rlstep_hooks.systems.verl.launch:read",
@@ -42,6 +45,7 @@ SYSTEM = System(
         "verl": "rlstep_hooks.systems.verl.observe.plugin:imported",
     },
     observed_releases=("0.9", str(FIRST_UNSUPPORTED)),
+    trained_releases=("0.9.1",),
     observes=(
         "rollouts with the policy version behind each sample",
         "rows of the data set",

@@ -254,7 +254,7 @@ def tensor_not_loaded(at: int) -> None:
 
 @fault(report="vllm, weights written after they were loaded", code="RLS403", shows_after=1)
 def engine_weights_spoiled(at: int) -> None:
-    """A matrix of the engine is overwritten between a sync and the rollout after it, up to the next sync."""
+    """The engine's layers are overwritten, so that they add nothing, between a sync and the rollout after it, up to the next sync."""
     now: dict[str, Any] = {"syncs": 0, "model": None, "spoiled": False}
 
     def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
@@ -268,7 +268,7 @@ def engine_weights_spoiled(at: int) -> None:
         if now["syncs"] == at + 1 and not now["spoiled"]:
             now["spoiled"] = True
             for name, weights in now["model"].named_parameters():
-                if name.endswith("1.mlp.down_proj.weight"):
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
                     weights.data.zero_()
         return wrapped(*args, **kwargs)
 

@@ -13,6 +13,8 @@ from rlstep_hooks.systems.nemo_rl import SYSTEM
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlstep_hooks.planning.schedule import Schedule
 
 GRPO = "uv run python examples/run_grpo.py cluster.gpus_per_node=8 policy.sequence_packing.enabled=false "
@@ -57,8 +59,10 @@ def test_a_tick_of_ppo_follows_a_pass() -> None:
 def test_the_policy_waits_for_its_critic() -> None:
     launch = PPO + (
         "ppo.max_num_steps=50 ppo.policy_training_start_step=10 policy.megatron_cfg.enabled=true "
-        "policy.megatron_cfg.scheduler.lr_decay_style=cosine"
+        "policy.megatron_cfg.scheduler.lr_decay_style=cosine policy.megatron_cfg.scheduler.lr_decay_iters=null"
     )
+    # examples/configs/ppo_math_1B.yaml has a length of its own.
+    assert read(launch.replace("lr_decay_iters=null", "lr_warmup_iters=0"), rows=320).schedule.lr_horizon == 1000
     reading = read(launch, rows=32 * 10)
     schedule = reading.schedule
     assert (schedule.frozen_rollouts, schedule.rollouts, schedule.updates) == (10, 50, 160)
@@ -119,7 +123,14 @@ def test_processes_are_gpus_over_copies() -> None:
     apart = "policy.generation.colocated.enabled=false policy.generation.colocated.resources."
     assert read(GRPO + apart + "gpus_per_node=4").schedule.world_size == 4
     nodes = "cluster.num_nodes=3 policy.train_micro_batch_size=1 "
-    assert read(GRPO + nodes + apart + "num_nodes=1").schedule.world_size == 16
+    assert (
+        read(
+            GRPO + nodes + apart + "num_nodes=1 policy.generation.colocated.resources.gpus_per_node=8"
+        ).schedule.world_size
+        == 16
+    )
+    with pytest.raises(PlanError, match="but got inference_gpus_per_node=None"):
+        read(GRPO + nodes + apart + "num_nodes=1")
     with pytest.raises(SettingError, match="none is left"):
         read(GRPO + apart + "gpus_per_node=8")
 
@@ -248,3 +259,107 @@ def test_what_does_not_fit_whole_rollouts() -> None:
         SYSTEM.write(read(skyrl, rows=100).schedule)
     trl = "trl grpo --gradient_accumulation_steps 2 --steps_per_generation 16 --num_generations 4 --max_steps 2"
     assert "updates: 2, here 8 for whole rollouts" in SYSTEM.write(read(trl).schedule).lost
+
+
+BASE = """
+grpo: {num_prompts_per_step: 8, num_generations_per_prompt: 4, max_num_steps: 50, val_period: -1, async_grpo: null}
+loss_fn: {reference_policy_kl_penalty: 0.01}
+checkpointing: {enabled: false, save_period: 10}
+policy:
+  train_global_batch_size: "${mul:${grpo.num_prompts_per_step},${grpo.num_generations_per_prompt}}"
+  train_micro_batch_size: 1
+  logprob_batch_size: 1
+  sequence_packing: {enabled: false}
+  dynamic_batching: {enabled: false}
+  dtensor_cfg: {enabled: true, tensor_parallel_size: 1, context_parallel_size: 1}
+  generation: {colocated: {enabled: true, resources: {gpus_per_node: null, num_nodes: null}}}
+data: {shuffle: true, default: {env_name: math}}
+env: {reward_model: {resources: {gpus_per_node: 1, num_nodes: 1}}}
+cluster: {gpus_per_node: 4, num_nodes: 1}
+"""
+
+
+def child(folder: Path, text: str) -> Path:
+    (folder / "base.yaml").write_text(BASE)
+    path = folder / "child.yaml"
+    path.write_text(f"defaults: base.yaml\n{text}")
+    return path
+
+
+def test_a_configuration_is_planned_over_its_parent(tmp_path: Path) -> None:
+    pytest.importorskip("omegaconf")
+    schedule = read(child(tmp_path, "grpo: {num_prompts_per_step: 16}\n")).schedule
+    assert (schedule.prompts_per_rollout, schedule.samples_per_update, schedule.rollouts) == (16, 64, 50)
+    command = f"python examples/run_grpo.py --config {tmp_path}/child.yaml grpo.num_generations_per_prompt=2"
+    assert read(command).schedule.samples_per_update == 32
+
+
+def test_a_parent_that_is_not_here_is_not_guessed(tmp_path: Path) -> None:
+    path = child(tmp_path, "grpo: {num_prompts_per_step: 16}\n")
+    (tmp_path / "base.yaml").unlink()
+    with pytest.raises(LaunchError, match=r"child\.yaml:1:1: base\.yaml is not here"):
+        planned(path)
+    with pytest.raises(LaunchError, match=r"mine\.yaml is not here"):
+        planned("python examples/run_grpo.py --config mine.yaml grpo.num_prompts_per_step=16")
+
+
+def test_a_configuration_that_nemo_rl_ships_is_known() -> None:
+    plan = planned("python examples/run_grpo.py --config examples/configs/vlm_grpo_3B.yaml")
+    assert plan.schedule is not None
+    assert (plan.schedule.prompts_per_rollout, plan.schedule.world_size) == (8, 2)
+    assert any("vlm_grpo_3B.yaml is the one of NeMo-RL 7ea279a" in note.text for note in plan.notes)
+    own = planned("python examples/run_vlm_grpo.py").schedule
+    assert own == plan.schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "processes"),
+    [
+        ("data: {default: {env_name: reward_model}}\n", 3),
+        ("data: {train: [{env_name: math}, {env_name: reward_model}]}\n", 3),
+        ("data: {default: {env_name: reward_model}}\ncluster: {num_nodes: 3}\n", 8),
+        (
+            "policy: {generation: {colocated: {enabled: false, resources: {gpus_per_node: 2}}}}\n"
+            "data: {default: {env_name: reward_model}}\ncluster: {num_nodes: 1}\n",
+            1,
+        ),
+        (
+            "policy: {generation: {colocated: {enabled: false, resources: {gpus_per_node: 4, num_nodes: 1}}}}\n"
+            "cluster: {num_nodes: 3}\n",
+            8,
+        ),
+        (
+            "on_policy_distillation:\n  enabled: true\n  teacher_model_by_agent_name: {a: m, b: m, c: n}\n"
+            "  non_colocated_teachers: {enabled: true, default_teacher_cfg: {num_nodes: 1}, teacher_overrides: {c: {num_nodes: 2}}}\n"
+            "cluster: {num_nodes: 5}\n",
+            8,
+        ),
+    ],
+    ids=[
+        "reward model",
+        "of one data set",
+        "on a node of its own",
+        "beside generation",
+        "generation apart",
+        "teachers",
+    ],
+)
+def test_what_else_takes_gpus(text: str, processes: int, tmp_path: Path) -> None:
+    pytest.importorskip("omegaconf")
+    more = f"{text}grpo: {{num_generations_per_prompt: 3}}\n" if processes == 3 else text
+    assert read(child(tmp_path, more)).schedule.world_size == processes
+
+
+def test_log_probs_in_other_micro_batches_than_training(tmp_path: Path) -> None:
+    pytest.importorskip("omegaconf")
+    path = child(tmp_path, "policy: {logprob_batch_size: 2, dtensor_cfg: {tensor_parallel_size: 4}}\n")
+    assert any("NRL_IGNORE_TP_ACCURACY_CHECK is set" in note.text for note in planned(path).notes)
+    command = f"python examples/run_grpo.py --config {path}"
+    with pytest.raises(PlanError, match="batch-variant accuracy"):
+        read(command)
+    assert read(f"NRL_IGNORE_TP_ACCURACY_CHECK=1 {command}").schedule.world_size == 1
+
+
+def test_the_single_controller_is_another_trainer(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="async_rl"):
+        planned(child(tmp_path, "async_rl: {sampler: fifo}\n"))

@@ -12,7 +12,7 @@ import pytest
 
 from rlstep_hooks.judge.timeline import ExpectedRollout, ExpectedUpdate, expected_events
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.accumulation import Accumulation, updates_of_run
+from rlstep_hooks.planning.accumulation import carried_lags, updates_of_run
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import Flush, Sampling
 from tests.golden.reading import planned, read
@@ -112,28 +112,24 @@ def test_sampled_completions_move_the_flush(
     rollouts: int, per_epoch: int, sampling: Sampling | None, updates: int
 ) -> None:
     """Executed with evaluation sets of 0, 100 and 10 rows in batches of 8 (all but the last two)."""
-    accumulation = Accumulation(microbatches=(4,) * 8, passes=4, window=8)
     flush = Flush(rollouts_per_epoch=per_epoch, sampling=sampling)
-    assert updates_of_run(accumulation, flush, rollouts=rollouts) == updates
+    assert updates_of_run(32, 8, flush, rollouts) == updates
 
 
 def test_carried_windows_end_with_a_pass() -> None:
     """Executed: 1, 1, 1, 9, 1, 1, 1, 9, 1 with 9 micro-batches a rollout and GA=8."""
-    accumulation = Accumulation(microbatches=(3, 3, 2) * 3, passes=1, window=8)
-    assert updates_of_run(accumulation, Flush(rollouts_per_epoch=4), rollouts=9) == 25
+    assert updates_of_run(9, 8, Flush(rollouts_per_epoch=4), 9) == 25
 
 
 def test_carried_windows_within_a_pass() -> None:
     """Executed: 2, 2, 3, 2, 3, ... with 12 micro-batches a rollout and GA=5."""
-    accumulation = Accumulation(microbatches=(3, 2) * 3, passes=2, window=5)
-    assert updates_of_run(accumulation, Flush(rollouts_per_epoch=30), rollouts=24) == 57
-    assert accumulation.lags == (0, 1, 2, 3)
+    assert updates_of_run(12, 5, Flush(rollouts_per_epoch=30), 24) == 57
+    assert carried_lags(12, 5) == (0, 1, 2, 3)
 
 
 def test_absurdly_many_passes_are_refused() -> None:
-    accumulation = Accumulation(microbatches=(1,), passes=1, window=2)
     with pytest.raises(OverflowError):
-        updates_of_run(accumulation, Flush(rollouts_per_epoch=1), rollouts=10**9)
+        updates_of_run(1, 2, Flush(rollouts_per_epoch=1), 10**9)
 
 
 def test_the_example_script_samples_from_100_rows() -> None:

@@ -38,7 +38,7 @@ def test_python_file(tmp_path: Path) -> None:
     assert schedule.microbatches_per_rollout == 128
     assert (schedule.rollouts_per_epoch, schedule.rows_dropped_per_epoch) == (3, 8)
     assert schedule.rollouts is None
-    assert "its own affair" in schedule.not_evaluated["rollouts"]
+    assert "the script decides" in schedule.not_evaluated["rollouts"]
     assert any("128 in all" in note.text for note in reading.notes)
     assert any(note.kind == "ignores" and note.text.startswith("steps") for note in reading.notes)
 

@@ -39,6 +39,36 @@ def test_grpo_of_every_release(version: str) -> None:
     assert schedule.loader_epochs == 12.5
 
 
+@pytest.mark.parametrize(
+    ("version", "per_rollout", "critic", "rollouts", "reference"),
+    [
+        # fit() of each release: 0.2 never makes the last of 2 x 8 rollouts, and its FSDP workers do not read ppo_epochs. Up to 0.3
+        # the critic's 256 are samples: 8192 / 256 mini-batches.
+        ("0.2", 4, 32, 15, "at_rollout"),
+        ("0.3.0.post1", 8, 64, 16, "at_rollout"),
+        ("0.4.1", 8, 8, 16, "none"),
+        ("0.5.0", 8, 8, 16, "none"),
+        ("0.6.0", 8, 8, 16, "none"),
+    ],
+)
+def test_older_releases(version: str, per_rollout: int, critic: int, rollouts: int, reference: str) -> None:
+    more = (
+        "algorithm.adv_estimator=gae critic.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.actor.ppo_epochs=2 "
+        "critic.ppo_epochs=2 trainer.total_epochs=2"
+    )
+    schedule = read(GRPO + more, rows=8532, version=version).schedule
+    assert (schedule.updates_per_rollout, schedule.rollouts, schedule.lr_horizon) == (per_rollout, rollouts, 16)
+    assert schedule.critic is not None
+    assert schedule.critic.updates_per_rollout == critic
+    assert schedule.reference_source == reference
+
+
+@pytest.mark.parametrize(("version", "source"), [("0.5.0", "recompute"), ("0.6.0", "detach"), ("0.7.1", "detach")])
+def test_old_log_probs_of_a_single_update(version: str, source: str) -> None:
+    more = "actor_rollout_ref.actor.ppo_mini_batch_size=1024"
+    assert read(GRPO + more, rows=8532, version=version).schedule.old_logprob_source == source
+
+
 def test_defaults_are_those_of_its_yaml() -> None:
     command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.use_dynamic_bsz=True"
     schedule = read(command, rows=7473).schedule
@@ -167,8 +197,8 @@ def test_refusals(more: str, message: str, fix: str) -> None:
 def test_what_is_not_read() -> None:
     with pytest.raises(LaunchError, match="a trainer of its own"):
         read("python3 -m recipe.prime.main_prime data.train_batch_size=4")
-    with pytest.raises(LaunchError, match=r"verl 0\.5\.0 is not known"):
-        read(GRPO, version="0.5.0")
+    with pytest.raises(LaunchError, match=r"verl 0\.1 is not known"):
+        read(GRPO, version="0.1")
     with pytest.raises(SettingError, match="at least 1"):
         read(GRPO + "data.train_batch_size=0")
 

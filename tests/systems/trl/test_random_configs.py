@@ -29,6 +29,11 @@ def reward(completions: Any, **kwargs: Any) -> list[float]:
     return [zlib.crc32(str(text).encode()) % 7 + 0.01 * index for index, text in enumerate(completions)]
 
 
+def another_reward(completions: Any, **kwargs: Any) -> list[float | None]:
+    """None for some completions, as a reward that does not apply."""
+    return [None if index % 5 == 3 else float(len(str(text)) % 3) for index, text in enumerate(completions)]
+
+
 @st.composite
 def configs(draw: st.DrawFn) -> dict[str, Any]:
     """Settings that TRL accepts, for runs of at most some dozen micro-batches."""
@@ -57,6 +62,10 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "max_completion_length": draw(st.integers(2, 8)),
         "lr_scheduler_type": draw(st.sampled_from(["linear", "cosine", "constant"])),
         "learning_rate": draw(st.sampled_from([1e-2, 1e-3])),
+        "optim": draw(st.sampled_from(["adamw_torch", "adamw_torch_fused", "sgd", "adafactor", "rmsprop"])),
+        "weight_decay": draw(st.sampled_from([0.0, 0.1])),
+        "max_grad_norm": draw(st.sampled_from([1.0, 1e-3, 0.0])),
+        "gradient_checkpointing": draw(st.booleans()),
     }
     if periods:
         config["steps_per_generation"] = per_generation
@@ -64,7 +73,17 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         config["shuffle_dataset"] = draw(st.booleans()) or rows % prompts != 0
     if Version("0.18") <= RELEASE:
         losses = ["grpo", "bnpo", "dr_grpo"] + (["dapo"] if Version("0.22") <= RELEASE else [])
+        losses += ["cispo", "sapo", "vespo"] if Version("1.0") <= RELEASE else []
         config["loss_type"] = draw(st.sampled_from(losses))
+        config["scale_rewards"] = draw(st.booleans())
+    if Version("0.24") <= RELEASE:
+        config["scale_rewards"] = draw(st.sampled_from(["group", "batch", "none"]))
+        if config["loss_type"] in ("grpo", "bnpo", "dr_grpo", "dapo"):
+            config["importance_sampling_level"] = draw(st.sampled_from(["token", "token", "sequence"]))
+    if Version("1.0") <= RELEASE and draw(st.booleans()):
+        config["reward"] = [reward, another_reward]
+        config["reward_weights"] = [1.0, 0.25]
+        config["multi_objective_aggregation"] = draw(st.sampled_from(["sum_then_normalize", "normalize_then_sum"]))
     if draw(st.booleans()):
         config["max_steps"] = draw(st.integers(1, max(min(MICROBATCHES, 3 * per_epoch) // accumulation, 1)))
     else:
@@ -89,7 +108,7 @@ def allowed(finding: Any) -> bool:
 def test_a_healthy_run_has_no_finding(config: dict[str, Any]) -> None:
     audit = StepAuditCallback(log_dir=None, listeners=())
     with tempfile.TemporaryDirectory() as folder:
-        trainer = tiny_trainer(Path(folder), callbacks=[audit], reward=reward, **config)
+        trainer = tiny_trainer(Path(folder), callbacks=[audit], **{"reward": reward} | config)
         trainer.train()
     report = audit.report
     note(report.to_json())

@@ -47,10 +47,10 @@ def test_minibatches_do_not_set_the_number_of_updates(build: Callable[..., Any])
     assert explained(report) == {"trl-ppo-accumulation-decides"}
     updates, ratio = sorted(report.findings, key=lambda finding: finding.code)[-2:]
     assert (updates.code, updates.expected) == ("RLS113", "16 updates for each rollout, as the sizes say")
-    assert updates.observed == "4, and 32 in the last rollout of a data epoch"
+    assert updates.observed == "4 updates, and 32 in the last rollout of a data epoch"
     assert (ratio.code, ratio.occurrences) == ("RLS309", 6)
     assert ratio.expected.endswith("rollout, 1")
-    assert ratio.observed == "0.25 in the logs, 0.25 of it"
+    assert ratio.observed == "0.25 in the logs, 0.25 times that"
     logged = [entry["val/ratio"] for entry in trainer.state.log_history if "val/ratio" in entry]
     assert logged == pytest.approx([0.25] * 6, rel=1e-3)
     for finding in (updates, ratio):  # one explanation of both
@@ -76,7 +76,7 @@ def test_every_microbatch_of_the_last_rollout_is_an_update(build: Callable[..., 
     assert updates_by_rollout(audit) == [2, 4, 2, 4]
     assert codes(audit.report) == {"RLS113"}
     assert explained(audit.report) == {"trl-ppo-last-rollout"}
-    assert audit.report.findings[0].observed == "2, and 4 in the last rollout of a data epoch"
+    assert audit.report.findings[0].observed == "2 updates, and 4 in the last rollout of a data epoch"
 
 
 def test_one_evaluation_batch_moves_the_flush(build: Callable[..., Any]) -> None:

@@ -73,7 +73,7 @@ def test_every_microbatch_of_the_last_rollout_is_an_update() -> None:
     assert codes(audit.report) == {"RLS113"}  # and nothing about the order
     finding = next(finding for finding in audit.report.findings if finding.code == "RLS113")
     assert finding.deviation == "trl-ppo-last-rollout"
-    assert finding.observed == "4, and 8 in the last rollout of a data epoch"
+    assert finding.observed == "4 updates, and 8 in the last rollout of a data epoch"
 
 
 def test_prompts_that_accelerate_does_not_know() -> None:

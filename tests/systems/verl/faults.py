@@ -433,7 +433,7 @@ def names_rolled_by_one(at: int) -> None:
     _before_advantages(at, lambda data, _: data.non_tensor_batch.update(uid=_rolled(data.non_tensor_batch["uid"])))
 
 
-@fault(report="verl 0.9.1, advantages from the previous batch's rewards", code="RLS508", variant="another order")
+@fault(report="verl 0.9.1, advantages from the previous batch's rewards", code="RLS508", variant="no better advantage")
 def rewards_of_the_rollout_before(at: int) -> None:
     """Advantages are computed from the rewards of the rollout before."""
 
@@ -537,7 +537,7 @@ def in_loss(at: int, name: str, wrapper: Callable[[Any, Any, Any], Any]) -> None
         wrapt.when_imported(LOSSES)(lambda found: wrapt.wrap_function_wrapper(found, name, call))
 
 
-@fault(report="TinyZero dp_actor.py:267, a sign", code="RLS801", variant="times that")
+@fault(report="TinyZero, dp_actor.py:267", code="RLS801", variant="times that")
 def loss_sign_flipped(at: int) -> None:
     """The policy's loss has the wrong sign."""
 
@@ -559,7 +559,7 @@ def kl_term_left_out(at: int) -> None:
     in_loss(at, "kl_penalty", lambda function, args, kwargs: function(*args, **kwargs) * 0)
 
 
-@fault(report="trl#2770, a mask that ends too early", code="RLS801")
+@fault(report="torchtune#2792", code="RLS801")
 def last_token_left_out_of_the_loss(at: int) -> None:
     """The policy's loss is aggregated without the last token of each completion."""
 
@@ -579,7 +579,7 @@ def without_last(mask: Any) -> Any:
     return mask & (mask.cumsum(-1) < mask.sum(-1, keepdim=True))
 
 
-@fault(report="trl#2770, a mask that ends too early", code="RLS804")
+@fault(report="torchtune#2792", code="RLS804")
 def last_token_masked(at: int) -> None:
     """The mask of the samples leaves out the last token of each completion before they are trained."""
 
@@ -590,7 +590,7 @@ def last_token_masked(at: int) -> None:
     on_training_data(at, alter)
 
 
-@fault(report="ms-swift#10117", code="RLS801", variant="0.5 times")
+@fault(report="ms-swift#10117", code="RLS805", variant="0.5 times")
 def backward_of_half_the_loss(at: int) -> None:
     """Half of the loss goes into the backward."""
     if WORKER in os.environ:
@@ -608,7 +608,7 @@ def backward_of_half_the_loss(at: int) -> None:
 @fault(
     report="verl 0.9.1, checkpoint not loaded on resume",
     code="RLS702",
-    variant="those before the checkpoint",
+    variant="from before the checkpoint",
     whole_run=True,
 )
 def checkpoint_not_loaded(at: int) -> None:

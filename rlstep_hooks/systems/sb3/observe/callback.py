@@ -16,7 +16,7 @@ from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
-from rlstep_hooks.systems.sb3.plan import make_schedule, sizes_of
+from rlstep_hooks.systems.sb3.plan import plan_model
 from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
 
 if TYPE_CHECKING:
@@ -100,9 +100,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             self._audit = audit
 
     def _planned(self, session: Session) -> LoopAudit:
-        sizes = sizes_of(self.model, int(self.locals["total_timesteps"]))
         return LoopAudit(
-            make_schedule(sizes, version("stable-baselines3")),
+            plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
             session=session,

@@ -206,7 +206,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
                 name=name,
                 schedule=start.schedule,
                 versions=package_versions(),
-                facts=facts,
+                facts=facts | {"compares_settings": True},  # read by RLS101
                 start_updates=start.updates,
                 rank=rank,
                 world_size=world_size,

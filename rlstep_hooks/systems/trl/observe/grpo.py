@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.facts import live_facts
 from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
-from rlstep_hooks.systems.trl.plan import CYCLE_SETTINGS, is_config, plan_trainer
+from rlstep_hooks.systems.trl.plan import is_config, plan_trainer
 from rlstep_hooks.systems.trl.releases import installed_release
 
 if TYPE_CHECKING:

@@ -69,6 +69,13 @@ def own_loss(trainer: Any) -> str:
     return next((f"the loss of {owner.__name__}" for owner in owners if owner is not None), "")
 
 
+def own_advantages(trainer: Any) -> str:
+    """Why the advantages of a trainer need not be those of TRL's documentation; empty where they are."""
+    names = ("_generate_and_score_completions", "_calculate_rewards")
+    owners = [owner for name in names if (owner := _overriding(type(trainer), name)) is not None]
+    return f"{owners[0].__name__} computes rewards and advantages of its own" if owners else ""
+
+
 def uncovered_loss(trainer: Any, schedule: Schedule) -> str:
     """What keeps the documented formula from covering this trainer's loss; empty where it does."""
     plain = {

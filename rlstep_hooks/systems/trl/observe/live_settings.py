@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from rlstep_hooks.systems.trl.plan import CYCLE_SETTINGS
+from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 
 
 class LiveSettings:

@@ -71,8 +71,6 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the KL term is multiplied by the ratio (`use_bias_correction_kl`)."""
     window: int
     """Micro-batches of this accumulation window."""
-    backward_divides_by: int
-    """What accelerate divides the loss by before the backward pass; 1 in a healthy run."""
     entropies: Tensor | None = None
     """(B, T), entropy of each token; None without an entropy bonus."""
     entropy_weight: float = 0.0
@@ -89,7 +87,6 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
             self.beta,
             self.weighs_kl,
             self.window,
-            self.backward_divides_by,
             self.entropies is None,
             self.entropy_weight,
             self.auxiliary is None,
@@ -140,7 +137,7 @@ def compare_losses(
     )
     added = _added_terms(terms, mask, settings)
     documented = torch.stack([documented[0] + sum(added), documented[1] + sum(term.abs() for term in added)])
-    returned = torch.stack([of.value for of in terms]) / first.backward_divides_by
+    returned = torch.stack([of.value for of in terms])
     return [*documented.float().unbind(), returned.float()]
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
 CHECKS = "rlstep_checks"
-"""Key added to a rollout's tensors: for each sample, the checksum of its completion tokens (B,), or of those and of its old
-log-probs (B, 2)."""
+"""Key added to a rollout's tensors: for each sample, the checksums of its completion tokens and of its advantages, (B, 2), or of
+those and of its old log-probs, (B, 3)."""
 
 _FACTOR = 6364136223846793005
 """Knuth's multiplier of a linear congruential generator modulo 2**64."""
@@ -47,6 +47,8 @@ class _Held(msgspec.Struct, frozen=True):
     checks: Tensor | None
     advantages: Tensor
     loss: LossTerms | None
+    arrived: list[Tensor]
+    """The factor of the loss in its backward pass over the documented one; empty where it was not followed."""
     versions: tuple[int, ...]
 
     def kind(self) -> tuple[Any, ...]:
@@ -54,7 +56,16 @@ class _Held(msgspec.Struct, frozen=True):
         old = None if self.old is None else (self.old.shape, self.old.dtype)
         checks = None if self.checks is None else self.checks.shape
         loss = None if self.loss is None else self.loss.kind()
-        return self.new.shape, self.new.dtype, self.mask.shape, self.advantages.shape, old, checks, loss
+        return (
+            self.new.shape,
+            self.new.dtype,
+            self.mask.shape,
+            self.advantages.shape,
+            old,
+            checks,
+            loss,
+            len(self.arrived),
+        )
 
     def written_to(self) -> bool:
         """Whether somebody wrote to a tensor after the loss had used it."""
@@ -89,6 +100,8 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             scope=self.scope,
             old_intact=of["old_differ"] == 0 if "old_differ" in of else None,
             tokens_intact=of["tokens_differ"] == 0 if "tokens_differ" in of else None,
+            advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
+            backward_ratio=finite(of["backward"]) if "backward" in of else None,
             loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
         )
 
@@ -98,10 +111,12 @@ class MicroBatchMeter:
 
     Args:
         settings: Of the loss; None where it has no clip of the covered form.
+        follows_advantages: Whether a loss should get the advantages that its rollout came with.
     """
 
-    def __init__(self, settings: LossSettings | None) -> None:
+    def __init__(self, settings: LossSettings | None, *, follows_advantages: bool = True) -> None:
         self._settings = settings
+        self._follows_advantages = follows_advantages
         self._positions: Tensor | None = None
         self._held: list[_Held] = []
         self._elements = 0
@@ -112,12 +127,24 @@ class MicroBatchMeter:
     def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None) -> None:
         """Add identities and checksums to the tensors of a rollout."""
         output[ROWS] = rows
-        checks = self._token_checksum(output["completion_ids"])
+        advantages = output["advantages"]
+        checks = [
+            self._token_checksum(output["completion_ids"]),
+            bit_checksum(advantages, per_token=advantages.dim() == 2),
+        ]
         if old is not None:
-            checks = torch.stack([checks, bit_checksum(old, per_token=old.dim() == 2)], -1)
-        output[CHECKS] = checks
+            checks.append(bit_checksum(old, per_token=old.dim() == 2))
+        output[CHECKS] = torch.stack(checks, -1)
 
-    def hold(self, index: int, inputs: dict[str, Any], new: Tensor, old: Tensor | None, loss: LossTerms | None) -> None:
+    def hold(
+        self,
+        index: int,
+        inputs: dict[str, Any],
+        new: Tensor,
+        old: Tensor | None,
+        loss: LossTerms | None,
+        arrived: list[Tensor],
+    ) -> None:
         """Keep what a loss was computed from.
 
         Args:
@@ -126,6 +153,7 @@ class MicroBatchMeter:
             new: (B, T), log-probs of the loss, detached.
             old: (B, T) or (B,), old log-probs; None where the loss takes the current ones.
             loss: For the comparison with the documented formula; None for no comparison.
+            arrived: Where the factor of the loss in its backward pass will be.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -135,7 +163,7 @@ class MicroBatchMeter:
             checks = None
         own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
         versions = _versions(new, mask, tokens, advantages, loss)
-        self._held.append(_Held(index, new, own, mask, tokens, checks, advantages, loss, versions))
+        self._held.append(_Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, versions))
         self._elements += new.numel()
         if self._elements > HELD_ELEMENTS or not self._waits:
             self._work_up()
@@ -178,7 +206,11 @@ class MicroBatchMeter:
                 columns["clipped"] = clipped_tokens(ratio, mask, advantages, self._settings)
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
-            columns |= self._differences(torch.stack(checks), torch.stack([held.tokens for held in group]), old)
+            tokens = torch.stack([held.tokens for held in group])
+            columns |= self._differences(torch.stack(checks), tokens, advantages, old)
+        arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
+        if arrived:
+            columns["backward"] = torch.stack(arrived).float()
         losses = [held.loss for held in group if held.loss is not None]
         if losses and self._settings is not None:
             compared = compare_losses(
@@ -187,12 +219,13 @@ class MicroBatchMeter:
             columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
         return columns
 
-    def _differences(self, checks: Tensor, tokens: Tensor, old: Tensor | None) -> dict[str, Tensor]:
-        """How many samples differ from their checksums, (N, B) or (N, B, 2)."""
-        checks_of_tokens = checks if checks.dim() == 2 else checks[..., 0]
-        differ = {"tokens_differ": self._token_checksum(tokens) != checks_of_tokens}
-        if old is not None and checks.dim() == 3:
-            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 1]
+    def _differences(self, checks: Tensor, tokens: Tensor, advantages: Tensor, old: Tensor | None) -> dict[str, Tensor]:
+        """How many samples differ from their checksums, (N, B, 2), or (N, B, 3) with old log-probs."""
+        differ = {"tokens_differ": self._token_checksum(tokens) != checks[..., 0]}
+        if self._follows_advantages:
+            differ["advantages_differ"] = bit_checksum(advantages, per_token=True) != checks[..., 1]
+        if old is not None and checks.shape[-1] == 3:
+            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 2]
         return {name: differing.sum(1).float() for name, differing in differ.items()}
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:

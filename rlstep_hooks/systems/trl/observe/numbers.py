@@ -6,49 +6,80 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
+from torch import Tensor
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
+from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
+from rlstep_hooks.systems.trl.observe.advantages import Scored
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
-class AdvantageSource(msgspec.Struct, frozen=True):
-    """What a vector means: the largest |advantage| of each of some rollouts."""
+class HeldRollout(msgspec.Struct, frozen=True):
+    """What the numbers of one rollout are computed from: B samples, T completion tokens."""
 
-    indices: tuple[int, ...]
+    index: int
+    advantages: Tensor
+    """(B,), or (B, T)."""
+    mask: Tensor
+    """(B, T), 1 on tokens that count."""
+    gap: Tensor | None
+    """(B, T), |trainer log-prob - engine log-prob| of tokens that count; None without the engine's."""
+    scored: Scored | None
+    """The rewards, if the advantages are compared with those of the documentation."""
+    version: int
+    """Writes to the advantages that torch had counted."""
+    drawn: tuple[Tensor, Tensor] | None = None
+    """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
+
+    def kind(self) -> tuple[bool, ...]:
+        """Equal for rollouts with the same columns."""
+        return self.gap is None, self.scored is None, self.drawn is None
+
+    def columns(self) -> dict[str, Tensor]:
+        """The rollout's numbers by name."""
+        numbers = {"largest": _largest(self.advantages, self.mask)}
+        if self.gap is not None:
+            numbers |= {"gap": self.gap.sum(), "largest_gap": self.gap.max(), "tokens": self.mask.sum()}
+        if self.drawn is not None:
+            used, left = self.drawn
+            numbers["weights_differ"] = (used != left).count_nonzero()
+        if self.scored is not None:
+            numbers["off"] = self.scored.off(self.advantages)
+        return numbers
+
+
+class RolloutSource(msgspec.Struct, frozen=True):
+    """What a vector of `RolloutMeter` means: `columns` one after the other, each with a number for each rollout."""
+
+    held: tuple[HeldRollout, ...]
+    columns: tuple[str, ...]
 
     def values(self, numbers: list[float]) -> list[RolloutValues]:
         """The vector's numbers, rollout by rollout."""
+        count = len(self.held)
         return [
-            RolloutValues(index=index, max_abs_advantage=finite(largest))
-            for index, largest in zip(self.indices, numbers, strict=True)
+            self._values(held, dict(zip(self.columns, numbers[place::count], strict=True)))
+            for place, held in enumerate(self.held)
         ]
 
-
-class SamplerGapSource(msgspec.Struct, frozen=True):
-    """What the vector of a rollout with a sampler's log-probs means: the largest |advantage|, the gap's sum and maximum, tokens."""
-
-    index: int
-
-    def values(self, numbers: list[float]) -> list[RolloutValues]:
-        """The vector's numbers."""
-        largest, total, maximum, tokens = numbers
-        return [
-            RolloutValues(
-                index=self.index,
-                max_abs_advantage=finite(largest),
-                sampler_gap_mean=finite(total / max(tokens, 1.0)),
-                sampler_gap_max=finite(maximum),
-            )
-        ]
+    def _values(self, held: HeldRollout, of: dict[str, float]) -> RolloutValues:
+        off = finite(of["off"]) if "off" in of else None
+        return RolloutValues(
+            index=held.index,
+            max_abs_advantage=finite(of["largest"]),
+            weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
+            advantages_off=off,
+            advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
+            sampler_gap_mean=finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
+            sampler_gap_max=finite(of["largest_gap"]) if "gap" in of else None,
+        )
 
 
 class LoggedRatioSource(msgspec.Struct, frozen=True):
@@ -62,7 +93,24 @@ class LoggedRatioSource(msgspec.Struct, frozen=True):
         return [RolloutValues(index=self.index, mean_ratio=finite(numbers[0]), logged_ratio=finite(self.logged))]
 
 
-_OfRollouts = AdvantageSource | SamplerGapSource | LoggedRatioSource
+_OfRollouts = RolloutSource | LoggedRatioSource
+
+
+class NormSource(msgspec.Struct, frozen=True):
+    """What a vector means: the norm of the gradients of each of some updates."""
+
+    limits: dict[int, float]
+    """Update -> the limit that was configured for it."""
+
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
+        """The vector's numbers, as fields of `UpdateValues`."""
+        return {
+            index: {"gradient_norm": finite(norm), "gradient_limit": limit}
+            for (index, limit), norm in zip(self.limits.items(), numbers, strict=True)
+        }
+
+
+_Source = _OfRollouts | MicroBatchSource | UpdateSource | ReplaySource | NormSource
 
 
 class Meter(Protocol):
@@ -89,22 +137,32 @@ class NumberCollector:
         self._updates = updates
         self._interval = interval
         self._latest = -interval
-        self._fetched: DeferredValues[_OfRollouts | MicroBatchSource | UpdateSource] = DeferredValues()
-        self._advantages: list[tuple[int, Tensor, Tensor, int]] = []
-        """Of rollouts that were not worked up yet: index, (B,) or (B, T) advantages, (B, T) mask, writes to the advantages that
-        torch had counted."""
+        self._fetched: DeferredValues[_Source] = DeferredValues()
+        self._held: list[HeldRollout] = []
+        """Rollouts that were not worked up yet."""
         self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
 
-    def add_rollout(self, index: int, output: Any) -> None:
-        """Measure what generation returned."""
+    def add_rollout(
+        self,
+        index: int,
+        output: Any,
+        scored: Scored | None = None,
+        drawn: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Measure what generation returned.
+
+        Args:
+            index: The rollout.
+            output: Its tensors.
+            scored: Its rewards, if its advantages are compared with the documented ones.
+            drawn: Probed weights that generated it, and those that the update before had left.
+        """
         advantages, mask = output["advantages"], token_mask(output)
         sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
-        if isinstance(sampled, torch.Tensor) and old is not None:
-            gap = torch.nan_to_num((old - sampled).abs() * mask)
-            numbers = [_largest(advantages, mask), gap.sum(), gap.max(), mask.sum()]
-            self._fetched.add(SamplerGapSource(index), torch.stack([number.float() for number in numbers]))
-        else:
-            self._advantages.append((index, advantages, mask, version_of(advantages)))
+        has_gap = isinstance(sampled, torch.Tensor) and old is not None
+        gap = torch.nan_to_num((old - sampled).abs() * mask) if has_gap else None
+        comparable = scored if advantages.dim() == 1 else None
+        self._held.append(HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), drawn))
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
@@ -128,33 +186,48 @@ class NumberCollector:
     def _work_up(self) -> None:
         """Compute all numbers so far, and start fetching them."""
         with torch.no_grad():
-            self._work_up_advantages()
+            self._work_up_rollouts()
             for source, numbers in self._meter.work_up():
                 self._fetched.add(source, numbers)
-            probe = self._updates.probe
+            probe, replay = self._updates.probe, self._updates.replay
             probed = probe.work_up() if probe is not None else None
+            replayed = replay.work_up() if replay is not None else None
+            norms, self._updates.norms = self._updates.norms, []
         if probe is not None and probed is not None:
             updates, numbers = probed
+            if replayed is not None:
+                self._fetched.add(*replayed)
+            if norms:
+                limits = NormSource({index: limit for index, _, limit in norms})
+                self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
             self._fetched.add(UpdateSource(updates, probe.size), numbers)
         self._fetched.send()
 
-    def _work_up_advantages(self) -> None:
-        held, self._advantages = self._advantages, []
+    def _work_up_rollouts(self) -> None:
+        held, self._held = self._held, []
         # What somebody has written to since is not what the rollout came with, so nothing is said of it.
-        as_they_came = [(index, values, mask) for index, values, mask, version in held if version_of(values) == version]
-        if as_they_came:
-            largest = torch.stack([_largest(values, mask) for _, values, mask in as_they_came]).float()
-            self._fetched.add(AdvantageSource(tuple(index for index, _, _ in as_they_came)), largest)
+        groups: dict[tuple[bool, ...], list[HeldRollout]] = {}
+        for rollout in held:
+            if version_of(rollout.advantages) == rollout.version:
+                groups.setdefault(rollout.kind(), []).append(rollout)
+        for group in groups.values():
+            columns = [rollout.columns() for rollout in group]
+            vector = torch.stack([number.float() for name in columns[0] for number in (of[name] for of in columns)])
+            self._fetched.add(RolloutSource(tuple(group), tuple(columns[0])), vector)
 
     def _emit(self, *, wait: bool = False) -> None:
         rollouts: list[RolloutValues] = []
         updates: list[UpdateValues] = []
         microbatches: list[MicroBatchValues] = []
+        steps: dict[int, dict[str, Any]] = {}
         for source, numbers in self._fetched.ready(wait=wait):
             if isinstance(source, _OfRollouts):
                 rollouts += source.values(numbers)
+            elif isinstance(source, ReplaySource | NormSource):  # before the other numbers of the same updates
+                for index, fields in source.values(numbers).items():
+                    steps.setdefault(index, {}).update(fields)
             elif isinstance(source, UpdateSource):
-                updates += source.values(numbers)
+                updates += [msgspec.structs.replace(of, **steps.pop(of.index, {})) for of in source.values(numbers)]
             else:
                 microbatches += source.values(numbers)
         microbatches.sort(key=lambda values: values.index)

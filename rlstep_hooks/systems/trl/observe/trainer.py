@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.cadence import is_recomputed
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.forward_watch import ForwardWatch
@@ -30,9 +30,11 @@ from rlstep_hooks.record.events import (
     Rollout,
     WeightSync,
 )
+from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
+from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity, LogProbCall
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities, identities
-from rlstep_hooks.systems.trl.observe.limits import uncovered_loss, unobservable
+from rlstep_hooks.systems.trl.observe.limits import own_loss, uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
@@ -72,7 +74,12 @@ class TrlObserver(Observer):
         self.release = release
         self.recorder = recorder
         self.active = False
-        self.updates = UpdateObserver(trainer, recorder)
+        self.updates = UpdateObserver(
+            trainer,
+            recorder,
+            per_cycle=max(schedule.microbatches_per_cycle // (schedule.microbatches_per_update or 1), 1),
+            limit=lambda: trainer.args.max_grad_norm,
+        )
         self._patches = Patches()
         # Each keeps this package's own errors away from training; what they cost the observation is recorded.
         self._order_guard = Contained(recorder, ("order",))
@@ -90,6 +97,8 @@ class TrlObserver(Observer):
         self._microbatches = 0
         self._identities = SampleIdentities()
         self._sampler_version: int | None = None
+        self._drawn: tuple[Tensor, Tensor] | None = None
+        """Probed weights that the policy generates with, and those that the update before had left."""
         self._evaluation_batches = 0
         self._evaluation_rollouts = 0
         self._settings = LiveSettings(trainer)
@@ -97,10 +106,12 @@ class TrlObserver(Observer):
         """Samples that a filter takes out of each rollout on this process."""
         self._sampling = SamplingWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
+        self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
         covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release, schedule.algorithm) if covered else None
         self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
-        self._meter = MicroBatchMeter(self._loss_settings)
+        self._backward = BackwardWatch(trainer, release, schedule.algorithm)
+        self._meter = MicroBatchMeter(self._loss_settings, follows_advantages=not own_loss(trainer))
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._epochs = epochs
 
@@ -143,6 +154,7 @@ class TrlObserver(Observer):
                 wrap("_move_model_to_vllm", self._around_weight_sync)
         self._sampling.attach(self._patches)
         self._replay.attach(self._patches)
+        self._rewards.attach(self._patches)
         self.updates.attach(optimizer)
         for topic, why in unobservable(trainer, self.schedule):
             self.recorder.cannot(topic, why)
@@ -210,7 +222,9 @@ class TrlObserver(Observer):
             return wrapped(*args, **kwargs)
         calls: list[LogProbCall] = []
         self._rollout_calls = calls
-        forwards = self._forwards = ForwardWatch.of(self.trainer.model) if self._watches_sampler() else None
+        self._drawn = None
+        watches = self._watches_sampler()
+        forwards = self._forwards = ForwardWatch.of(self.trainer.model, self._look_at_weights) if watches else None
         try:
             output = wrapped(*args, **kwargs)
         finally:
@@ -221,6 +235,14 @@ class TrlObserver(Observer):
             rows = args[0] if args else kwargs.get("inputs")
             self._emit_rollout(rows, output, calls, forwards.seen if forwards is not None else None)
         return output
+
+    def _look_at_weights(self) -> None:
+        """The policy is about to generate: read the probe of its weights. Where it is sharded, they have other shapes now."""
+        with self._sampler_guard:
+            probe = self.updates.probe
+            left = None if probe is None or getattr(self.trainer, "is_fsdp_enabled", False) else probe.left()
+            if probe is not None and left is not None:
+                self._drawn = probe.weights(), left
 
     def _watches_sampler(self) -> bool:
         """Whether forwards of the policy may be counted while it generates.
@@ -266,7 +288,8 @@ class TrlObserver(Observer):
             if of_others:
                 self.recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
             self._meter.mark(output, identities(index, kept), None if of_others else old)
-            self._numbers.add_rollout(index, output)
+            scored = self._rewards.take(index, kept) if purpose == "training" else None
+            self._numbers.add_rollout(index, output, scored, self._drawn)
         if old is not None and purpose == "training":
             made_by = self._origin(old, calls, copied=replayed)
             if made_by is not None and not replayed:
@@ -413,18 +436,18 @@ class TrlObserver(Observer):
             return
         [call] = trained
         new = call.log_probs
-        terms = self._loss_terms(phase.loss, inputs, call) if phase.loss is not None else None
-        self._meter.hold(self._microbatches, inputs, new.detach(), old, terms)
+        compared = is_compared(self._microbatches // self.schedule.microbatches_per_cycle)
+        terms = self._loss_terms(phase.loss, inputs, call) if compared and phase.loss is not None else None
+        arrived = self._backward.follow(phase.loss) if compared else []
+        self._meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived)
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         phase.loss = None
         phase.calls = [call for call in phase.calls if not call.grad or call.log_probs is old]
 
     def _loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
-        """What the documented formula needs besides log-probs; None where it does not cover this loss, or in a cycle whose
-        losses are not compared."""
+        """What the documented formula needs besides log-probs; None where it does not cover this loss."""
         settings, trainer = self._loss_settings, self.trainer
-        cycle = self._microbatches // self.schedule.microbatches_per_cycle
-        if settings is None or not self._compares_loss or not is_recomputed(cycle):
+        if settings is None or not self._compares_loss:
             return None
         accumulation = trainer.args.gradient_accumulation_steps
         return LossTerms(
@@ -434,7 +457,6 @@ class TrlObserver(Observer):
             beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
             weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
             window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
-            backward_divides_by=trainer.accelerator.gradient_accumulation_steps,
             entropies=call.others[0].detach() if getattr(trainer, "_entropy_bonus_enabled", False) else None,
             entropy_weight=getattr(trainer, "entropy_coef", 0.0) or 0.0,
             auxiliary=(

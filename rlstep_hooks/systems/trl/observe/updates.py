@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import FactsRead, Update
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from rlstep_hooks.session.recorder import Recorder
@@ -19,10 +25,20 @@ class UpdateObserver:
     """Sees real steps only, through torch's own optimizer hooks: not those that a gradient scaler skips, nor accelerate's wrapper.
 
     Counts the micro-batches between steps as it is told of them. Holds in the releases that `observe` names.
+
+    Args:
+        trainer: The trainer.
+        recorder: Takes the events.
+        per_cycle: Updates of a cycle of rollouts; in some cycles the steps are replayed.
+        limit: The configured limit of the gradient norm, read at a step; None where the trainer clips nothing.
     """
 
-    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+    def __init__(
+        self, trainer: Any, recorder: Recorder, *, per_cycle: int = 1, limit: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._trainer = trainer
+        self._per_cycle = per_cycle
+        self._limit = limit
         self._recorder = recorder
         self.active = False
         self.version = int(trainer.state.global_step)
@@ -37,6 +53,12 @@ class UpdateObserver:
         self._tick: int | None = None
         self.probe: WeightProbe | None = None
         """None where no weight can be probed."""
+        self.replay: OptimizerReplay | None = None
+        """None where no step can be replayed."""
+        self.norms: list[tuple[int, Tensor, float]] = []
+        """Of updates that were not worked up yet: index, norm of the gradients, its limit."""
+        self._norm: tuple[Tensor, float] | None = None
+        self._replay_guard = Contained(recorder, ("optimizer",))
         self._facts_guard = Contained(recorder, ("weights",))
         self._before_guard = Contained(recorder, ("weights", "learning_rate"))
         self._after_guard = Contained(recorder, ("order", "weights"))
@@ -62,6 +84,12 @@ class UpdateObserver:
         probe = WeightProbe(self._trainer.model.parameters())
         if probe.size:
             self.probe = probe
+            with self._replay_guard:
+                replay = OptimizerReplay(probe.probed, inner)
+                if replay.uncovered:
+                    self._recorder.cannot("optimizer", replay.uncovered)
+                else:
+                    self.replay = replay
         else:
             self._recorder.cannot("weights", "no trainable weight is held whole on this process")
 
@@ -94,6 +122,16 @@ class UpdateObserver:
             self._tick = getattr(self._trainer.lr_scheduler, "last_epoch", None)
             if self.probe is not None:
                 self.probe.before_step()
+        with self._replay_guard:
+            self._norm = None
+            compared = is_compared(self._windows // self._per_cycle)
+            if self.replay is not None:
+                self.replay.look_at_state()
+                if compared:
+                    self.replay.before_step()
+            limit = self._limit() if compared else None
+            if limit:
+                self._norm = _norm_of(optimizer), limit
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
@@ -105,6 +143,11 @@ class UpdateObserver:
             self._emit_update(applied=True, by_loop=self._loop_steps)
             if self.probe is not None and self._rate is not None:
                 self.probe.after_step(index, self._rate)
+        with self._replay_guard:
+            if self.replay is not None:
+                self.replay.after_step(index)
+            if self._norm is not None:
+                self.norms.append((index, *self._norm))
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         self._recorder.emit(
@@ -134,6 +177,13 @@ class UpdateObserver:
             if self.active and not self._stepped and self._handles:
                 scaler = self._own_scaler is not None and bool(self._trainer.accelerator.optimizer_step_was_skipped)
                 self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
+
+
+def _norm_of(optimizer: Any) -> Tensor:
+    """The norm of all gradients that a step is about to use, as far as this process holds them."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    local = [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients]
+    return torch.nn.utils.get_total_norm(local).float()
 
 
 def _own(rate: Any) -> float | Tensor:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.cadence import is_recomputed
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.patches import Patches
@@ -142,7 +142,7 @@ class PpoObserver(Observer):
 
     def _is_measured(self) -> bool:
         """Whether the log ratios of this rollout are measured, which costs one more pass over the logits."""
-        return is_recomputed(self._rollouts)
+        return is_compared(self._rollouts)
 
     def _reference_seen(self, module: Any, args: Any) -> None:
         self._reference = True

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.cadence import is_recomputed
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.trainer_record import LossNumbers
 from rlstep_hooks.systems.verl.observe.loss import (
@@ -91,7 +91,7 @@ class LossMeter:
     @property
     def looks(self) -> bool:
         """Whether the losses of this rollout are compared."""
-        return is_recomputed(self._rollout)
+        return is_compared(self._rollout)
 
     def next_rollout(self) -> None:
         """Weights went to the engine: a rollout follows."""
@@ -180,9 +180,6 @@ class LossMeter:
     def arrived(self) -> dict[int, LossNumbers]:
         """The losses that have arrived, compared; by micro-batch."""
         arrived = self._arriving.tensors()
-        factors: dict[int, float] = {}
-        for index, (factor,) in self._factors.ready():
-            factors[index] = factors.get(index, 0.0) + factor
         updates: dict[_Update, list[_Held]] = {}
         for held, _ in arrived:
             updates.setdefault(held.update, []).append(held)
@@ -190,35 +187,32 @@ class LossMeter:
         for held, values in arrived:
             others, count = updates[held.update], held.update.microbatches
             given = _inputs(held, values.double(), others if len(others) == count else None)
-            numbers[held.index] = compared(held.settings, given, float(values[0]), factors.get(held.index, 1.0), count)
+            numbers[held.index] = compared(held.settings, given, float(values[0]), count)
+        for index, (factor,) in self._factors.ready():
+            known = numbers.get(index, LossNumbers())
+            numbers[index] = msgspec.structs.replace(known, backward=finite((known.backward or 0.0) + factor))
         return numbers
 
 
-def compared(settings: LossSettings, given: LossInputs, loss: float, factor: float, microbatches: int) -> LossNumbers:
+def compared(settings: LossSettings, given: LossInputs, loss: float, microbatches: int) -> LossNumbers:
     """A loss against its formula.
 
     Args:
         settings: Of the formula.
         given: What it is computed from.
         loss: What the trainer computed.
-        factor: What that was multiplied by on its way into the backward.
         microbatches: Of the update.
     """
     expected, rounding = documented_loss(settings, given)
     rounding = max(rounding, torch.finfo(torch.float32).tiny)
-    gap = abs(loss * factor - expected) / rounding
+    gap = abs(loss - expected) / rounding
     like = ""
-    if abs(loss - expected) <= FITS * rounding and abs(factor - 1) > given.epsilons.policy:
-        # Where the loss is near 0, what it was multiplied by does not show in it.
-        gap = max(gap, abs(factor - 1) / given.epsilons.policy)
-        like = f"the documented one multiplied by {factor:.6g} on its way into the backward"
-    elif gap > FITS:
+    if gap > FITS:
         other = alternatives(settings, given, microbatches)
-        like = next((words for words, value in other if abs(loss * factor - value) <= FITS * rounding), "")
+        like = next((words for words, value in other if abs(loss - value) <= FITS * rounding), "")
     cancels = abs(expected) <= 100 * FITS * rounding
-    ratio = factor if cancels and like else None if cancels else loss * factor / expected
     return LossNumbers(
-        ratio=None if ratio is None else finite(ratio),
+        ratio=None if cancels else finite(loss / expected),
         gap=finite(gap),
         like=like,
         clipped=_finite(clipped_fraction(settings, given)),

@@ -264,7 +264,7 @@ class VerlTrainer:
         with self._record.checkpoints:
             self._engines[role] = engine, state_of(engine, self._record.weights(role))
 
-    # Checkpoints, which verl loads before it pushes weights for the first time
+    # Checkpoints, which verl loads before its first sync of weights
 
     def loads(self, engine: Any, path: str | None) -> None:
         """A checkpoint was loaded."""

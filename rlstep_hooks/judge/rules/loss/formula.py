@@ -9,7 +9,7 @@ import msgspec
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.base import Place, Progress
+    from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
@@ -36,19 +36,38 @@ class LossScale(Rule):
     """The loss is not what its documented formula gives.
 
     What it checks:
-        The loss of each micro-batch, as it goes into the backward, against the documented formula evaluated on the same log-probs,
-        advantages and masks, in the first eight cycles of rollouts and every seventh later. In verl all terms, in float64: ratio, clip,
-        aggregation, KL, entropy, importance weights. Elsewhere the clipped losses whose terms do not cancel. It warns beyond what
-        rounding explains; 100 times as far in three micro-batches is an error.
+        The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
+        the first eight cycles of rollouts and every seventh later. In verl the formula is evaluated in float64 with all terms:
+        ratio, clip, aggregation, KL, entropy, importance weights. Beyond what rounding explains it is a warning. 100 times as
+        far in three micro-batches is an error.
 
     Why it matters:
-        A loss normalised by the wrong window scales every gradient by a constant: with clipping of the gradient norm it is
-        hardly visible, without it the learning rate is off by that factor (trl PR#6024: GA / steps_per_generation). A term that is
-        left out, a sign, a mask or an aggregation that is not the configured one trains something else.
+        A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and
+        without it the learning rate is off by the same factor. A term that is left out, a wrong sign, another mask or another
+        aggregation trains something else than was configured.
+
+    Example:
+        ERROR RLS801 Loss is not that of its formula · data epoch 0, rollout 1,
+        update 2, micro-batch 4 · 4 times, in rollout 1
+          expected  the loss of the documented formula
+          observed  0.25 times that
+          why       the loss is the documented one divided by 4
+          fix       compare the loss function, its normaliser and what goes into it
+                    with the documented ones
 
     What to do:
         The finding names the mistake if a known one gives the same loss to rounding. Otherwise compare the loss function, its
         normaliser and what goes into it with the documented ones.
+
+    Known limits:
+        - TRL and OpenRLHF: where the terms of a loss cancel to less than a hundredth of their sizes, it is not compared.
+        - OpenRLHF: only the factor of the loss in the backward.
+        - verl: not the losses clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean and those registered by others.
+        - verl on several ranks: the number of tokens of a mini-batch is taken as verl counted it.
+
+    Sources:
+        - https://github.com/huggingface/trl/pull/6024: a loss off by accumulation over steps per generation
+        - https://github.com/verl-project/verl/issues/5625: a token mean over the micro-batch instead of the mini-batch
     """
 
     code = "RLS801"
@@ -125,16 +144,33 @@ class MaskAltered(Rule):
     """The loss counts other tokens than the rollout did.
 
     What it checks:
-        The mask of each sample when it is trained, against its mask when old log-probs were computed; samples are told apart by their
-        tokens. Exact, in the rollouts whose losses are compared. Not where samples are rejected in between, as configured, or where a
-        trainer of one's own has another loop.
+        The mask of each sample when it is trained, against its mask when old log-probs were computed. Samples are told apart by
+        their tokens. Exact, in the rollouts whose losses are compared.
 
     Why it matters:
-        A mask that leaves out the last token takes away the gradient of the end of each completion: the policy never learns to stop.
-        One that counts a tool's tokens trains the policy to write the tool's answers.
+        A mask that leaves out the last token takes away the gradient of the end of each completion, and the policy does not
+        learn to stop. A mask that counts a tool's tokens trains the policy to write the tool's answers.
+
+    Example:
+        ERROR RLS804 Mask altered on the way · data epoch 0, rollout 1, update 2,
+        micro-batch 4
+          expected  the tokens that counted when old log-probs were computed
+          observed  others
+          why       the loss trains other tokens than the rollout gave it: masks
+                    were changed after old log-probs were computed
+          fix       look for code that writes to the mask between old log-probs and
+                    training
 
     What to do:
         Look for code between old log-probs and training that writes to the mask, and for a shift by one.
+
+    Known limits:
+        - verl only, and only where old log-probs are computed again.
+        - A mask that was wrong already when old log-probs were computed is not seen.
+        - Not compared where samples are rejected in between as configured, or where a trainer of one's own has another loop.
+
+    Sources:
+        - https://github.com/meta-pytorch/torchtune/issues/2792: the end of a sequence masked out, and models that do not stop
     """
 
     code = "RLS804"
@@ -172,17 +208,37 @@ class ConstantWithGradient(Rule):
     """A constant of the loss carries a gradient.
 
     What it checks:
-        Old log-probs, advantages and targets of the critic, as they were handed to the audit: none of them requires a gradient.
+        Old log-probs, advantages and targets of the critic, as the loss gets them: none of them requires a gradient.
         Exact, and read from torch itself.
 
     Why it matters:
-        PPO's loss takes all three as given. A critic whose target is not detached follows its own target's gradient (residual
-        instead of temporal-difference learning); old log-probs that are not detached cancel the gradient of the ratio. Nothing
-        fails: the loss falls, and the return rises late or not at all.
+        PPO's loss takes all three as given. A critic whose target is not detached follows the gradient of its own
+        target (residual instead of temporal-difference learning). Old log-probs that are not detached cancel the
+        gradient of the ratio. Nothing fails: the loss falls, and the return rises late or not at all.
+
+    Example:
+        ERROR RLS802 Gradient through a constant of the loss · data epoch 0, rollout
+        0, update 0, micro-batch 0 · 16 times, in rollouts 0 to 3
+          expected  advantages without a gradient
+          observed  advantages that require a gradient
+          why       the policy's loss also trains whatever computed them, usually
+                    the critic
+          fix       compute the advantages under torch.no_grad(), or detach() them
+                    before the loss
 
     What to do:
-        Compute them under `torch.no_grad()`, or `detach()` them before the loss. Hand the audit the very tensors that the loss
-        gets.
+        Compute them under `torch.no_grad()`, or `detach()` them before the loss. In a loop of your own, hand the audit
+        the very tensors that the loss gets.
+
+    Known limits:
+        - It is seen in TRL's GRPO and RLOO trainers, in OpenRLHF, in Stable-Baselines3, and in loops of your own that
+          hand over these tensors. In verl and in TRL's PPOTrainer it is not evaluated.
+        - It sees whether a tensor requires a gradient, not what it was computed from.
+
+    Sources:
+        - https://arxiv.org/abs/1707.06347: what PPO's loss takes as given
+        - http://incompleteideas.net/book/the-book-2nd.html: semi-gradient and residual-gradient methods, chapter 11
+        - https://github.com/meta-pytorch/torchforge/pull/571: log-probs minus their detached selves
     """
 
     code = "RLS802"
@@ -216,15 +272,32 @@ class GradientsNotCleared(Rule):
     """Gradients of the update before were still there when the next one began.
 
     What it checks:
-        Where the observer sees gradients being cleared before the first micro-batch of an update: the gradients of the probed
-        weights at that moment are all 0, or there are none.
+        Where the observer sees gradients being cleared before the first micro-batch of an update: the gradients of the
+        probed weights at that moment are all 0, or there are none.
 
     Why it matters:
-        Without `zero_grad` every update steps along the sum of all gradients so far. Loss and ratio look right, the gradient norm
-        grows, and clipping hides even that.
+        Without `zero_grad` every update steps along the sum of all gradients so far. Loss and ratio look right, the
+        gradient norm grows, and clipping hides even that.
+
+    Example:
+        ERROR RLS803 Gradients not cleared · data epoch 0, rollout 0, update 1
+          expected  no gradient before the first backward of an update
+          observed  a gradient in 7 of 9 probed weights
+          why       the update steps along its own gradient and those of updates
+                    before it
+          fix       clear the gradients before each update (optimizer.zero_grad),
+                    before its first backward
 
     What to do:
         Clear gradients before the first backward of each update, and once only.
+
+    Known limits:
+        - Only verl's trainers show when gradients are cleared.
+        - A probe reads up to 256 weights of each of up to four tensors.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html: what zero_grad does
+        - https://github.com/huggingface/trl/issues/583: the cadence of zero_grad
     """
 
     code = "RLS803"
@@ -241,7 +314,7 @@ class GradientsNotCleared(Rule):
             return None
         return self.fail(
             expected="no gradient before the first backward of an update",
-            observed=f"one in {values.left_over} of {values.probed} probed weights",
+            observed=f"a gradient in {values.left_over} of {values.probed} probed weights",
             where=self.progress.where_at(place, event),
             why="the update steps along its own gradient and those of updates before it",
             fix="clear the gradients before each update (optimizer.zero_grad), before its first backward",

@@ -1,4 +1,4 @@
-"""RLS2xx: optimizer steps that were made, skipped, or saved."""
+"""Optimizer steps that were skipped, or saved by an early stop, and runs without any."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.record.events import NOT_FINITE, Rollout, RunEnded, Update
+from rlstep_hooks.planning.words import number
+from rlstep_hooks.record.events import (
+    NOT_FINITE,
+    Rollout,
+    RunEnded,
+    Update,
+)
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.base import Progress
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
 
 
@@ -17,15 +23,31 @@ class NoUpdate(Rule):
     """Training ended without a single update.
 
     What it checks:
-        A run that ends without an exception applied at least one optimizer step, unless its settings make it an evaluation. A run
-        resumed where its plan ends is a warning: the plan leaves it nothing to do.
+        A run that ends without an exception made at least one optimizer step, unless its settings say that it only
+        evaluates. A run that was resumed where its plan ends is a warning, because the plan leaves it nothing to do.
 
     Why it matters:
-        It exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).
+        The process exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).
+
+    Example:
+        ERROR RLS209 No update in the whole run · data epoch 0, rollout 0, update 0
+          expected  8 updates
+          observed  no update
+          why       the run ended normally and saved weights that were never trained
+          fix       compare the rows with the prompts of one rollout, and look at
+                    how training began (a resume at its end?)
 
     What to do:
-        Look at the first finding of the order of events; compare the rows with one rollout. After a resume at the end of the plan,
-        raise the epochs or the number of steps.
+        Look at the first finding about the order of events, and compare the rows with the prompts of one rollout. After
+        a resume at the end of the plan, raise the number of epochs or steps.
+
+    Known limits:
+        - The rule counts steps of the optimizer. Whether they change weights is RLS401 and RLS406.
+
+    Sources:
+        - https://github.com/OpenRLHF/OpenRLHF/issues/1297: a saved model that was never trained
+        - https://github.com/volcengine/verl/issues/7401: a resumed run that exits without an update
+        - https://github.com/LeapLabTHU/Absolute-Zero-Reasoner/issues/14: an empty loader
     """
 
     code = "RLS209"
@@ -49,8 +71,8 @@ class NoUpdate(Rule):
                 fix="raise the epochs or the number of steps, or start from an earlier checkpoint",
             )
         return self.fail(
-            expected=f"{self.schedule.updates if self.schedule.updates is not None else 'some'} updates",
-            observed="none",
+            expected=number(self.schedule.updates, "updates") if self.schedule.updates is not None else "some updates",
+            observed="no update",
             why="the run ended normally and saved weights that were never trained",
             fix="compare the rows with the prompts of one rollout, and look at how training began (a resume at its end?)",
         )
@@ -60,16 +82,32 @@ class SkippedUpdate(Rule):
     """The framework counted an update that the optimizer never made.
 
     What it checks:
-        Every time the training loop reaches its optimizer step, torch's optimizer really steps.
+        Every time the training loop reaches its optimizer step, torch's optimizer really steps. The critic's steps are
+        looked at too.
 
     Why it matters:
-        The step counter and the learning rate go on, the weights do not. A gradient scaler (fp16) skips steps with
-        non-finite gradients on purpose, a few at the start of a run; that is reported as information. Anything else that
-        swallows a step is an error.
+        The step counter and the learning rate advance, the weights do not. A gradient scaler (fp16) skips steps with a
+        gradient that is not finite on purpose, usually a few at the start of a run; that is reported as information. A
+        framework that skips such a step itself is a warning. Anything else that swallows a step is an error.
+
+    Example:
+        ERROR RLS210 Update skipped · data epoch 0, rollout 3, update 7
+          expected  the optimizer steps
+          observed  the loop went on without a step
+          why       counters and learning rate advance while the weights stay
+          fix       look for a wrapper around the optimizer
 
     What to do:
-        With a gradient scaler: nothing, unless steps are skipped throughout. Otherwise look for a wrapper around the
-        optimizer.
+        With a gradient scaler: nothing, unless steps are skipped throughout. If a gradient is not finite: find the loss
+        or the reward that is not. Otherwise look for a wrapper around the optimizer.
+
+    Known limits:
+        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+        - In a loop of your own, call `audit.skipped(...)` where the loop leaves a step out.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/amp.html: when GradScaler skips a step
+        - https://arxiv.org/abs/2506.13814: silent training errors, and how often a step without effect is one
     """
 
     code = "RLS210"
@@ -82,7 +120,7 @@ class SkippedUpdate(Rule):
         return None if event.applied else self._report(event, self.progress.where(update=event.index))
 
     def critic_update(self, event: Update) -> Finding | None:
-        """The same for the critic, whose updates have numbers of their own."""
+        """Look at the critic's step. The critic's updates are counted apart from the policy's."""
         self.checks += 1
         return None if event.applied else self._report(event, self.progress.where())
 
@@ -115,15 +153,30 @@ class UpdatesSaved(Rule):
     """The updates on some rollouts ended before the plan's last one.
 
     What it checks:
-        Where the plan lets the updates on a rollout end early (a limit on the KL divergence): how many of the planned updates
-        were not made.
+        Where the plan lets the updates on a rollout end early (a limit on the KL divergence): how many of the planned
+        updates were not made.
 
     Why it matters:
-        It is what the limit is for, so this is information. A limit that ends nearly every rollout after its first pass means
-        that the configured epochs are never trained, and that counts in papers and logs do not hold for this run.
+        The limit is there for this, so it is information. A limit that ends nearly every rollout after its first pass
+        means that the configured epochs are never trained: counts in papers and logs then do not hold for this run.
+
+    Example:
+        INFO RLS212 Updates saved by an early stop · the whole run
+          observed  4 updates not made, on 2 of 4 rollouts
+          why       the loop ended its passes over these rollouts early, as the plan
+                    allows
+          fix       nothing, unless most updates are saved; then lower the learning
+                    rate or the epochs
 
     What to do:
         Nothing, if some updates are saved. If most are, lower the learning rate or the number of epochs.
+
+    Known limits:
+        - It counts updates that were not made. Why the loop stopped is not looked at.
+
+    Sources:
+        - https://stable-baselines3.readthedocs.io/en/master/modules/ppo.html: target_kl of Stable-Baselines3
+        - https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/: early stopping among the details of PPO
     """
 
     code = "RLS212"
@@ -140,7 +193,7 @@ class UpdatesSaved(Rule):
         self._settled = 0
 
     def rollout(self, event: Rollout) -> Finding | None:
-        """Settle the rollout before this one."""
+        """Count the updates that were saved on the rollout before this one."""
         if event.purpose == "training":
             self._settle()
         return None

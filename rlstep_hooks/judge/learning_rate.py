@@ -1,0 +1,56 @@
+"""The learning rate that a configured schedule gives at each tick.
+
+Source: transformers/optimization.py (4.50 to 5.x): get_constant_schedule, get_constant_schedule_with_warmup,
+get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup and get_cosine_with_min_lr_schedule_with_warmup.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+
+class RateSchedule(msgspec.Struct, frozen=True):
+    """A learning-rate schedule, as a run configured it."""
+
+    kind: str
+    """Its name in transformers."""
+    base: float
+    """The rate that the schedule multiplies."""
+    horizon: int
+    """Ticks that it was built for."""
+    warmup: int = 0
+    """Ticks of the warm-up."""
+    least: float = 0.0
+    """The smallest factor, for "cosine_with_min_lr"."""
+
+    def rate(self, tick: int) -> float:
+        """The rate of an update at this position of the scheduler."""
+        return self.base * self._factor(tick)
+
+    def _factor(self, tick: int) -> float:
+        if self.kind == "constant":
+            return 1.0
+        if tick < self.warmup:
+            return tick / max(1, self.warmup)
+        if self.kind == "constant_with_warmup":
+            return 1.0
+        after, length = tick - self.warmup, max(1, self.horizon - self.warmup)
+        if self.kind == "linear":
+            return max(0.0, (self.horizon - tick) / length)
+        factor = max(0.0, 0.5 * (1.0 + math.cos(math.pi * after / length)))
+        return factor * (1 - self.least) + self.least
+
+
+COVERED = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr")
+"""Kinds of schedules whose rate is computed."""
+
+
+def read_schedule(facts: dict[str, Any]) -> RateSchedule | None:
+    """The schedule that an observer read from a run (`lr_schedule`); None where it did not, or for a kind that is not covered."""
+    given = facts.get("lr_schedule")
+    if not isinstance(given, dict) or given.get("kind") not in COVERED:
+        return None
+    return msgspec.convert(given, RateSchedule)

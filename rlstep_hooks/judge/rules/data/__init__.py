@@ -1,0 +1,1 @@
+"""RLS5xx: rows, samples, rewards and advantages."""

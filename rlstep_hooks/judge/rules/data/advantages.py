@@ -1,0 +1,307 @@
+"""Groups, rewards and advantages: whether they belong together, and whether they teach something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule, disabled
+from rlstep_hooks.planning.finding import Where
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place, Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import (
+        Rewarded,
+        Rollout,
+        RolloutValues,
+        RunEnded,
+        Update,
+        UpdateValues,
+    )
+
+
+class PromptGroups(Rule):
+    """The samples of a rollout do not come in whole groups of one prompt.
+
+    What it checks:
+        The rows that are handed to generation, or the prompts of the samples when their advantages are computed: each
+        prompt stands `samples_per_prompt` times in a row.
+
+    Why it matters:
+        Advantages are normalised over blocks of that size. If a block mixes prompts, rewards of different prompts are
+        compared with each other, and learning follows the difficulty of prompts.
+
+    Example:
+        ERROR RLS501 Prompt groups broken · data epoch 0, rollout 2, update 4
+          expected  each prompt 4 times in a row
+          observed  blocks that mix prompts
+          why       advantages compare rewards of different prompts
+          fix       look for a replaced sampler or a loader that shuffles or
+                    dispatches rows
+
+    What to do:
+        Look for a replaced sampler, for a loader that shuffles or dispatches rows, or for a data set that is already
+        repeated.
+
+    Known limits:
+        - It is evaluated where whole groups stay on one process and the estimator compares samples of one prompt (TRL
+          on one process for a group, OpenRLHF's controller). verl's groups are RLS508.
+        - Two equal prompts in a data set are one prompt to it.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/3532: a sampler that seems to repeat too often, and does not
+        - https://github.com/huggingface/trl/pull/3725: what the repeated rows mean
+        - https://arxiv.org/abs/2402.03300: GRPO: the group is the baseline
+    """
+
+    code = "RLS501"
+    title = "Prompt groups broken"
+    topics = ("samples",)
+    nothing_seen = "there was no training rollout"
+
+    def reason(self) -> str:
+        """Why nothing was compared."""
+        if not self.missed:
+            return self.nothing_seen
+        seen = "prompts were not seen, or advantages do not compare the samples of a prompt"
+        return f"groups of samples may span processes, or {seen}" if self.schedule.world_size > 1 else seen
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the groups of a training rollout."""
+        if event.purpose != "training":
+            return None
+        if event.groups_intact is None:
+            self.missed += 1
+            return None
+        self.checks += 1
+        if event.groups_intact:
+            return None
+        return self.fail(
+            expected=f"each prompt {self.schedule.samples_per_prompt} times in a row",
+            observed="blocks that mix prompts",
+            where=self.progress.where(),
+            why="advantages compare rewards of different prompts",
+            fix="look for a replaced sampler or a loader that shuffles or dispatches rows",
+        )
+
+
+class NoSignal(Rule):
+    """Every advantage of the run is zero.
+
+    What it checks:
+        The largest |advantage| of each rollout. It warns if a run ends with none above 0. It is an error if the
+        advantages of a rollout are all 0 although its rewards differ. Where the trainer has a loss of its own, which
+        may learn from more than advantages, it is not evaluated if some weight had a gradient.
+
+    Why it matters:
+        No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some
+        rollouts without signal are normal; a whole run is not.
+
+    Example:
+        WARNING RLS505 No learning signal · the whole run
+          expected  advantages other than 0 in some rollout
+          observed  all advantages 0 in all 4 rollouts
+          why       completions of the same prompt always got the same reward (or
+                    the tokens of all others are masked out), so no policy gradient
+                    flowed
+          fix       print the rewards of a few completions; look for a constant
+                    reward or an answer parser that never matches
+
+    What to do:
+        Print the rewards of a few completions. Look for a reward function that is constant, a parser that never
+        matches, or prompts that are always or never solved.
+
+    Known limits:
+        - Advantages are seen in TRL's GRPO and RLOO trainers, in verl and in OpenRLHF. Rewards beside them are seen in
+          OpenRLHF's controller, so that only there lost advantages are an error.
+        - Advantages of masked tokens do not count.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/3857: a standard deviation of rewards of 0
+        - https://github.com/huggingface/open-r1/issues/239: a loss of 0 from the beginning
+        - https://arxiv.org/abs/2503.14476: DAPO: groups without a signal
+    """
+
+    code = "RLS505"
+    title = "No learning signal"
+    severity = "warning"
+    topics = ("samples",)
+    nothing_seen = "no rollout showed its advantages"
+    optional = True
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._with_signal = 0
+        self._gradient = False
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Count rollouts with and without signal."""
+        if event.purpose != "training":
+            return None
+        if values.max_abs_advantage is None:
+            self.missed += 1
+            return None
+        self.checks += 1
+        self._with_signal += values.max_abs_advantage > 0
+        if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
+            return self.fail(
+                expected="advantages other than 0, as the rewards differ",
+                observed="all advantages 0",
+                where=self.progress.where_at(place, event),
+                why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
+                fix="look for code that writes into advantages, masks or the sample buffer",
+                severity="error",
+                variant="lost",
+            )
+        return None
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Remember whether some gradient flowed."""
+        self._gradient = self._gradient or (event.role == "policy" and values.with_gradient > 0)
+        return None
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the run as a whole."""
+        if not self.checks or self._with_signal or event.status != "completed":
+            return None
+        own_loss = self.progress.started.facts.get("own_loss")
+        if own_loss and self._gradient:
+            disabled(
+                self, f"all advantages were 0, but gradients flowed: {own_loss} may learn from more than advantages"
+            )
+            return None
+        return self.fail(
+            expected="advantages other than 0 in some rollout",
+            observed=f"all advantages 0 in all {self.checks} rollouts"
+            + (f" that showed theirs, of {self.checks + self.missed}" if self.missed else ""),
+            where=Where(),
+            why=(
+                "completions of the same prompt always got the same reward (or the tokens of all others are masked out), so no "
+                "policy gradient flowed"
+            ),
+            fix="print the rewards of a few completions; look for a constant reward or an answer parser that never matches",
+        )
+
+
+class AdvantagesOfOthers(Rule):
+    """The advantages of a rollout do not follow its rewards.
+
+    What it checks:
+        For each group of samples of one prompt, once it was trained: all have the same prompt tokens. Where the
+        estimator compares them with each other, a better reward has a better advantage and equal rewards have equal
+        ones. Where it subtracts the group's mean, the advantages sum to 0. Whatever the estimator divides by does not
+        matter.
+
+    Why it matters:
+        Advantages of another batch, of another group or of renamed samples train on noise. Means and loss look right,
+        and reward stays where it is.
+
+    Example:
+        ERROR RLS508 Advantages do not follow rewards · data epoch 0, rollout 2,
+        update 4
+          expected  a better advantage where the reward is better
+          observed  no better advantage where it is better, in 9 of 16 groups
+          why       these advantages belong to other rewards, or the group is not
+                    the group of one prompt
+          fix       look at which samples stand beside which rewards and names when
+                    advantages are computed
+
+    What to do:
+        Look at what happens between the reward and the advantage: which samples are in the batch, in which order, and
+        by which names they are grouped.
+
+    Known limits:
+        - Only verl's controller shows rewards beside advantages. Order is checked for grpo, rloo, opo, gpg and
+          reinforce_plus_plus_baseline, the sum for grpo and rloo; for gae only prompts are compared.
+        - Sums and differences may be off by 0.001 of the largest advantage of the group, for rounding.
+
+    Sources:
+        - https://arxiv.org/abs/2402.03300: GRPO: rewards are compared within the group
+        - https://arxiv.org/abs/2402.14740: RLOO: the mean of the others is the baseline
+        - https://arxiv.org/abs/2503.20783: Dr. GRPO: why the divisor may differ
+    """
+
+    code = "RLS508"
+    title = "Advantages do not follow rewards"
+    topics = ("rewards",)
+    nothing_seen = "the observer does not see rewards beside advantages"
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the groups of a rollout."""
+        self.checks += event.groups
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        wrong = {
+            "mixed": (event.mixed, "one prompt in each group", "samples of several prompts in one group"),
+            "order": (
+                event.unordered,
+                "a better advantage where the reward is better",
+                "no better advantage where it is better",
+            ),
+            "sum": (event.off_centre, "advantages that sum to 0 in each group", "advantages with another sum"),
+        }
+        found = [
+            self.fail(
+                expected=expected,
+                observed=f"{observed}, in {count} of {event.groups} groups",
+                where=where,
+                why="these advantages belong to other rewards, or the group is not the group of one prompt",
+                fix="look at which samples stand beside which rewards and names when advantages are computed",
+                variant=variant,
+            )
+            for variant, (count, expected, observed) in wrong.items()
+            if count
+        ]
+        return next((finding for finding in found if finding is not None), None)
+
+
+class RewardsMoved(Rule):
+    """A sample does not have the reward that it was given.
+
+    What it checks:
+        The reward of each sample when it came from generation, against the reward from which its advantage is computed.
+        Samples are told apart by their tokens. Exact. Only where rewards come with the samples, and not from a reward
+        model.
+
+    Why it matters:
+        Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
+
+    Example:
+        ERROR RLS515 Rewards moved or altered · data epoch 0, rollout 2, update 4
+          expected  each sample with the reward that it was given
+          observed  samples with other rewards
+          why       the advantages of these samples come from the rewards of other
+                    samples, or from altered rewards
+          fix       look for code that reorders or changes samples and their rewards
+                    separately
+
+    What to do:
+        Look for code that reorders, pads or filters samples and their rewards separately.
+
+    Known limits:
+        - Only OpenRLHF's controller sees samples with their rewards at both places.
+        - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
+
+    Sources:
+        - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer
+        - https://arxiv.org/abs/2402.03300: the advantage is that of the sample's own reward
+    """
+
+    code = "RLS515"
+    title = "Rewards moved or altered"
+    topics = ("samples",)
+    nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison."""
+        if event.rewards_intact is None:
+            return None
+        self.checks += 1
+        if event.rewards_intact:
+            return None
+        return self.fail(
+            expected="each sample with the reward that it was given",
+            observed="samples with other rewards",
+            where=self.progress.where(),
+            why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
+            fix="look for code that reorders or changes samples and their rewards separately",
+        )

@@ -1,0 +1,136 @@
+"""Advantages: whether they are those of the documented formula, and whether the loss gets them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.precision import how_far
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
+
+NO_ROUNDING = 100.0
+"""Times the tolerance: so far off is no rounding, so it is an error."""
+
+
+class AdvantagesNotDocumented(Rule):
+    """The advantages are not those that the framework's formula gives for the rewards.
+
+    What it checks:
+        The advantages of each rollout, recomputed in double precision from the rewards, by the formula of the trainer's own
+        settings (TRL: `scale_rewards`, `multi_objective_aggregation`, the weights of the reward functions; RLOO:
+        `normalize_advantages`, `reward_clip_range`). The tolerance is what float32 loses in a mean, a difference and a division.
+        All of the first eight rollouts are compared, later one of seven. Where they differ, other known calculations are tried,
+        and the one that gives these advantages is named.
+
+    Why it matters:
+        A wrong sign, a shift by one sample, or a group that mixes prompts trains on noise or on the opposite of the reward. Loss,
+        ratio and gradient norm look right.
+
+    Example:
+        ERROR RLS516 Advantages are not those of the rewards · data epoch 0, rollout
+        0, update 0 · 4 times, in rollouts 0 to 3
+          expected  the advantages of the documented formula for these rewards
+          observed  each those of the sample before it
+          why       the policy is moved along these advantages, whatever the rewards
+                    say
+          fix       look for code between the rewards and the loss that sorts,
+                    filters, scales or groups samples
+
+    What to do:
+        Look for code between the reward function and the loss that sorts, filters, scales or groups samples.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only, from 0.20 on; before, rewards are not seen.
+        - RLOO with a KL penalty, and trainers that compute rewards or advantages of their own, are not compared.
+        - A rollout in which some completion has no reward at all is left out, since releases differ there.
+
+    Sources:
+        - https://huggingface.co/docs/trl/grpo_trainer: how advantages are computed, and `scale_rewards`
+        - https://huggingface.co/docs/trl/rloo_trainer: leave-one-out baselines and `normalize_advantages`
+    """
+
+    code = "RLS516"
+    title = "Advantages are not those of the rewards"
+    severity = "warning"
+    topics = ("samples", "advantages")
+    nothing_seen = "no rollout showed its rewards beside its advantages"
+    optional = True
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of a training rollout."""
+        if values.advantages_off is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if values.advantages_off <= 1:
+            return None
+        observed = f"up to {values.advantages_off:.3g} times what rounding explains away from them"
+        if values.advantages_fit:
+            observed = values.advantages_fit
+        return self.fail(
+            expected="the advantages of the documented formula for these rewards",
+            observed=observed,
+            where=self.progress.where_at(place, event),
+            why="the policy is moved along these advantages, whatever the rewards say",
+            fix="look for code between the rewards and the loss that sorts, filters, scales or groups samples",
+            severity="error" if values.advantages_off > NO_ROUNDING else None,
+            degree=how_far(values.advantages_off, 1.0),
+        )
+
+
+class AdvantagesAltered(Rule):
+    """The advantages in the loss are not those of the rollout.
+
+    What it checks:
+        A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
+        bit, sample by sample. Not for trainers with a loss of their own, which may change advantages on purpose.
+
+    Why it matters:
+        Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
+        say or on noise. No metric shows it: the advantages that are logged are those of the rollout.
+
+    Example:
+        ERROR RLS517 Advantages altered before use · data epoch 0, rollout 1, update
+        2, micro-batch 4
+          expected  the advantages of these samples, bit for bit as the rollout came
+                    with them
+          observed  other values
+          why       they were overwritten, replaced, or moved to another sample on
+                    the way to the loss
+          fix       look for code that writes into the sample buffer or reorders
+                    part of it
+
+    What to do:
+        Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only.
+        - What a trainer's own loss does with its advantages after it got them is not seen.
+
+    Sources:
+        - https://huggingface.co/docs/trl/grpo_trainer: the loss multiplies each ratio by the advantage of the rollout
+    """
+
+    code = "RLS517"
+    title = "Advantages altered before use"
+    topics = ("samples",)
+    nothing_seen = "no micro-batch showed advantages that its rollout came with"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if values.advantages_intact is None:
+            return None
+        self.checks += 1
+        if values.advantages_intact:
+            return None
+        return self.fail(
+            expected="the advantages of these samples, bit for bit as the rollout came with them",
+            observed="other values",
+            where=self.progress.where_at(place, event),
+            why="they were overwritten, replaced, or moved to another sample on the way to the loss",
+            fix="look for code that writes into the sample buffer or reorders part of it",
+        )

@@ -1,0 +1,1 @@
+"""RLS8xx: loss, gradient and optimizer."""

@@ -1,0 +1,70 @@
+"""The loss on its way to the backward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+
+
+class BackwardScale(Rule):
+    """The loss was multiplied on its way to the backward pass.
+
+    What it checks:
+        The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
+        loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
+        the loss method. In the first eight cycles of rollouts and every seventh later.
+
+    Why it matters:
+        Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
+
+    Example:
+        ERROR RLS805 Loss multiplied before the backward pass · data epoch 0,
+        rollout 1, update 2, micro-batch 4
+          expected  the loss as the trainer computed it, over the divisor that the
+                    framework documents
+          observed  0.25 times that
+          why       every gradient of this micro-batch is scaled by this factor, and
+                    no metric shows it
+          fix       look for a second division by the accumulation, or for code
+                    between the loss and its backward
+
+    What to do:
+        Look for a second division by the accumulation (accelerate's own `gradient_accumulation_steps`), a wrapped `backward`, or a
+        factor between loss and backward.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer, and verl only; OpenRLHF's factor is part of RLS801.
+        - With a gradient scaler (float16) or DeepSpeed the factor is theirs, so it is not compared.
+
+    Sources:
+        - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation
+        - https://github.com/huggingface/transformers/pull/35808: who divides the loss by the accumulation
+    """
+
+    code = "RLS805"
+    title = "Loss multiplied before the backward pass"
+    topics = ("loss", "log_ratio")
+    nothing_seen = "no loss was followed into its backward pass"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Compare the factor with 1."""
+        if values.backward_ratio is None:
+            return None
+        self.checks += 1
+        if abs(values.backward_ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]:
+            return None
+        return self.fail(
+            expected="the loss as the trainer computed it, over the divisor that the framework documents",
+            observed=f"{values.backward_ratio:.4g} times that",
+            where=self.progress.where_at(place, event),
+            why="every gradient of this micro-batch is scaled by this factor, and no metric shows it",
+            fix="look for a second division by the accumulation, or for code between the loss and its backward",
+        )

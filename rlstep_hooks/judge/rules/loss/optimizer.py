@@ -1,0 +1,190 @@
+"""Gradient and optimizer: the step that was made against the one that is documented."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.precision import how_far
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import Update, UpdateValues
+
+NO_ROUNDING = 100.0
+"""Times the tolerance: so far off is no rounding, so it is an error."""
+
+NORM_TOLERANCE = {"float32": 1e-3, "reduced": 2e-2}
+"""Relative excess of a clipped norm that rounding explains: every gradient is multiplied and rounded to its dtype."""
+
+
+class StepNotDocumented(Rule):
+    """A step of the optimizer is not that of its formula.
+
+    What it checks:
+        Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam or AdamW in double precision, from the
+        weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of rollouts
+        and every seventh later.
+
+    Why it matters:
+        A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains
+        something else, while loss and gradient look right.
+
+    Example:
+        ERROR RLS806 Step is not that of the optimizer · data epoch 0, rollout 0,
+        update 1
+          expected  weights where the optimizer's formula puts them
+          observed  up to 8.2e+03 times what rounding explains away from there, on
+                    average 0.5 times the step
+          why       something other than the optimizer's formula moved the weights
+                    in this step
+          fix       look for code that wraps optimizer.step, or writes into weights,
+                    gradients or moments during it
+
+    What to do:
+        Look for code that wraps `optimizer.step`, and for what writes into the weights right after it.
+
+    Known limits:
+        - TRL's trainers only. SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
+        - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html: the algorithm
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html: the algorithm
+    """
+
+    code = "RLS806"
+    title = "Step is not that of the optimizer"
+    severity = "warning"
+    topics = ("weights", "optimizer")
+    nothing_seen = "no step of the optimizer was replayed"
+    optional = True
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look at the distance of a replayed step."""
+        if values.optimizer_off is None:
+            return None
+        self.checks += 1
+        if values.optimizer_off <= 1:
+            return None
+        share = values.optimizer_share
+        times = f", on average {share:.4g} times the step" if share is not None and abs(share - 1) > 0.01 else ""
+        return self.fail(
+            expected="weights where the optimizer's formula puts them",
+            observed=f"up to {values.optimizer_off:.3g} times what rounding explains away from there{times}",
+            where=self.progress.where_at(place, event),
+            why="something other than the optimizer's formula moved the weights in this step",
+            fix="look for code that wraps optimizer.step, or writes into weights, gradients or moments during it",
+            severity="error" if values.optimizer_off > NO_ROUNDING else None,
+            degree=how_far(values.optimizer_off, 1.0),
+        )
+
+
+class MomentsLost(Rule):
+    """The optimizer's moments are not those that its last step left.
+
+    What it checks:
+        The moments (or the momentum) of the probed weights before a step, bit for bit against those after the step before it, where
+        that one was replayed.
+
+    Why it matters:
+        Moments that are cleared or replaced make Adam a sign descent of full rate at every step: each weight moves by the whole
+        learning rate, whatever its gradient. Loss and gradient norm look right.
+
+    Example:
+        ERROR RLS807 Optimizer lost its moments · data epoch 0, rollout 0, update 1
+          expected  the moments that the last step left
+          observed  8 others among those of 9 probed weights
+          why       the optimizer does not go on from where it was, so its steps
+                    have another size and direction
+          fix       look for an optimizer that is made anew, and for state that is
+                    loaded, reset or offloaded between updates
+
+    What to do:
+        Look for an optimizer that is made anew, for state dicts loaded in mid-run, and for code that offloads or resets the
+        optimizer's state between rollouts.
+
+    Known limits:
+        - TRL's trainers only. It looks from a replayed step to the next one, so later in a run at few pairs of updates.
+        - Moments that are replaced by equal ones (an offload and back) are not lost.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html: what an optimizer keeps between steps
+    """
+
+    code = "RLS807"
+    title = "Optimizer lost its moments"
+    topics = ("weights", "optimizer")
+    nothing_seen = "no two steps followed each other of which the first was replayed"
+    optional = True
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look at the moments before a step."""
+        if values.moments_lost is None:
+            return None
+        self.checks += 1
+        if not values.moments_lost:
+            return None
+        return self.fail(
+            expected="the moments that the last step left",
+            observed=f"{values.moments_lost} others among those of {values.probed} probed weights",
+            where=self.progress.where_at(place, event),
+            why="the optimizer does not go on from where it was, so its steps have another size and direction",
+            fix="look for an optimizer that is made anew, and for state that is loaded, reset or offloaded between updates",
+        )
+
+
+class NormNotClipped(Rule):
+    """Gradients are larger than the configured limit when the optimizer steps.
+
+    What it checks:
+        The norm of all gradients at the step, as far as one process holds them, against `max_grad_norm`: clipping leaves at most the
+        limit. In the first eight cycles of rollouts and every seventh later.
+
+    Why it matters:
+        A limit that is configured and not applied lets single rollouts move the policy as far as they like. The norm that is logged is
+        that before the clip, so it looks the same.
+
+    Example:
+        ERROR RLS808 Gradient norm above its limit · data epoch 0, rollout 0, update
+        1
+          expected  a gradient norm of at most 1, the configured limit
+          observed  3.7
+          why       the clip is configured and was not applied, or gradients were
+                    changed after it
+          fix       look for a loop or wrapper that leaves out the clip, or clips
+                    other parameters
+
+    What to do:
+        Look for a loop or a wrapper that leaves out the clip, clips other parameters, or changes gradients after it.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only. TRL's PPOTrainer has the setting and clips nothing, so it is not compared.
+        - Where parameters are sharded, the norm of one process is compared, which may be under a limit that all together exceed.
+
+    Sources:
+        - https://huggingface.co/docs/transformers/main_classes/trainer: `max_grad_norm`
+        - https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html: what clipping does
+    """
+
+    code = "RLS808"
+    title = "Gradient norm above its limit"
+    topics = ("weights", "optimizer")
+    nothing_seen = "no limit is configured, or the norm was not computed"
+    optional = True
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Compare the norm with its limit."""
+        if values.gradient_norm is None or values.gradient_limit is None:
+            return None
+        self.checks += 1
+        if values.gradient_norm <= values.gradient_limit * (1 + NORM_TOLERANCE[self.progress.precision]):
+            return None
+        return self.fail(
+            expected=f"a gradient norm of at most {values.gradient_limit:g}, the configured limit",
+            observed=f"{values.gradient_norm:.4g}",
+            where=self.progress.where_at(place, event),
+            why="the clip is configured and was not applied, or gradients were changed after it",
+            fix="look for a loop or wrapper that leaves out the clip, or clips other parameters",
+        )

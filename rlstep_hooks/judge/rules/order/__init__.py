@@ -1,0 +1,1 @@
+"""RLS2xx: counts and order of events."""

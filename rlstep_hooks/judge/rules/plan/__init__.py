@@ -1,0 +1,1 @@
+"""RLS1xx: the plan and the configuration."""

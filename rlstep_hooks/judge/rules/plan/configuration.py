@@ -1,0 +1,152 @@
+"""The configuration itself: what the framework refuses, and what something else rewrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import ConfigChanged, RunStarted
+
+
+class Refused(Rule):
+    """The framework itself ends this launch with an error.
+
+    What it checks:
+        The conditions on sizes that the framework checks, in its own order and words: divisibility, lower bounds,
+        settings that exclude each other.
+
+    Why it matters:
+        A framework checks some of these conditions only after minutes of start-up, or after the first rollout.
+
+    Example:
+        ERROR RLS110 The framework refuses this launch · the whole run
+          expected  sizes that verl accepts
+          observed  ValueError: train_batch_size (1024) must be >=
+                    actor.ppo_mini_batch_size (2048)
+          why       verl ends the run with this error at the start
+                    (workers/config/actor.py validate)
+          fix       choose actor.ppo_mini_batch_size 1024 or smaller
+
+    What to do:
+        Take one of the values that the finding names. They are the nearest valid ones on both sides.
+
+    Known limits:
+        - The rule knows the checks of the release that the plan is made for (`--version`). A later release may check
+          more or less.
+        - It knows checks on sizes and on settings that decide sizes. A launch can still fail for another reason:
+          memory, files, a model that does not load.
+
+    Sources:
+        - https://github.com/volcengine/verl/pull/559: many users are unfamiliar with the relationship between these sizes
+        - https://github.com/huggingface/trl/pull/3199: an error message about divisibility that was wrong
+        - https://github.com/huggingface/open-r1/issues/249: 7 x 1 samples and groups of 8
+    """
+
+    code = "RLS110"
+    title = "The framework refuses this launch"
+    severity = "error"
+    seen_in = "plan"
+    report = "https://github.com/volcengine/verl/pull/559"
+
+
+class ForeignSettings(Rule):
+    """The launch gives settings that no release of the framework has.
+
+    What it checks:
+        The name of each setting against the complete list of every release that can be planned, where the program is
+        the framework's own and checks names itself (Hydra, argparse). A name close to a known one is a misspelling,
+        which is RLS110. Settings that Hydra adds (`+name`) are not looked at.
+
+    Why it matters:
+        The framework itself ends such a launch at once. If the launch runs, it is a fork, and the loop of a fork may
+        give other numbers: Search-R1's `rollout.n_agent` multiplies the samples of a prompt by 5.
+
+    Example:
+        WARNING RLS116 Settings that no release has: a fork? · the whole run
+          expected  settings of verl 0.9.1
+          observed  actor_rollout_ref.rollout.n_agent
+          why       verl 0.9.1 itself ends the run: Could not override
+                    'actor_rollout_ref.rollout.n_agent'. To append to your config
+                    use +actor_rollout_ref.rollout.n_agent=... Where it runs it is a
+                    fork, whose code was not read
+          fix       compare the plan with the fork's trainer, or take the settings
+                    out
+
+    What to do:
+        If it is the framework itself, take the settings out. If it is a fork, compare the plan with the fork's own
+        trainer.
+
+    Known limits:
+        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
+          run does not repeat it.
+        - Lists of all settings are known for few frameworks; for others an unknown setting is named as not read.
+
+    Sources:
+        - https://github.com/langfengQ/verl-agent/issues/42: a fork of verl whose batch sizes mean something else
+    """
+
+    code = "RLS116"
+    title = "Settings that no release has: a fork?"
+    severity = "warning"
+    seen_in = "plan"
+    report = "https://github.com/langfengQ/verl-agent/issues/42"
+
+
+class ConfigRewritten(Rule):
+    """The configuration that trains is not the one that was written.
+
+    What it checks:
+        Settings that the plan depends on (batch sizes, accumulation, group size, reuse) keep their values from the
+        construction of the trainer to the start of training, and from there to the last rollout. Sizes that the
+        configuration derived from other settings still agree with them. Integers, compared exactly.
+
+    Why it matters:
+        Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A
+        value that changes during training takes effect at the next micro-batch, while buffers still have the old size.
+
+    Example:
+        WARNING RLS101 Configuration rewritten · data epoch 0, rollout 0, update 0
+          expected  per_device_train_batch_size = 8, as when the trainer was built
+          observed  per_device_train_batch_size = 16
+          why       something other than the configuration you wrote sets this
+                    value, so sizes and counts are not those you planned
+          fix       set per_device_train_batch_size explicitly where the
+                    configuration is built, and look for the code that changes it
+
+    What to do:
+        Set the named value where the trainer is built: to the value that it got, or to the value that you meant.
+
+    Known limits:
+        - Only TRL's observers compare settings: in other systems it is not evaluated.
+        - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
+
+    Sources:
+        - https://github.com/unslothai/unsloth/issues/3149: a batch of 8 that became 16
+        - https://github.com/unslothai/unsloth/pull/3609: its fix
+        - https://github.com/unslothai/unsloth/issues/2583: one configuration that TRL refuses and another library changes silently
+    """
+
+    code = "RLS101"
+    title = "Configuration rewritten"
+    severity = "warning"
+    topics = ("order",)
+    nothing_seen = "the observer of this system does not compare settings during the run"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Count the check, if the observer compares settings: a change arrives as an event of its own."""
+        self.checks += bool(event.facts.get("compares_settings"))
+        return None
+
+    def config_changed(self, event: ConfigChanged) -> Finding | None:
+        """Report the changed setting."""
+        since = "the trainer was built" if event.since == "construction" else "training began"
+        return self.fail(
+            expected=f"{event.name} = {event.before}, as when {since}",
+            observed=f"{event.name} = {event.after}",
+            why="something other than the configuration you wrote sets this value, so sizes and counts are not those you planned",
+            fix=f"set {event.name} explicitly where the configuration is built, and look for the code that changes it",
+            variant=event.name,
+        )

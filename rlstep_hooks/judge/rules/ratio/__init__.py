@@ -1,0 +1,1 @@
+"""RLS3xx: old log-probs and the ratio."""

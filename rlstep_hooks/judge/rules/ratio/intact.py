@@ -1,0 +1,123 @@
+"""Old log-probs and tokens on their way from the rollout to the loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+
+
+class OldLogProbsAltered(Rule):
+    """The old log-probs in the loss are not those that were computed.
+
+    What it checks:
+        A checksum of each sample's old log-probs, taken when they were computed, equals the checksum at each use: bit
+        for bit, sample by sample.
+
+    Why it matters:
+        Values that were overwritten, or that moved to another sample, give a ratio between unrelated numbers.
+
+    Example:
+        ERROR RLS305 Old log-probs altered before use · data epoch 0, rollout 2,
+        update 5, micro-batch 10
+          expected  the old log-probs of these samples, bit for bit as computed
+          observed  other old log-probs
+          why       they were overwritten, replaced, or moved to another sample on
+                    the way to the loss
+          fix       look for code that writes into the sample buffer or reorders
+                    part of it
+
+    What to do:
+        Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
+
+    Known limits:
+        - TRL's PPOTrainer does not show them: there it is not evaluated.
+        - A loop of your own must hand over the tensors: `audit.refresh(old_logprobs=...)` and the sample indices of
+          each micro-batch.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/454: log-probs that do not reproduce
+        - https://arxiv.org/abs/1707.06347: the ratio that they enter
+    """
+
+    code = "RLS305"
+    title = "Old log-probs altered before use"
+    topics = ("refresh", "samples")
+    nothing_seen = "the run had no old log-probs to follow"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if values.old_intact is None:
+            self.missed += event.old_source in ("at_rollout", "recompute")
+            return None
+        self.checks += 1
+        if values.old_intact:
+            return None
+        return self.fail(
+            expected="the old log-probs of these samples, bit for bit as computed",
+            observed="other old log-probs",
+            where=self.progress.where_at(place, event),
+            why="they were overwritten, replaced, or moved to another sample on the way to the loss",
+            fix="look for code that writes into the sample buffer or reorders part of it",
+        )
+
+
+class TokensAltered(Rule):
+    """The tokens in the loss are not those that were generated.
+
+    What it checks:
+        A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss.
+
+    Why it matters:
+        Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
+        at once and no metric shows it.
+
+    Example:
+        ERROR RLS306 Tokens altered before use · data epoch 0, rollout 2, update 5,
+        micro-batch 10
+          expected  the completion tokens of these samples, as generated
+          observed  other tokens
+          why       log-probs, rewards and advantages belong to the generated tokens
+          fix       look for code that tokenises again, truncates or reorders
+                    completions after the rollout
+
+    What to do:
+        Look for code between rollout and loss that tokenises again, truncates or reorders completions.
+
+    Known limits:
+        - It compares tokens after generation has returned. What an engine or an environment does to them before that is
+          not seen.
+        - Loops of your own, Stable-Baselines3 and TRL's PPOTrainer do not show tokens: there it is not evaluated.
+
+    Sources:
+        - https://github.com/THUDM/slime/issues/774: first updates whose KL is not 0
+        - https://github.com/unslothai/unsloth/issues/4502: log-probs of other tokens
+    """
+
+    code = "RLS306"
+    title = "Tokens altered before use"
+    topics = ("samples",)
+    nothing_seen = "nothing was trained"
+    cannot_see = "the tokens of the micro-batches were not compared with those generated"
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if values.tokens_intact is None:
+            self.missed += event.old_source in ("at_rollout", "recompute")
+            return None
+        self.checks += 1
+        if values.tokens_intact:
+            return None
+        return self.fail(
+            expected="the completion tokens of these samples, as generated",
+            observed="other tokens",
+            where=self.progress.where_at(place, event),
+            why="log-probs, rewards and advantages belong to the generated tokens",
+            fix="look for code that tokenises again, truncates or reorders completions after the rollout",
+        )

@@ -1,0 +1,391 @@
+"""Values of the ratio: in the loss and in the logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.conformance import observed_lag
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.precision import how_far
+from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, Progress, RolloutsWithSignal, remember
+from rlstep_hooks.planning.words import number
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues, RunEnded, Update
+
+
+MEAN_TOLERANCE = {"float32": 1e-4, "reduced": 5e-2}
+"""Largest mean |log ratio| at lag 0 that rounding explains.
+
+Reduced precision: NVIDIA NeMo-RL's GRPO guide calls a multiplicative token probability error above 1.05 a potential framework
+issue (docs/guides/grpo.md, token_mult_prob_error), that is a mean |log ratio| of about 0.05. float32: two forwards of the same
+tokens in batches of another shape differ by some units in the last place of the logits; measured healthy runs stay below 1e-6
+(tests/systems/trl), and the bound leaves two orders of magnitude for deeper models and TF32-free GPU kernels.
+"""
+
+
+LOGGED_TOLERANCE = 0.1
+"""Largest relative distance of a logged mean ratio. One process differs less from the mean of all; known faults halve it."""
+
+
+VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
+"""Smallest change of a weight after which a ratio of exactly 1 on every token cannot be rounding."""
+
+
+class RatioAtLagZero(Rule):
+    """The ratio is not 1 although the same weights computed both log-probs.
+
+    What it checks:
+        On every micro-batch at lag 0 whose old log-probs were computed separately: the mean |log ratio| over real
+        tokens is within the tolerance of the compute dtype. The tolerance is 0.0001 in float32 and 0.05 in reduced
+        precision (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`).
+
+    Why it matters:
+        The ratio must be 1 at the first update on a rollout. If it is not, the two forwards differ in something other
+        than the weights, and every later ratio is wrong by as much (trl#454, trl PR#3029, trl PR#3234).
+
+    Example:
+        WARNING RLS301 Ratio not 1 at lag 0 · data epoch 0, rollout 2, update 4,
+        micro-batch 8
+          expected  mean |log ratio| at most 0.0001 in float32
+          observed  mean 0.1, max 1
+          why       the forward that computed the old log-probs differs from the
+                    training forward in more than its weights; every later ratio is
+                    off by as much
+          fix       compare temperature, precision, attention kernel, padding and
+                    the identity of the samples of both forwards
+
+    What to do:
+        Check in this order: dropout that is active in training mode (`disable_dropout=True`); a temperature that only
+        one forward applies; old log-probs of other samples or other weights; another precision or attention kernel;
+        padding.
+
+    Known limits:
+        - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
+        - Old log-probs of a rollout engine are not compared here, because the engine is another program: RLS403 looks
+          at them.
+        - In reduced precision the bound is wide. A small fault, such as dropout of 1 %, can stay below it.
+        - One mean for each micro-batch is compared. A few wrong tokens among thousands can stay below the bound.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/454: ratios that diverge at the first update
+        - https://github.com/huggingface/trl/pull/3029: a temperature that log-probs left out
+        - https://github.com/huggingface/trl/pull/3234: dropout in the policy
+        - https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/grpo.md:
+          the bound of 1.05 in reduced precision (token_mult_prob_error)
+    """
+
+    code = "RLS301"
+    title = "Ratio not 1 at lag 0"
+    severity = "warning"
+    topics = ("log_ratio",)
+    nothing_seen = (
+        "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
+    )
+    cannot_see = "which version computed the old log-probs of a micro-batch, or their ratio, was not observed"
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
+        if event.old_source in ("detach", "engine"):
+            return None
+        lag, mean = observed_lag(event), values.mean_abs_log_ratio
+        if lag is None or (lag == 0 and mean is None):
+            self.missed += 1
+            return None
+        if lag or mean is None:
+            return None
+        self.checks += 1
+        tolerance = MEAN_TOLERANCE[self.progress.precision]
+        if mean <= tolerance:
+            return None
+        dropout = self.progress.started.facts.get("dropout_modules", 0)
+        cause = (
+            f"the model has {dropout} active dropout modules, and each forward draws its own mask"
+            if dropout
+            else "the forward that computed the old log-probs differs from the training forward in more than its weights"
+        )
+        return self.fail(
+            expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
+            observed=f"mean {mean:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
+            where=self.progress.where_at(place, event),
+            degree=how_far(mean, tolerance),
+            why=cause + "; every later ratio is off by as much",
+            fix=(
+                "set the model's dropout probabilities to 0 (the trainer may have a setting for it, such as disable_dropout)"
+                if dropout
+                else "compare temperature, precision, attention kernel, padding and the identity of the samples of both forwards"
+            ),
+        )
+
+
+class RatioStuckAtOne(Rule):
+    """The ratio is exactly 1 on every token although the weights have changed.
+
+    What it checks:
+        On micro-batches at a lag above 0, after updates that visibly changed weights: the log ratio is not exactly 0 on
+        every real token. The test is exact, because rounding moves some token of a micro-batch once weights differ
+        visibly. In reduced precision a tiny model can round to the same logits, so there the rule only warns.
+
+    Why it matters:
+        Old log-probs that always equal the new ones are recomputed with the current weights, or are the same tensor.
+        The clip never acts, and reuse epochs run without a trust region (verifiers PR#320, trl#3120).
+
+    Example:
+        ERROR RLS302 Ratio stuck at 1 · data epoch 0, rollout 2, update 5,
+        micro-batch 10
+          expected  a ratio other than 1 on some of 8 tokens, 1 update after they
+                    were sampled
+          observed  exactly 1 on every token
+          why       the old log-probs are those of the current weights: recomputed,
+                    or the same tensor
+          fix       find the code that computes old log-probs again, or passes the
+                    current ones in their place
+
+    What to do:
+        Find where old log-probs are computed again, or where the current ones are passed in their place.
+
+    Known limits:
+        - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
+        - It needs a probe that saw weights change by 1e-7 in float32, or 1e-4 in reduced precision. At a tiny learning
+          rate it has nothing to say; RLS310 looks at whole rollouts.
+
+    Sources:
+        - https://github.com/PrimeIntellect-ai/verifiers/pull/320: num_iterations with a ratio of always 1
+        - https://github.com/huggingface/trl/issues/3120: a clip that never acts
+        - https://arxiv.org/abs/1707.06347: the ratio and its clip
+    """
+
+    code = "RLS302"
+    title = "Ratio stuck at 1"
+    topics = ("log_ratio", "weights")
+    nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
+    cannot_see = "which version sampled a micro-batch, or its ratio, was not observed"
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look for an exact 0 on every token."""
+        if event.old_source == "detach" or not values.tokens:
+            return None
+        if event.sampled_version is None or values.max_abs_log_ratio is None:
+            self.missed += 1
+            return None
+        if event.sampled_version >= event.policy_version:
+            return None
+        if event.old_version is not None and event.old_version >= event.policy_version:
+            return None
+        if not self._visibly_changed(event.sampled_version, event.policy_version):
+            return None
+        self.checks += 1
+        if values.max_abs_log_ratio != 0.0:
+            return None
+        return self.fail(
+            expected=(
+                f"a ratio other than 1 on some of {values.tokens} tokens, "
+                f"{number(event.policy_version - event.sampled_version, 'updates')} after they were sampled"
+            ),
+            observed="exactly 1 on every token",
+            where=self.progress.where_at(place, event),
+            why="the old log-probs are those of the current weights: recomputed, or the same tensor",
+            fix="find the code that computes old log-probs again, or passes the current ones in their place",
+            severity="error" if self.progress.precision == "float32" else "warning",
+        )
+
+    def _visibly_changed(self, since: int, version: int) -> bool:
+        """Whether an update between two versions changed some weight so much that a ratio must show it."""
+        visible, made = VISIBLE_CHANGE[self.progress.precision], self.progress.update_values
+        for later in range(max(since, version - RECENT_UPDATES) + 1, version + 1):
+            if later in made and (made[later].max_change or 0.0) >= visible:
+                return True
+        return False
+
+
+UNMOVED_ROLLOUTS = 3
+"""Rollouts in a row whose ratio must stay exactly 1 before it is reported, if the learning rate is so small that rounding can hide the
+updates of one rollout."""
+
+
+class RatioNeverMoves(Rule):
+    """The ratio is exactly 1 on every token of a whole rollout, at every lag.
+
+    What it checks:
+        For each rollout whose advantages are not all 0, with a learning rate above 0: some micro-batch at a lag above 0
+        has a token whose log ratio is not exactly 0. The rule does not ask for a reason: whether weights changed is the
+        question of others. Where the learning rate is so small that rounding could hide the updates of one rollout, it
+        fails after three rollouts in a row.
+
+    Why it matters:
+        Updates that move the policy move the ratio. If it never moves, nothing was learned in between, or the old
+        log-probs are the new ones under another name. Either way the later updates on a rollout are not what the
+        configuration says, and the clip never acts.
+
+    Example:
+        ERROR RLS310 Ratio never leaves 1 · data epoch 0, rollout 0, update 1,
+        micro-batch 2 · 4 times, in rollouts 0 to 3
+          expected  a ratio other than 1 on some token of the rollout, once the
+                    policy was updated on it
+          observed  exactly 1 on every token of 2 micro-batches at a lag above 0
+          why       advantages differ from 0 and the learning rate is 0.01: either
+                    the updates do not reach the weights, or the old log-probs are
+                    those of the current weights
+          fix       see whether the weights change (RLS401, RLS406, RLS407); if they
+                    do, find what passes new log-probs for old ones
+
+    What to do:
+        If RLS406, RLS401 or RLS407 failed too, the weights do not change: begin there. Otherwise find where old
+        log-probs are computed again, or where the current ones are passed in their place.
+
+    Known limits:
+        - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
+        - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
+        - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
+          Elsewhere it is not evaluated.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/3120: clip ratios of 0
+        - https://github.com/rllm-org/rllm/issues/111: a KL that stays flat at 0 although mini-batches split the rollout
+        - https://github.com/openai/spinningup/issues/181: a ratio of 1 in a loop of somebody's own
+    """
+
+    code = "RLS310"
+    title = "Ratio never leaves 1"
+    topics = ("log_ratio",)
+    nothing_seen = "no rollout with advantages known to differ from 0 had a micro-batch at a lag above 0 with old log-probs of its own"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._rates: dict[int, float] = {}
+        """The learning rate of each update, by the policy version that it made."""
+        self._signal = RolloutsWithSignal()
+        self._open: _AtLag | None = None
+        self._unmoved = 0
+
+    def update(self, event: Update) -> Finding | None:
+        """Remember the rate of an update."""
+        if event.applied and event.learning_rate is not None:
+            remember(self._rates, event.version, event.learning_rate)
+        return None
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Remember whether there is something to learn from a rollout."""
+        self._signal.add(values, event, place)
+        return None
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at a micro-batch that is trained after an update."""
+        lag = observed_lag(event)
+        if (
+            event.old_source not in ("at_rollout", "recompute", "engine")
+            or values.max_abs_log_ratio is None
+            or not values.tokens
+        ):
+            return None
+        if lag is None or lag < 1:
+            return None
+        finding = None
+        if self._open is None or self._open.rollout != place[0] - 1:
+            finding = self._settle()
+            self._open = _AtLag(place[0] - 1, event, place)
+        self._open.microbatches += 1
+        self._open.moved = self._open.moved or values.max_abs_log_ratio != 0.0
+        between = range(
+            max(event.policy_version - lag, event.policy_version - RECENT_UPDATES) + 1, event.policy_version + 1
+        )
+        self._open.rate = max([self._open.rate, *(self._rates.get(version, 0.0) for version in between)])
+        return finding
+
+    def ended(self, event: RunEnded) -> Finding | None:
+        """Judge the last rollout."""
+        return self._settle()
+
+    def _settle(self) -> Finding | None:
+        seen, self._open = self._open, None
+        if seen is None or seen.rollout not in self._signal.numbers or not seen.rate:
+            return None
+        self._signal.forget_to(seen.rollout)
+        self.checks += 1
+        self._unmoved = 0 if seen.moved else self._unmoved + 1
+        visible = seen.rate >= VISIBLE_CHANGE[self.progress.precision]
+        if seen.moved or not (visible or self._unmoved >= UNMOVED_ROLLOUTS):
+            return None
+        return self.fail(
+            expected="a ratio other than 1 on some token of the rollout, once the policy was updated on it",
+            observed=f"exactly 1 on every token of {number(seen.microbatches, 'micro-batches')} at a lag above 0",
+            where=self.progress.where_at(seen.place, seen.first),
+            why=(
+                f"advantages differ from 0 and the learning rate is {seen.rate:g}: either the updates do not reach the weights, or "
+                "the old log-probs are those of the current weights"
+            ),
+            fix="see whether the weights change (RLS401, RLS406, RLS407); if they do, find what passes new log-probs for old ones",
+        )
+
+
+class _AtLag:
+    """What the micro-batches of one rollout at a lag above 0 showed."""
+
+    __slots__ = ("first", "microbatches", "moved", "place", "rate", "rollout")
+
+    def __init__(self, rollout: int, first: MicroBatch, place: Place) -> None:
+        self.rollout = rollout
+        self.first = first
+        self.place = place
+        self.microbatches = 0
+        self.moved = False
+        self.rate = 0.0
+        """The largest learning rate of the updates in between."""
+
+
+class LoggedRatio(Rule):
+    """The ratio in the logs is not the ratio of the updates.
+
+    What it checks:
+        Where the framework logs a mean ratio for each rollout: its distance from the mean over the same micro-batches
+        is at most 10 %. Each process logs the mean of all processes and is compared with its own.
+
+    Why it matters:
+        A mean ratio far from 1 is the usual sign of stale samples or a broken denominator. A mean that is logged too
+        small hides both, and makes a healthy run look broken. Whatever is averaged in the same way (clip fraction, KL,
+        losses) is wrong by the same factor.
+
+    Example:
+        WARNING RLS309 Logged ratio differs from the measured one · data epoch 0,
+        rollout 1, update 2
+          expected  the mean ratio of the updates on this rollout, 1.02
+          observed  0.51 in the logs, 0.5 times that
+          why       the logs average over more than the micro-batches that were
+                    trained, or over others
+          fix       divide this and other averages of the loop by 0.5
+
+    What to do:
+        Divide the logged numbers by the factor that the finding names, or take the work-around.
+
+    Known limits:
+        - Only TRL's PPOTrainer logs such a mean today, so only its runs are compared.
+        - The rule says that the log is wrong, not that training is.
+
+    Sources:
+        - https://github.com/huggingface/trl/blob/v0.17.0/trl/trainer/ppo_trainer.py:
+          statistics of a fixed size that fewer micro-batches fill
+        - https://github.com/huggingface/trl/pull/2531: the divisor behind it
+    """
+
+    code = "RLS309"
+    title = "Logged ratio differs from the measured one"
+    severity = "warning"
+    topics = ("log_ratio",)
+    nothing_seen = "the framework logs no mean ratio"
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Compare the two means."""
+        if values.logged_ratio is None or not values.mean_ratio:
+            return None
+        self.checks += 1
+        factor = values.logged_ratio / values.mean_ratio
+        if abs(factor - 1) <= LOGGED_TOLERANCE:
+            return None
+        return self.fail(
+            expected=f"the mean ratio of the updates on this rollout, {values.mean_ratio:.4g}",
+            observed=f"{values.logged_ratio:.4g} in the logs, {factor:.3g} times that",
+            where=self.progress.where_at(place, event),
+            why="the logs average over more than the micro-batches that were trained, or over others",
+            fix=f"divide this and other averages of the loop by {factor:.3g}",
+        )

@@ -1,0 +1,52 @@
+"""The names of OpenRLHF's settings: how it refuses one that it does not have, and which ones a schedule does not depend on."""
+
+from __future__ import annotations
+
+from rlstep_hooks.systems.declaration import Keys
+
+KEYS = Keys(
+    file="openrlhf/keys.json",
+    refusal="error: unrecognized arguments: {written}",
+    strict=("module:openrlhf.cli.train_ppo_ray", "module:openrlhf.cli.train_ppo"),
+    abbreviated=True,
+    also=("local_rank",),
+    no_effect=(
+        "save_path",
+        "ckpt_path",
+        "ckpt.path",
+        "ckpt.output_dir",
+        "max_ckpt_num",
+        "max_ckpt_mem",
+        "ckpt.max_num",
+        "ckpt.max_mem",
+        "use_wandb",
+        "wandb_*",
+        "logger.*",
+        "use_tensorboard",
+        "bf16",
+        "ds.param_dtype",
+        "flash_attn",
+        "attn_implementation",
+        "ds.attn_implementation",
+        "gradient_checkpointing*",
+        "actor.gradient_checkpointing*",
+        "adam_offload",
+        "ds.adam_offload",
+        "pretrain",
+        "actor.model_name_or_path",
+        "zpg",
+        "ds.zpg",
+        "max_norm",
+        "l2",
+        "vllm_gpu_memory_utilization",
+        "vllm.gpu_memory_utilization",
+        "vllm_tensor_parallel_size",
+        "vllm.tensor_parallel_size",
+        "input_key",
+        "label_key",
+        "data.input_key",
+        "data.label_key",
+        "apply_chat_template",
+        "data.apply_chat_template",
+    ),
+)

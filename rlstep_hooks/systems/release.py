@@ -1,0 +1,162 @@
+"""For which release a launch is planned, and what it gives that no release has.
+
+The framework's own settings decide: Hydra refuses an override of a key that its configuration does not have (but for `+key=`), and
+argparse a flag that it does not know. So a launch that gives settings of an older release only is one of that release; a setting that
+no release has is a misspelling, or the launch is one of a fork.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems.entry import named
+from rlstep_hooks.systems.keys import KeyList, key_list, runs_of
+from rlstep_hooks.systems.request import release_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.settings import Setting
+    from rlstep_hooks.systems.declaration import Keys, System
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """The release that a launch is planned for."""
+
+    version: str
+    notes: tuple[Note, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """What the framework itself refuses among the settings' names, and what only a fork can have."""
+    refused: tuple[str, ...] = ()
+    """Settings that the findings say are refused."""
+    foreign: tuple[str, ...] = ()
+    """Settings that no release has and that are no misspelling: the launch is one of a fork."""
+
+
+def release_for(system: System, command: Command, given: Mapping[str, Setting], asked: str | None) -> Release:
+    """The release for a launch: the one asked for, else the newest one that accepts the names of its settings."""
+    if system.keys is None:
+        return Release(version=asked or system.version, notes=_newest(system) if asked is None else ())
+    known = key_list(system.keys.file)
+    names = _subject(system.keys, known, command, given)
+    version = asked or _newest_that_accepts(system, known, names)
+    unknown = [name for name in names if not known.has(name, version)]
+    notes = (*_notes(system, known, names, version, asked), *_added(system, known, given))
+    return _judged(Release(version=version, notes=notes), system, known, given, unknown)
+
+
+def planned_releases(system: System) -> tuple[str, ...]:
+    """The releases that can be planned and are told apart, ascending."""
+    if system.releases is None or system.keys is None:
+        return (system.version,)
+    first, end = (release_of(each) for each in system.releases)
+    return tuple(each for each in key_list(system.keys.file).releases if first <= release_of(each) < end)
+
+
+def _subject(keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting]) -> list[str]:
+    """The settings whose names the framework itself checks."""
+    if not any(command.program.matches(pattern) for pattern in keys.strict):
+        return []
+    if keys.unless and named(keys.unless)(given):
+        return []
+    return [
+        name
+        for name, setting in given.items()
+        if not (setting.added or setting.deleted or setting.place.source.endswith((".yaml", ".yml", ".toml", ".py")))
+        and setting.place.source != "--set"
+        and not any(fnmatchcase(name, pattern) for pattern in keys.also)
+        and not known.below_a_setting(name)
+        and not known.is_section(name)
+        and not (keys.abbreviated and any(each.startswith(name) and each != name for each in known.keys))
+    ]
+
+
+def _newest_that_accepts(system: System, known: KeyList, names: list[str]) -> str:
+    """The newest release that has the most of these settings."""
+    releases = planned_releases(system)
+    if all(known.has(name, system.version) for name in names):
+        return system.version
+    return max(releases, key=lambda each: (sum(known.has(name, each) for name in names), release_of(each)))
+
+
+def _notes(system: System, known: KeyList, names: list[str], version: str, asked: str | None) -> tuple[Note, ...]:
+    if asked is not None:
+        return ()
+    if version == system.version:
+        return _newest(system)
+    newer = next(name for name in names if not known.has(name, system.version) and known.has(name, version))
+    accepted = [each for each in planned_releases(system) if all(known.has(n, each) for n in names if known.ever(n))]
+    which = f"accepted by {runs_of(accepted, known.releases)}" if accepted else "no release accepts all settings"
+    return (
+        Note(
+            "assumes",
+            f"{system.title} {version}: {system.version} does not know {newer} ({which}); --version names another",
+        ),
+    )
+
+
+def _added(system: System, known: KeyList, given: Mapping[str, Setting]) -> tuple[Note, ...]:
+    """What is said of settings that Hydra adds and no release has."""
+    names = [
+        f"+{setting.written}" + (f" (did you mean {near}?)" if (near := known.nearest(name, system.version)) else "")
+        for name, setting in given.items()
+        if setting.added and not known.ever(name) and not known.below_a_setting(name)
+    ]
+    if not names:
+        return ()
+    which = "them" if len(names) > 1 else "it"
+    return (
+        Note(
+            "ignores", f"{', '.join(names)}: no release of {system.title} has {which}; what reads {which} is not known"
+        ),
+    )
+
+
+def _newest(system: System) -> tuple[Note, ...]:
+    if system.releases is None:
+        return ()
+    return (
+        Note("assumes", f"{system.title} {system.version}, the newest release that is known; --version names another"),
+    )
+
+
+def _judged(
+    release: Release, system: System, known: KeyList, given: Mapping[str, Setting], unknown: list[str]
+) -> Release:
+    """The release with what is to be said of the settings that it does not have."""
+    from rlstep_hooks.judge.rules.plan_checks import foreign_settings, unknown_setting
+
+    assert system.keys is not None
+    findings: list[Finding] = []
+    foreign: list[str] = []
+    refused: list[str] = []
+    title = f"{system.title} {release.version}"
+    for name in unknown:
+        near = known.nearest(name, release.version)
+        if known.ever(name):
+            accepted = known.releases_with([name])
+            remedy = f"accepted by {system.title} {runs_of(accepted, known.releases)}: --version {accepted[-1]}"
+        elif near is not None and near not in given:
+            remedy = f"did you mean {near}?"
+        else:
+            foreign.append(name)
+            continue
+        refused.append(name)
+        refusal = system.keys.refusal.format(name=name, written=given[name])
+        findings.append(unknown_setting(title, refusal, str(given[name].place), remedy))
+    if foreign:
+        shown = [str(given[name]) for name in foreign]
+        findings.append(foreign_settings(title, shown, system.keys.refusal.format(name=foreign[0], written=shown[0])))
+    return msgspec.structs.replace(release, findings=tuple(findings), refused=tuple(refused), foreign=tuple(foreign))
+
+
+def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:
+    """Those of some settings that were looked at: the schedule does not depend on them."""
+    patterns = keys.no_effect if keys is not None else ()
+    return [s.name for s in settings if any(fnmatchcase(s.name, pattern) for pattern in patterns)]

@@ -1,0 +1,233 @@
+"""The documented advantages of GRPO and RLOO, recomputed from the rewards of a rollout.
+
+Sources: TRL's documentation of GRPOTrainer ("Computing the advantage", `scale_rewards`, `multi_objective_aggregation`) and of
+RLOOTrainer; `_generate_and_score_completions` of both in 0.24.0, 1.0.0 and 1.16.0. Shapes: N samples of all processes, F reward
+functions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.systems.trl.observe.limits import own_advantages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.session.recorder import Recorder
+
+Scale = Literal["group", "batch", "none"]
+"""The standard deviation that advantages are divided by."""
+
+STABILISER = 1e-4
+"""Added to each standard deviation (grpo_trainer.py 1.16.0:2787, rloo_trainer.py 1.16.0:1696)."""
+
+ROUNDINGS = 32 * torch.finfo(torch.float32).eps
+"""Relative error of a mean and a difference of float32 rewards: the framework sums up to some thousand of them."""
+RELATIVE = 1e-4
+"""Relative error of the division and of the standard deviation itself."""
+
+
+class AdvantageFormula(msgspec.Struct, frozen=True, kw_only=True):
+    """What turns rewards into advantages."""
+
+    group: int
+    """Samples of one prompt, which stand in a row."""
+    weights: Tensor
+    """(F,), of the reward functions."""
+    baseline: Literal["mean", "others"]
+    """What is subtracted: the group's mean (GRPO), or the mean of the group's other samples (RLOO)."""
+    scale: Scale
+    each_function: bool = False
+    """Whether each function's rewards are normalised before they are summed, and the sum over the whole batch after that
+    (`multi_objective_aggregation="normalize_then_sum"`)."""
+    limits: tuple[float, float] | None = None
+    """Bounds that rewards are clipped to (RLOO's `reward_clip_range`)."""
+
+    def of(self, rewards: Tensor) -> tuple[Tensor, Tensor]:
+        """The documented advantages.
+
+        Args:
+            rewards: (N, F), NaN where a function gave none.
+
+        Returns:
+            Advantages, and how far from them rounding may bring those of the framework: each (N,) float64.
+        """
+        given = rewards.double()
+        weights = self.weights.to(given)
+        if self.each_function:
+            return self._of_each_function(given, weights)
+        total = (given * weights).nansum(1)
+        if self.limits is not None:
+            total = total.clamp(*self.limits)
+        groups = total.view(-1, self.group)
+        if self.baseline == "others":
+            centred = groups - (groups.sum(1, keepdim=True) - groups) / (self.group - 1)
+        else:
+            centred = groups - groups.mean(1, keepdim=True)
+        size = ROUNDINGS * (given * weights).nan_to_num().abs().sum(1).max()
+        advantages, divisor = centred.flatten(), torch.ones_like(total)
+        if self.baseline == "others" and self.scale == "batch":
+            # RLOO normalises the advantages themselves (rloo_trainer.py 1.16.0:1695).
+            divisor = (advantages.std() + STABILISER).expand_as(total)
+            advantages = advantages - advantages.mean()
+        elif self.scale == "group":
+            divisor = groups.std(1).repeat_interleave(self.group) + STABILISER
+        elif self.scale == "batch":
+            divisor = (total.std() + STABILISER).expand_as(total)
+        advantages = advantages / divisor
+        return advantages, (size / divisor) * (1 + advantages.abs()) + RELATIVE * advantages.abs() + 1e-6
+
+    def _of_each_function(self, given: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        groups = given.view(-1, self.group, given.shape[1])
+        deviation = _nanstd(groups) + STABILISER
+        each = (groups - groups.nanmean(1, keepdim=True)) / deviation
+        size = ROUNDINGS * (groups.nan_to_num().abs().amax() * weights.abs() / deviation).nan_to_num().sum(-1).max()
+        total = (each.reshape(given.shape) * weights).nansum(1)
+        divisor = total.std() + STABILISER
+        advantages = (total - total.mean()) / divisor
+        return advantages, (size / divisor) * (1 + advantages.abs()) + RELATIVE * advantages.abs() + 1e-6
+
+
+def _nanstd(groups: Tensor) -> Tensor:
+    """The standard deviation within groups, (..., group, F) -> (..., 1, F), of what is there."""
+    squares = (groups - groups.nanmean(1, keepdim=True)) ** 2
+    count = (~groups.isnan()).sum(1, keepdim=True)
+    return (squares.nansum(1, keepdim=True) / (count - 1)).sqrt()
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """The rewards of one rollout, and what turns them into advantages."""
+
+    rewards: Tensor
+    """(N, F), of all processes."""
+    formula: AdvantageFormula
+    first: int
+    """Row of this process's first sample."""
+
+    def off(self, advantages: Tensor) -> Tensor:
+        """The largest distance of these advantages, (B,), from the documented ones, in units of what rounding explains; NaN where
+        a sample has no reward at all, since releases differ in what they do then."""
+        documented, tolerance = self._own(*self.formula.of(self.rewards), advantages)
+        off = ((advantages.double() - documented).abs() / tolerance).max()
+        return torch.where(self.rewards.isnan().all(1).any(), torch.nan, off).float()
+
+    def fits(self, advantages: Tensor) -> str:
+        """Which other known calculation gives these advantages up to rounding; empty where none does. Waits for the device, so
+        only for advantages that are wrong."""
+        for name, (others, tolerance) in self._others():
+            documented, allowed = self._own(others, tolerance, advantages)
+            if bool(((advantages.double() - documented).abs() <= allowed).all()):
+                return name
+        return ""
+
+    def _own(self, documented: Tensor, tolerance: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        rows = slice(self.first, self.first + advantages.shape[0])
+        return documented[rows], tolerance[rows]
+
+    def _others(self) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+        right, tolerance = self.formula.of(self.rewards)
+        yield "all 0", (torch.zeros_like(right), tolerance)
+        yield "of the opposite sign", (-right, tolerance)
+        yield "each those of the sample after it", (right.roll(-1), tolerance.roll(-1))
+        yield "each those of the sample before it", (right.roll(1), tolerance.roll(1))
+        for scale, words in _DIVISORS.items():
+            if scale != self.formula.scale and not self.formula.each_function:
+                yield words, msgspec.structs.replace(self.formula, scale=scale).of(self.rewards)
+        if self.formula.baseline == "mean" and not self.formula.each_function:
+            other = msgspec.structs.replace(self.formula, baseline="others", scale="none")
+            yield "around the mean of the group's other samples", other.of(self.rewards)
+        whole = msgspec.structs.replace(self.formula, group=self.rewards.shape[0])
+        yield "around the mean of the whole rollout", whole.of(self.rewards)
+        across = self.rewards.view(self.formula.group, -1, self.rewards.shape[1]).transpose(0, 1)
+        advantages, allowed = self.formula.of(across.reshape(self.rewards.shape))
+        back = (-1, self.formula.group)
+        yield (
+            "those of groups taken across prompts",
+            (advantages.view(back).T.flatten(), allowed.view(back).T.flatten()),
+        )
+        total = (self.rewards.double() * self.formula.weights.to(self.rewards.device).double()).nansum(1)
+        yield "the rewards themselves", (total, tolerance)
+
+
+_DIVISORS: dict[Scale, str] = {
+    "group": "divided by the standard deviation of the group",
+    "batch": "divided by the standard deviation of the whole rollout",
+    "none": "divided by no standard deviation",
+}
+
+
+def read_formula(trainer: Any, algorithm: str) -> AdvantageFormula:
+    """The formula of a live GRPOTrainer or RLOOTrainer."""
+    weights = trainer.reward_weights.detach()
+    if algorithm == "RLOO":
+        limits = trainer.reward_clip_range
+        return AdvantageFormula(
+            group=trainer.num_generations,
+            weights=weights,
+            baseline="others",
+            scale="batch" if trainer.normalize_advantages else "none",
+            limits=None if limits is None else (float(limits[0]), float(limits[1])),
+        )
+    scale = trainer.scale_rewards
+    return AdvantageFormula(
+        group=trainer.num_generations,
+        weights=weights,
+        baseline="mean",
+        scale={True: "group", False: "none"}.get(scale, scale),
+        each_function=getattr(trainer, "multi_objective_aggregation", "") == "normalize_then_sum",
+    )
+
+
+class RewardWatch:
+    """Keeps the rewards that a trainer computes for a rollout, for the comparison of its advantages.
+
+    Args:
+        trainer: A GRPOTrainer or RLOOTrainer.
+        algorithm: Which of them, as the plan names it.
+    """
+
+    def __init__(self, trainer: Any, algorithm: str, recorder: Recorder) -> None:
+        self._trainer = trainer
+        self._algorithm = algorithm
+        self._recorder = recorder
+        self._rewards: Tensor | None = None
+        self._compares = False
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hook, or say why advantages cannot be compared."""
+        why = self._uncovered()
+        if why:
+            self._recorder.cannot("advantages", why)
+            return
+        self._compares = True
+        # The rewards of all processes, function by function, from which advantages are computed next (0.20 to 1.16.0).
+        patches.wrap(self._trainer, "_calculate_rewards", self._around_rewards)
+
+    def _uncovered(self) -> str:
+        if not hasattr(self._trainer, "_calculate_rewards"):
+            return "this release computes rewards and advantages in one method, so rewards are not seen"
+        if self._algorithm == "RLOO" and self._trainer.beta != 0.0:
+            return "RLOO's KL penalty is part of the rewards, and its log-probs are not handed on"
+        return own_advantages(self._trainer)
+
+    def _around_rewards(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        self._rewards = result if isinstance(result, Tensor) and result.dim() == 2 else None
+        return result
+
+    def take(self, rollout: int, samples: int) -> Scored | None:
+        """The rewards of the rollout with this index, where it is compared; None where it is not or they are not known."""
+        rewards, self._rewards = self._rewards, None
+        if rewards is None or not self._compares or not is_compared(rollout):
+            return None
+        formula = read_formula(self._trainer, self._algorithm)
+        if rewards.shape[0] % formula.group or rewards.shape[0] % samples:
+            return None
+        return Scored(rewards.clone(), formula, samples * self._trainer.accelerator.process_index)

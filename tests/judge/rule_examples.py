@@ -1,0 +1,372 @@
+"""For each rule a small run, or a launch, in which it finds something.
+
+The example on a rule's page is the finding of this run or launch. `python -m tests.judge.rule_examples` writes all examples into the
+docstrings of the rules; a test compares them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Console
+
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.rules import BY_CODE
+from rlstep_hooks.judge.rules.plan_checks import check_plan
+from rlstep_hooks.planning.phases import Passes, schedule_in_phases
+from rlstep_hooks.planning.reading import Reading
+from rlstep_hooks.record.events import (
+    AnyEvent,
+    ConfigChanged,
+    Evaluated,
+    FactsRead,
+    Generated,
+    Measured,
+    MicroBatch,
+    Refresh,
+    Rewarded,
+    Rollout,
+    RunEnded,
+    RunStarted,
+    Update,
+    WeightSync,
+)
+from rlstep_hooks.show.console import finding_lines
+from tests.golden.reading import planned
+from tests.judge.test_early_stop import Script as EarlyStops
+from tests.judge.test_early_stop import plan as plan_with_early_stop
+from tests.scripted import make_plan, scripted_run
+from tests.scripted_phases import Live, PhaseCase, composed, phase_plan, scripted_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.judge.rules.base import Rule
+    from rlstep_hooks.planning.finding import Finding
+    from tests.scripted_phases import Script
+
+WIDTH = 76
+"""Columns of an example: with its indentation it fits a terminal of 80."""
+
+# Runs
+
+
+def run(*, rows: int | None = 36, max_steps: int = 8, iterations: int = 2, **settings: Any) -> list[AnyEvent]:
+    """A healthy run in the order of TRL: each rollout is trained in two passes of one update, each of two micro-batches."""
+    return scripted_run(make_plan(rows=rows, max_steps=max_steps, iterations=iterations, **settings))
+
+
+def without(events: list[AnyEvent], kind: type, *numbers: int) -> list[AnyEvent]:
+    """A run in which these events of a kind did not happen, counted from 0."""
+    own = [event for event in events if isinstance(event, kind)]
+    left_out = [own[number] for number in numbers]
+    return [event for event in events if not any(event is gone for gone in left_out)]
+
+
+def after(events: list[AnyEvent], kind: type, number: int, *more: AnyEvent) -> list[AnyEvent]:
+    """A run in which something more happened after an event of a kind, counted from 0."""
+    place = [i for i, event in enumerate(events) if isinstance(event, kind)][number] + 1
+    return [*events[:place], *more, *events[place:]]
+
+
+def before(events: list[AnyEvent], kind: type, number: int) -> list[AnyEvent]:
+    """The beginning of a run, up to an event of a kind, counted from 0."""
+    place = [i for i, event in enumerate(events) if isinstance(event, kind)][number]
+    return events[:place]
+
+
+def changed(events: list[AnyEvent], kind: type, *numbers: int, **fields: Any) -> list[AnyEvent]:
+    """A run in which these events of a kind have other fields; all events of the kind, if no number is given."""
+    own = [event for event in events if isinstance(event, kind)]
+    chosen = [own[number] for number in numbers] if numbers else own
+    return [
+        msgspec.structs.replace(event, **fields) if any(event is one for one in chosen) else event for event in events
+    ]
+
+
+def measured(events: list[AnyEvent], kind: str, *numbers: int, **fields: Any) -> list[AnyEvent]:
+    """A run with other numbers from the device, for these rollouts, micro-batches or updates, or for all of them."""
+    found = []
+    for event in events:
+        if isinstance(event, Measured):
+            values = [
+                msgspec.structs.replace(one, **fields) if not numbers or one.index in numbers else one
+                for one in getattr(event, kind)
+            ]
+            event = msgspec.structs.replace(event, **{kind: tuple(values)})
+        found.append(event)
+    return found
+
+
+def with_facts(events: list[AnyEvent], **facts: Any) -> list[AnyEvent]:
+    """A run whose observer read these facts from the live trainer."""
+    return [
+        msgspec.structs.replace(event, facts=event.facts | facts) if isinstance(event, RunStarted) else event
+        for event in events
+    ]
+
+
+def in_phases(**fields: Any) -> Script:
+    """What the processes of a healthy run record in the order of verl and OpenRLHF."""
+    return scripted_phases(PhaseCase(schedule=phase_plan(**fields)))
+
+
+def with_critic() -> list[AnyEvent]:
+    """A healthy run with a critic, which makes one update on each rollout before the policy's two."""
+    return composed(in_phases(critic=phase_plan(minibatches=(8,), microbatch=4)))
+
+
+def judged(events: list[AnyEvent]) -> list[Finding]:
+    """What is found in the record of one process."""
+    judge = Judge()
+    for event in events:
+        judge.observe(event)
+    return list(judge.report().findings)
+
+
+def played(script: Script) -> list[Finding]:
+    """What is found in the records of a controller and its trainers."""
+    return list(Live().play(script).run.report().findings)
+
+
+# Plans
+
+
+def launched(command: str, *, rows: int | None = 8192, **facts: Any) -> list[Finding]:
+    """What is found in the plan of a launch command."""
+    return list(planned(command, rows=rows, **facts).findings)
+
+
+def of_schedule(facts: dict[str, Any] | None = None, **fields: Any) -> list[Finding]:
+    """What is found in a plan of 10 rollouts of 64 prompts x 8 samples, each with 4 updates of 128 samples."""
+    plain: dict[str, Any] = {
+        "framework": "a framework", "version": "1.0", "algorithm": "GRPO", "passes": Passes.dropping(640, 64, epochs=1),
+        "prompts_per_rollout": 64, "samples_per_prompt": 8, "minibatches": (128,) * 4,
+    }  # fmt: skip
+    return check_plan(Reading(schedule=schedule_in_phases(**(plain | fields)), facts=facts or {}))
+
+
+VERL = (
+    "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.n_gpus_per_node=8 data.train_batch_size=1024 \
+actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 trainer.total_training_steps=100"
+)
+
+FROZEN = {"changed": 0, "max_change": 0.0, "visible": 0}
+
+
+def early_stops() -> list[Finding]:
+    """A run whose updates on a rollout may end early, and do so twice."""
+    script = EarlyStops(plan_with_early_stop(rollouts=4))
+    for updates in (4, 1, 4, 3):
+        script.rollout()
+        for _ in range(updates):
+            script.update()
+    return list(script.judged().findings)
+
+
+def evaluated_in_training() -> list[AnyEvent]:
+    """A run in which samples of an evaluation came into a micro-batch."""
+    events = after(run(), Update, 1, Rollout(index=90, samples=4, policy_version=2, purpose="evaluation"))
+    trained = [event for event in events if isinstance(event, MicroBatch)][4].trained
+    assert trained is not None
+    return changed(events, MicroBatch, 4, trained=(msgspec.structs.replace(trained[0], rollout=90),))
+
+
+def trained_twice() -> list[AnyEvent]:
+    """A run in which a micro-batch has the samples of the one before."""
+    events = run(iterations=1)
+    first = next(event for event in events if isinstance(event, MicroBatch))
+    return changed(events, MicroBatch, 1, trained=first.trained)
+
+
+def one_rank_skips() -> Script:
+    """A run on two trainers, of which one skips an update that the other makes."""
+    script = in_phases(world_size=2)
+    own = [event for process, event in script if process == "rank1" and isinstance(event, Update)]
+    skipped = msgspec.structs.replace(own[-1], applied=False, version=own[-2].version, skip_reason="gradient scaler")
+    return [(process, skipped if event is own[-1] else event) for process, event in script]
+
+
+def sampled_otherwise() -> Script:
+    """A run whose engine takes another temperature once."""
+    configured = {"temperature": 1.0, "top_p": 1.0, "top_k": 0.0}
+    found: Script = []
+    for process, event in in_phases():
+        if isinstance(event, Generated):
+            used = configured | {"temperature": 0.6} if event.index == 2 else configured
+            event = msgspec.structs.replace(event, sampling=(used,))
+        if isinstance(event, RunStarted):
+            event = msgspec.structs.replace(event, facts=event.facts | {"configured_sampling": configured})
+        found.append((process, event))
+    return found
+
+
+def evaluation_short_of_rollouts() -> list[AnyEvent]:
+    """A run whose evaluation took three batches and generated for two."""
+    rollouts = (Rollout(index=90 + i, samples=4, policy_version=1, purpose="evaluation") for i in range(2))
+    return after(run(), Update, 0, *rollouts, Evaluated(batches=3, rollouts=2))
+
+
+def resumed(error: str) -> list[AnyEvent]:
+    """A run that was resumed after update 6 and raised at once."""
+    first = changed(run(max_steps=16), RunStarted, start_updates=6)[0]
+    return [first, RunEnded(status="raised", updates=6, error=error)]
+
+
+RESTORED = {
+    "weights": "others", "optimizer_step": 12, "saved_optimizer_step": 12, "lr_tick": None, "saved_lr_tick": None,
+}  # fmt: skip
+
+EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
+    # The plan and the configuration
+    "RLS101": lambda: judged(
+        after(
+            run(),
+            RunStarted,
+            0,
+            ConfigChanged(name="per_device_train_batch_size", before=8, after=16, since="construction"),
+        )
+    ),
+    "RLS102": lambda: launched("trl grpo"),
+    "RLS110": lambda: launched(f"{VERL} actor_rollout_ref.actor.ppo_mini_batch_size=2048"),
+    "RLS111": lambda: launched("trl grpo --gradient_accumulation_steps 8 --steps_per_generation 4"),
+    "RLS112": lambda: launched(
+        f"{VERL} actor_rollout_ref.actor.ppo_mini_batch_size=1024 actor_rollout_ref.actor.ppo_epochs=4"
+    ),
+    "RLS113": lambda: of_schedule({"nominal_updates_per_rollout": 1}, minibatches=(86,) * 5 + (82,)),
+    "RLS114": lambda: launched("trl grpo --num_iterations 4 --save_steps 10"),
+    "RLS115": lambda: of_schedule({"minibatch_unit": "samples"}, minibatches=(64,) * 8),
+    "RLS116": lambda: launched(f"{VERL} actor_rollout_ref.rollout.n_agent=5"),
+    # Counts and order
+    "RLS201": lambda: judged(without(without(run(), MicroBatch, 2, 3), Update, 1)),
+    "RLS202": lambda: judged(without(without(run(), Rollout, 2), Refresh, 2)),
+    "RLS203": lambda: judged(changed(without(run(), MicroBatch, 5), Update, 2, microbatches=1)),
+    "RLS204": lambda: judged(without(run(), Update, 3)),
+    "RLS205": lambda: judged(without(run(max_steps=40), MicroBatch, 16, 17, 18, 19)),
+    "RLS206": lambda: judged([*before(run(), Rollout, 3), RunEnded(status="completed", updates=6)]),
+    "RLS207": lambda: judged(changed(run(), MicroBatch, 9, samples=3)),
+    "RLS208": lambda: judged(changed(run(), Update, 5, microbatches=3)),
+    "RLS209": lambda: judged([run()[0], RunEnded(status="completed", updates=0)]),
+    "RLS210": lambda: judged(changed(run(), Update, 7, applied=False)),
+    "RLS211": lambda: judged(without(without(with_critic(), MicroBatch, 12, 13), Update, 6)),
+    "RLS212": early_stops,
+    # Old log-probs and the ratio
+    "RLS301": lambda: judged(measured(run(), "microbatches", 8, mean_abs_log_ratio=0.1, max_abs_log_ratio=1.0)),
+    "RLS302": lambda: judged(measured(run(), "microbatches", 10, mean_abs_log_ratio=0.0, max_abs_log_ratio=0.0)),
+    "RLS303": lambda: judged(
+        after(run(), MicroBatch, 5, Refresh(rollout=1, samples=4, positions=32, policy_version=3, in_loss=True))
+    ),
+    "RLS304": lambda: judged(changed(run(), MicroBatch, 10, old_source="detach", old_version=None)),
+    "RLS305": lambda: judged(measured(run(), "microbatches", 10, old_intact=False)),
+    "RLS306": lambda: judged(measured(run(), "microbatches", 10, tokens_intact=False)),
+    "RLS307": lambda: judged(changed(run(), MicroBatch, 9, old_version=2)),
+    "RLS308": lambda: judged(changed(run(beta=0.04), Rollout, 2, reference=False)),
+    "RLS309": lambda: judged(measured(run(), "rollouts", 1, mean_ratio=1.02, logged_ratio=0.51)),
+    "RLS310": lambda: judged(measured(run(), "microbatches", mean_abs_log_ratio=0.0, max_abs_log_ratio=0.0)),
+    # Weights and sync
+    "RLS401": lambda: judged(measured(run(), "updates", 5, changed=0)),
+    "RLS402": lambda: judged(changed(run(), Rollout, 2, sampler_version=3)),
+    "RLS403": lambda: judged(measured(run(), "rollouts", 2, sampler_gap_mean=0.2, sampler_gap_max=3.1)),
+    "RLS404": lambda: judged(measured(run(), "updates", 5, moved_before=4)),
+    "RLS405": lambda: judged(without(composed(in_phases()), WeightSync, 2)),
+    "RLS406": lambda: judged(measured(run(max_steps=20), "updates", with_gradient=0, visible=0)),
+    "RLS407": lambda: judged(
+        after(
+            measured(run(), "updates", **FROZEN),
+            RunStarted,
+            0,
+            FactsRead(facts={"optimizer_tensors": {"trainable": 290, "held": 0, "others": 290}}),
+        )
+    ),
+    "RLS408": lambda: judged(
+        with_facts(run(), frozen_matrices={"all": 196, "frozen": 49, "first": "model.layers.0.self_attn.q_proj.weight"})
+    ),
+    "RLS410": lambda: played(sampled_otherwise()),
+    "RLS411": lambda: judged(changed(run(), Rollout, 2, reference_intact=False)),
+    "RLS412": lambda: judged(measured(run(), "rollouts", 1, weights_differ=1016)),
+    # Rows, samples, rewards and advantages
+    "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
+    "RLS502": lambda: judged(trained_twice()),
+    "RLS503": lambda: judged(evaluated_in_training()),
+    "RLS504": lambda: judged(evaluation_short_of_rollouts()),
+    "RLS505": lambda: judged(measured(run(), "rollouts", max_abs_advantage=0.0)),
+    "RLS506": lambda: launched("trl grpo --gradient_accumulation_steps 8 --shuffle_dataset false", rows=8533),
+    "RLS507": lambda: judged(changed(run(), MicroBatch, 9, trained=None, unknown=2)),
+    "RLS508": lambda: judged(after(run(), Rollout, 2, Rewarded(rollout=2, groups=16, unordered=9))),
+    "RLS509": lambda: judged(changed(run(), Rollout, 2, repeated=3)),
+    "RLS510": lambda: launched("trl grpo --gradient_accumulation_steps 64", rows=40),
+    "RLS511": lambda: of_schedule(frozen_rollouts=20),
+    "RLS512": lambda: of_schedule(minibatches=(150,) * 3, samples_dropped=62, remainder="drop"),
+    "RLS513": lambda: judged(changed(run(), Rollout, 2, foreign=4)),
+    "RLS514": lambda: judged(changed(run(), Rollout, 2, signal=True, repeats=1)),
+    "RLS515": lambda: judged(changed(run(), Rollout, 2, rewards_intact=False)),
+    "RLS516": lambda: judged(
+        measured(run(), "rollouts", advantages_off=12400.0, advantages_fit="each those of the sample before it")
+    ),
+    "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
+    # The learning rate
+    "RLS601": lambda: of_schedule(lr_horizon=24),
+    "RLS602": lambda: judged(changed(run(), Update, 7, lr_tick=8)),
+    "RLS603": lambda: judged(changed(run(), Update, 5, 6, 7, learning_rate=0.0)),
+    "RLS604": lambda: of_schedule({"lr_warmup": 500}),
+    "RLS605": lambda: judged(
+        with_facts(
+            changed(run(), Update, 5, lr_tick=5, learning_rate=5e-7),
+            lr_schedule={"kind": "constant", "base": 1e-6, "horizon": 8},
+        )
+    ),
+    "RLS610": lambda: of_schedule({"lr_constant": False}, lr_clock="rollout"),
+    # Resuming
+    "RLS701": lambda: judged(resumed("TypeError: 'NoneType' object is not subscriptable")),
+    "RLS702": lambda: judged(
+        with_facts(run(), position={"rollouts": 2}, restored_policy=RESTORED),
+    ),
+    # Loss, gradient and optimizer
+    "RLS801": lambda: judged(measured(run(), "microbatches", 4, 5, 6, 7, loss_ratio=0.25)),
+    "RLS802": lambda: judged(
+        changed(run(), MicroBatch, constants=("old_logprobs", "advantages"), with_gradient=("advantages",))
+    ),
+    "RLS803": lambda: judged(measured(run(), "updates", 1, left_over=7)),
+    "RLS804": lambda: judged(measured(run(), "microbatches", 4, mask_intact=False)),
+    "RLS805": lambda: judged(measured(run(), "microbatches", 4, backward_ratio=0.25)),
+    "RLS806": lambda: judged(measured(run(), "updates", 1, optimizer_off=8200.0, optimizer_share=0.5)),
+    "RLS807": lambda: judged(measured(run(), "updates", 1, moments_lost=8)),
+    "RLS808": lambda: judged(measured(run(), "updates", 1, gradient_norm=3.7, gradient_limit=1.0)),
+    # The observation itself
+    "RLS901": lambda: played([line for line in in_phases(world_size=2) if line[0] != "rank1"]),
+    "RLS902": lambda: played(one_rank_skips()),
+}
+
+
+def found(code: str) -> Finding:
+    """The first finding of a rule in its example."""
+    return next(finding for finding in EXAMPLES[code]() if finding.code == code)
+
+
+def example(code: str) -> str:
+    """The finding as `rlstep report` prints it."""
+    output = io.StringIO()
+    Console(file=output, width=WIDTH, no_color=True).print(finding_lines(found(code)))
+    return "\n".join(line.rstrip() for line in output.getvalue().splitlines())
+
+
+def write(rule: type[Rule]) -> None:
+    """Put the example into the docstring of a rule."""
+    path = Path(inspect.getfile(rule))
+    source = path.read_text()
+    start = source.index(f"class {rule.__name__}(")
+    body = indent(example(rule.code), " " * 8)
+    section = re.compile(r"(^    Example:\n).*?(?=^    [A-Z][^\n]*:\n)", re.MULTILINE | re.DOTALL)
+    written = section.sub(lambda heading: f"{heading[1]}{body}\n\n", source[start:], count=1)
+    path.write_text(source[:start] + written)
+
+
+if __name__ == "__main__":
+    for one in BY_CODE.values():
+        write(one)

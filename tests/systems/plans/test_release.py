@@ -1,0 +1,161 @@
+"""For which release a launch is planned, and what its settings' names show."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems import index
+from rlstep_hooks.systems.keys import key_list, runs_of
+from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.release import planned_releases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERL = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=512 "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 "
+)
+TRL = "accelerate launch --num_processes 8 -m trl.scripts.grpo --num_generations 8 "
+OPENRLHF = "python3 -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 8 "
+
+
+def planned(command: str, version: str | None = None) -> Plan:
+    return plan_launch(shlex.split(command), Options(rows=10_000, version=version))
+
+
+def codes(plan: Plan) -> list[tuple[str, str]]:
+    return [(finding.code, finding.severity) for finding in plan.findings if finding.severity != "info"]
+
+
+def said(plan: Plan) -> str:
+    return "\n".join(note.text for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("command", "release"), [(VERL, "verl 0.9.1"), (TRL, "TRL 1.16.0"), (OPENRLHF, "OpenRLHF 0.11.2")]
+)
+def test_the_newest_release_is_assumed_and_said(command: str, release: str) -> None:
+    plan = planned(command)
+    assert f"{release}, the newest release that is known" in said(plan)
+    assert "the newest release" not in said(planned(command, plan.version))
+
+
+@pytest.mark.parametrize(
+    ("command", "version", "because"),
+    [
+        # verl 0.7.1 is the last whose critic has its engine below `model` (ppo_trainer.yaml of the wheels).
+        (f"{VERL} critic.model.fsdp_config.dtype=bfloat16", "0.7.1", "does not know critic.model.fsdp_config.dtype"),
+        (f"{TRL} --max_prompt_length 512", "0.28.0", "does not know max_prompt_length"),
+        (
+            "python3 -m openrlhf.cli.train_ppo_ray --rollout_batch_size 512",
+            "0.10.1.post2",
+            "does not know rollout_batch_size",
+        ),
+    ],
+)
+def test_a_setting_of_older_releases_chooses_the_newest_that_has_it(command: str, version: str, because: str) -> None:
+    plan = planned(command)
+    assert plan.version == version
+    assert plan.schedule is not None
+    assert plan.schedule.version == version
+    assert because in said(plan)
+    assert "--version names another" in said(plan)
+
+
+def test_the_release_that_is_asked_for_refuses_what_it_does_not_have_and_the_others_are_named() -> None:
+    plan = planned(f"{TRL} --max_prompt_length 512", "1.16.0")
+    [(code, severity)] = codes(plan)
+    assert (code, severity) == ("RLS110", "error")
+    assert "Some specified arguments are not used by the HfArgumentParser" in plan.findings[0].observed
+    assert plan.findings[0].fix == "accepted by TRL 0.14.0 to 0.28.0: --version 0.28.0"
+    assert plan.schedule is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "near", "words"),
+    [
+        (
+            f"{VERL} actor_rollout_ref.rollout.temperatur=1",
+            "actor_rollout_ref.rollout.temperature",
+            "Could not override",
+        ),
+        (f"{TRL} --per_device_train_bach_size 4", "per_device_train_batch_size", "not used by the HfArgumentParser"),
+        (f"{OPENRLHF} --rollout.n_samples_per_promt 4", "rollout.n_samples_per_prompt", "unrecognized arguments"),
+    ],
+)
+def test_a_misspelling_is_refused_in_the_frameworks_words_with_the_nearest_setting(
+    command: str, near: str, words: str
+) -> None:
+    plan = planned(command)
+    assert codes(plan)[0] == ("RLS110", "error")
+    assert words in plan.findings[0].observed
+    assert plan.findings[0].fix == f"did you mean {near}?"
+    assert plan.foreign == ()
+
+
+def test_a_setting_that_no_release_has_is_one_of_a_fork() -> None:
+    plan = planned(f"{VERL} actor_rollout_ref.rollout.made_up_here=5")
+    assert plan.foreign == ("actor_rollout_ref.rollout.made_up_here",)
+    assert ("RLS116", "warning") in codes(plan)
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        "+made.up.key=1",
+        "+actor_rollout_ref.model.override_config.attn_implementation=eager",
+        "hydra.run.dir=out",
+        "--config-path={folder} --config-name=mine made.up.key=1",
+        "data.train_max_samples=9000",
+    ],
+)
+def test_what_hydra_accepts_is_not_refused(accepted: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("made: {up: {key: 0}}\n")
+    plan = planned(f"{VERL} {accepted.format(folder=tmp_path)}")
+    assert plan.foreign == ()
+    assert codes(plan) == []
+
+
+def test_a_setting_that_hydra_adds_is_not_said_to_have_no_effect() -> None:
+    plan = planned(f"{VERL} +made.up.key=1 trainer.project_name=x actor_rollout_ref.rollout.temperature=0.6")
+    assert "+made.up.key: no release of verl has it" in said(plan)
+    assert plan.no_effect == ("trainer.project_name",)
+
+
+def test_flags_may_be_abbreviated_and_turned_off() -> None:
+    assert codes(planned(f"{TRL} --per_device_train_batch 8 --no_remove_unused_columns")) == []
+
+
+@pytest.mark.parametrize("name", ["verl", "trl", "openrlhf"])
+def test_every_setting_that_a_plan_reads_is_in_the_list(name: str) -> None:
+    """A misspelt declaration, or a list of other wheels, would be seen here."""
+    system = index.system_of(name)
+    assert system.keys is not None
+    known = key_list(system.keys.file)
+    assert set(planned_releases(system)) <= set(known.releases)
+    declared = {other for each, typed in system.settings.items() for other in (each, *typed.also)}
+    missing = {each for each in declared if not known.ever(each) and not _outside_the_configuration(each)}
+    assert not missing
+
+
+def _outside_the_configuration(name: str) -> bool:
+    """Hydra's own flags, DAPO's recipe, what verl looks up without having it in its configuration; GFPO and DPPO of TRL."""
+    looked_up = ("use_rollout_log_probs", "micro_batch_size_per_gpu", "use_dynamic_bsz")
+    return (
+        name in ("config_name", "model_engine", "data.gen_batch_size")
+        or name in ("divergence_type", "num_remains_in_group", "transformers_version")
+        or "filter_groups" in name
+        or name.rpartition(".")[2] in looked_up
+    )
+
+
+def test_releases_in_words() -> None:
+    known = ("1", "2", "3", "4", "5")
+    assert runs_of(("1", "2", "3", "5"), known) == "1 to 3 and 5"
+    assert runs_of(("2",), known) == "2"

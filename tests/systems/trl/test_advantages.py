@@ -1,0 +1,134 @@
+"""The documented advantages, recomputed from rewards: against TRL's own, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+import torch
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.systems.trl.observe.advantages import AdvantageFormula, Scored
+from rlstep_hooks.testing.tiny_trl import tiny_trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.judge.report import Report
+
+GROUP = 4
+
+
+def by_hand(rewards: list[float], scale: str) -> list[float]:
+    """GRPO's advantages as its documentation writes them, in plain Python."""
+    found: list[float] = []
+    for start in range(0, len(rewards), GROUP):
+        group = rewards[start : start + GROUP]
+        deviation = {"group": statistics.stdev(group), "batch": statistics.stdev(rewards), "none": 1 - 1e-4}[scale]
+        found += [(reward - statistics.fmean(group)) / (deviation + 1e-4) for reward in group]
+    return found
+
+
+def formula(**changes: Any) -> AdvantageFormula:
+    return AdvantageFormula(
+        **{"group": GROUP, "weights": torch.tensor([1.0, 0.5]), "baseline": "mean", "scale": "group"} | changes
+    )
+
+
+def rewards_of(prompts: int, seed: int) -> torch.Tensor:
+    return torch.rand(prompts * GROUP, 2, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_formula_is_that_of_the_documentation(scale: str, seed: int) -> None:
+    rewards = rewards_of(3, seed)
+    total = (rewards.double() @ torch.tensor([1.0, 0.5]).double()).tolist()
+    documented, tolerance = formula(scale=scale).of(rewards)
+    torch.testing.assert_close(documented, torch.tensor(by_hand(total, scale)).double(), rtol=1e-6, atol=1e-6)
+    assert float(tolerance.max()) < 1e-3
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.3], [0.0, 1.0, 0.0, 0.0]])
+def test_what_float32_gives_is_never_wrong(size: float, values: list[float]) -> None:
+    """Equal rewards and nearly equal ones: a standard deviation of rounding alone is divided by."""
+    rewards = (torch.tensor(values * 5) * size).unsqueeze(1) + size * 1e3
+    groups = rewards.squeeze(1).view(-1, GROUP)
+    plain = ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)).flatten()
+    scored = Scored(rewards, formula(weights=torch.ones(1)), 0)
+    assert float(scored.off(plain)) <= 1
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_each_process_compares_its_own_rows(process: int) -> None:
+    rewards = rewards_of(4, 0)
+    documented, _ = formula().of(rewards)
+    scored = Scored(rewards, formula(), 8 * process)
+    assert float(scored.off(documented[8 * process : 8 * process + 8].float())) <= 1
+    assert float(scored.off(documented[:8].float())) > 1 or process == 0
+
+
+WRONG = {
+    "of the opposite sign": lambda rewards, right: -right,
+    "each those of the sample after it": lambda rewards, right: right.roll(-1),
+    "each those of the sample before it": lambda rewards, right: right.roll(1),
+    "divided by the standard deviation of the whole rollout": lambda rewards, right: formula(scale="batch").of(rewards)[
+        0
+    ],
+    "divided by no standard deviation": lambda rewards, right: formula(scale="none").of(rewards)[0],
+    "around the mean of the group's other samples": lambda rewards, right: formula(baseline="others", scale="none").of(
+        rewards
+    )[0],
+    "all 0": lambda rewards, right: 0 * right,
+    "the rewards themselves": lambda rewards, right: rewards.double() @ torch.tensor([1.0, 0.5]).double(),
+    "": lambda rewards, right: right.roll(3) * 1.7,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_advantages_are_named_after_what_gives_them(name: str) -> None:
+    rewards = rewards_of(3, 1)
+    right, _ = formula().of(rewards)
+    wrong = WRONG[name](rewards, right).float()
+    scored = Scored(rewards, formula(), 0)
+    assert float(scored.off(wrong)) > 1
+    assert scored.fits(wrong) == name
+
+
+def test_a_sample_without_any_reward_is_not_compared() -> None:
+    rewards = rewards_of(2, 0)
+    rewards[3] = torch.nan
+    assert torch.isnan(Scored(rewards, formula(), 0).off(torch.zeros(8)))
+
+
+def trained(folder: Path, **settings: Any) -> Report:
+    audit = StepAuditCallback(log_dir=None)
+    tiny_trainer(folder, callbacks=[audit], **settings).train()
+    return audit.report
+
+
+def compared(report: Report) -> tuple[str, int]:
+    (outcome,) = [rule for rule in report.rules if rule.code == "RLS516"]
+    return outcome.verdict, outcome.checks
+
+
+has_reward_method = hasattr(__import__("trl").GRPOTrainer, "_calculate_rewards")
+
+
+@pytest.mark.skipif(not has_reward_method, reason="this release computes rewards and advantages in one method")
+@pytest.mark.parametrize("scale", ["group", "batch", "none", True, False])
+def test_the_advantages_of_healthy_runs_are_the_documented_ones(tmp_path: Path, scale: Any) -> None:
+    report = trained(tmp_path, scale_rewards=scale)
+    assert compared(report)[0] == "PASS"
+    assert compared(report)[1] > 0
+
+
+def test_every_loss_gets_the_advantages_of_its_rollout(tmp_path: Path) -> None:
+    report = trained(tmp_path)
+    (outcome,) = [rule for rule in report.rules if rule.code == "RLS517"]
+    assert (outcome.verdict, outcome.checks) == ("PASS", report.counts.microbatches)
