@@ -107,7 +107,7 @@ def test_a_release_to_come_is_not_evaluated(trained: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(controller, "installed_release", lambda: VerlRelease("0.10.0"))
     made, printed = trained()
     assert (made.report.verdict, made.schedule) == ("NOT_EVALUATED", None)
-    assert "verl 0.10.0 is not supported (0.6.1 to 0.9 are)" in made.report.not_evaluated["order"]
+    assert "verl 0.10.0 is not supported (0.2 to 0.9 are)" in made.report.not_evaluated["order"]
     assert "NOT EVALUATED" in printed
 
 
