@@ -24,7 +24,7 @@ nox.needs_version = ">=2024.3.2"
 nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
-TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorboard==2.21.0")
+TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorboard==2.21.0", "jsonschema==4.26.0")
 # Two workers, as many as the cores that the tests are promised.
 IN_PARALLEL = ("-n", "2")
 FAST = tuple(

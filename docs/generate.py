@@ -277,7 +277,10 @@ def formulas(found: Any, plan: dict[str, Any]) -> Iterator[str]:
 def notes(found: Any, plan: dict[str, Any]) -> Iterator[str]:
     """What happens without a message: all that a declaration says, else what it said to the launch above."""
     declared = [(one.kind, one.text, one.when) for one in getattr(found, "notes", ())]
-    shown = declared or [(one["kind"], one["text"], "") for one in plan["notes"]]
+    said = [("assumes", text, "") for text in plan["assumptions"]] + [
+        (one["kind"], one["text"], "") for one in plan["notes"]
+    ]
+    shown = declared or said
     if not shown:
         return
     yield "\n## What happens without a message\n"

@@ -40,9 +40,9 @@ from rlstep_hooks.record.events import (
     Update,
     UpdateValues,
     WeightSync,
-    encode,
 )
 from rlstep_hooks.record.ledger import CONTROLLER, rank_process
+from rlstep_hooks.record.wire import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rlstep_hooks.cli.launches import side
-from rlstep_hooks.planning.steps import all_readings, logged_steps
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.steps import logged_steps
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options, Plan
-    from rlstep_hooks.planning.schedule import Schedule
 
 
 def show(
@@ -32,13 +32,18 @@ def show(
         LaunchError: The launch cannot be read.
         OSError: A file cannot be read.
     """
-    plan = side(words, options)
+    try:
+        plan = side(words, options)
+    except (LaunchError, OSError) as error:
+        if as_json:
+            print(failure_json(error))
+        raise
     if as_json:
         print(to_json(plan, steps))
     elif as_markdown:
         from rlstep_hooks.show.markdown import plan_markdown
 
-        print(plan_markdown(plan, steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)))
+        print(plan_markdown(plan, steps or (logged_steps(plan.shown) if plan.shown is not None else None)))
     else:
         print(text_for(sys.stdout, plan, steps, explain=explain))
     failing = ("error", "warning") if strict else ("error",)
@@ -46,33 +51,29 @@ def show(
 
 
 def to_json(plan: Plan, steps: int | None) -> str:
-    """The plan as JSON: the fields of the Schedule and their explanations."""
-    import msgspec
+    """The plan as JSON, in the shape of `show/plan.schema.json`."""
+    from rlstep_hooks.record.wire import to_json as encode
+    from rlstep_hooks.show.plan_json import answer_of
 
-    from rlstep_hooks.judge.rules.plan_checks import REPORTS
-    from rlstep_hooks.record.events import to_json as encode
-
-    schedule = msgspec.structs.asdict(plan.schedule) if plan.schedule is not None else {"schedule": None}
-    shown = steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)
-    more: dict[str, Any] = {
-        "framework": plan.title,
-        "version": plan.version,
-        "source": plan.source,
-        "formulas": list(plan.formulas),
-        "notes": list(plan.notes),
-        "findings": [
-            {**msgspec.structs.asdict(finding), "report": REPORTS.get(finding.code, "")} for finding in plan.findings
-        ],
-        "unused_settings": {
-            setting.name: {"value": setting.value, "place": str(setting.place)} for setting in plan.unused
-        },
-        "steps": _readings(plan.schedule, shown),
-    }
-    return encode({**schedule, **more}, indent=2).decode()
+    shown = steps or (logged_steps(plan.shown) if plan.shown is not None else None)
+    return encode(answer_of(plan, shown), indent=2).decode()
 
 
-def _readings(schedule: Schedule | None, steps: int | None) -> list[Any]:
-    return list(all_readings(schedule, steps)) if schedule is not None and steps else []
+def failure_json(error: LaunchError | OSError) -> str:
+    """The same shape for a launch that cannot be read."""
+    from rlstep_hooks.record.wire import to_json as encode
+    from rlstep_hooks.show.plan_json import Answer, Failure
+
+    place = str(error.place) if isinstance(error, LaunchError) and error.place is not None else ""
+    return encode(Answer(accepted=False, error=Failure(message=str(error), place=place)), indent=2).decode()
+
+
+def print_schema() -> int:
+    """Print the JSON Schema of what `--json` prints. Returns the exit status."""
+    from rlstep_hooks.show.plan_json import SCHEMA
+
+    print(SCHEMA.read_text(encoding="utf-8"), end="")
+    return 0
 
 
 def text_for(stream: TextIO, plan: Plan, steps: int | None = None, *, explain: bool = False) -> str:
@@ -82,7 +83,7 @@ def text_for(stream: TextIO, plan: Plan, steps: int | None = None, *, explain: b
 
     from rlstep_hooks.show.plan import plan_text
 
-    shown = steps or (logged_steps(plan.schedule) if plan.schedule is not None else None)
+    shown = steps or (logged_steps(plan.shown) if plan.shown is not None else None)
     width = shutil.get_terminal_size((100, 40)).columns
     coloured = stream.isatty() and "NO_COLOR" not in os.environ
     return plan_text(plan, shown, explain=explain, width=width, coloured=coloured)

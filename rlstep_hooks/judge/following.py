@@ -150,7 +150,7 @@ class FollowedRun:
 
     @property
     def over(self) -> bool:
-        """Whether every judged process has ended: its record says so, or it ran on this machine and no longer runs.
+        """Whether every judged process has ended: its record says so, or it ran on this machine and is gone.
 
         A process on another machine cannot be checked; it counts as running until its record ends.
         """

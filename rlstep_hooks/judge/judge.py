@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher, observed_lag
+from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
-from rlstep_hooks.judge.report import NAMED_PROCESSES, Counts, LagValues, Report, Summary
+from rlstep_hooks.judge.lags import Lags
+from rlstep_hooks.judge.report import SEVERITIES, Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
 from rlstep_hooks.judge.rules.progress import Place, Progress
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
-    INTERRUPTED,
     AnyEvent,
     ConfigChanged,
     EpochEnd,
@@ -24,7 +24,6 @@ from rlstep_hooks.record.events import (
     FactsRead,
     Measured,
     MicroBatch,
-    MicroBatchValues,
     Refresh,
     Rewarded,
     Rollout,
@@ -39,23 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.conformance import Differences, Matcher
-    from rlstep_hooks.judge.outcome import RuleOutcome
     from rlstep_hooks.judge.report import Ending
     from rlstep_hooks.judge.timeline import Position
     from rlstep_hooks.planning.finding import Finding, Verdict
-
-_SEVERITIES = ("error", "warning", "info")
-
-
-class _LagTotals:
-    """Running totals of |log ratio| at one lag."""
-
-    def __init__(self) -> None:
-        self.microbatches = 0
-        self.maximum = 0.0
-        self.sum_of_means = 0.0
-        self.clipped = 0.0
-        self.clipped_seen = 0
 
 
 class Judge:
@@ -77,7 +62,7 @@ class Judge:
         self._matching: Matcher = NOTHING_PLANNED
         """The matcher; `NOTHING_PLANNED` once the order of events cannot be observed."""
         self._counts: dict[str, int] = defaultdict(int)
-        self._lags: dict[int, _LagTotals] = defaultdict(_LagTotals)
+        self._lags = Lags()
         self._ended: RunEnded | None = None
         self._problems = 0
         self.differences: Differences = AS_PLANNED
@@ -321,7 +306,7 @@ class Judge:
         for values in event.microbatches:
             trained = progress.open_microbatches.pop(values.index, None)
             if trained is not None:
-                self._add_to_lag(values, trained[0])
+                self._lags.add(values, trained[0])
                 microbatches.append((values, *trained))
         for handler, arrived in (
             ("rollout_values", rollouts),
@@ -344,24 +329,10 @@ class Judge:
                     found.append((place, self._explain(rule, finding, None)))
         return [finding for _, finding in sorted(found, key=itemgetter(0))]
 
-    def _add_to_lag(self, values: MicroBatchValues, event: MicroBatch) -> None:
-        lag = observed_lag(event)
-        maximum, mean, clipped = values.max_abs_log_ratio, values.mean_abs_log_ratio, values.clipped
-        if lag is None or maximum is None or mean is None:
-            return
-        totals = self._lags[lag]
-        totals.microbatches += 1
-        if maximum > totals.maximum:
-            totals.maximum = maximum
-        totals.sum_of_means += mean
-        if clipped is not None:
-            totals.clipped += clipped
-            totals.clipped_seen += 1
-
     def report(self) -> Report:
         """The judgement so far."""
         found = [item for rule in self._rules for item in rule.findings()]
-        found.sort(key=lambda item: (_SEVERITIES.index(item[1].severity), item[0]))
+        found.sort(key=lambda item: (SEVERITIES.index(item[1].severity), item[0]))
         findings = [finding for _, finding in found]
         matched = self._conformance.matched
         outcomes = [rule.outcome(matched) for rule in self._rules if not isinstance(rule, RANK_RULES)]
@@ -371,7 +342,7 @@ class Judge:
             not_evaluated |= schedule.not_evaluated
         not_evaluated |= {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
         not_evaluated |= {o.code: f"looked at {o.checks} of {o.checks + o.missed}" for o in outcomes if o.missed}
-        ending = _ending(self._ended)
+        ending = ending_of(self._ended)
         broken_off = self._broken_off(ending)
         if broken_off:
             not_evaluated["end"] = broken_off
@@ -383,7 +354,7 @@ class Judge:
             stopped_by=self._ended.stopped_by if self._ended is not None else "",
             schedule=schedule,
             rules=outcomes,
-            lags=self._lag_values(),
+            lags=self._lags.result(),
             not_evaluated=not_evaluated,
             complete=self._ended is not None and self._ended.status == "completed",
             ending=ending,
@@ -410,20 +381,8 @@ class Judge:
     def summary(self) -> Summary:
         """A short report of the run so far. Takes microseconds, because it does not visit all rules."""
         return Summary(
-            verdict=self.verdict, problems=self._problems, counts=self.counts, lags=self._lag_values(), age=self.age
+            verdict=self.verdict, problems=self._problems, counts=self.counts, lags=self._lags.result(), age=self.age
         )
-
-    def _lag_values(self) -> list[LagValues]:
-        return [
-            LagValues(
-                lag=lag,
-                microbatches=totals.microbatches,
-                max_abs_log_ratio=totals.maximum,
-                mean_abs_log_ratio=totals.sum_of_means / totals.microbatches,
-                clipped=totals.clipped / totals.clipped_seen if totals.clipped_seen else None,
-            )
-            for lag, totals in sorted(self._lags.items())
-        ]
 
     @property
     def verdict(self) -> Verdict:
@@ -453,35 +412,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
 }
 
 
-def _ending(ended: RunEnded | None) -> Ending:
-    """How training ended, according to its record."""
-    if ended is None:
-        return ""
-    if ended.status == "completed":
-        return "stopped" if ended.stopped else "completed"
-    kind = ended.error.partition(":")[0]
-    return "interrupted" if INTERRUPTED in kind else "raised"
-
-
 def _age(rollout: Rollout) -> int | None:
     """Updates between the weights that sampled a rollout and the policy; None if the sampler's version was not observed."""
     sampler = rollout.sampler_version
     return None if sampler is None or sampler < 0 else rollout.policy_version - sampler
-
-
-def merge_findings(
-    report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: list[str]
-) -> Report:
-    """A report with the results of comparing the named processes."""
-    merged = sorted([*report.findings, *findings], key=lambda finding: _SEVERITIES.index(finding.severity))
-    verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
-    unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
-    return msgspec.structs.replace(
-        report,
-        verdict=verdict,
-        findings=merged,
-        rules=[*report.rules, *outcomes],
-        not_evaluated=report.not_evaluated | unknown,
-        processes=len(processes),
-        process_names=tuple(processes[:NAMED_PROCESSES]) if len(processes) > 1 else (),
-    )

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.judge.judge import merge_findings
 from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.report import merge_findings
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Where
-from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted, decode
+from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted
 from rlstep_hooks.record.ledger import Record, records
+from rlstep_hooks.record.wire import decode
 
 if TYPE_CHECKING:
     from pathlib import Path

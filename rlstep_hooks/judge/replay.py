@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     _Watch = Callable[[AnyEvent, list[Finding]], None]
 
 MOST_NAMED = 20
-"""Most damaged files that are named in a report."""
+"""Largest number of damaged files that a report names."""
 
 
 class NoRecordError(LookupError):
@@ -63,19 +63,19 @@ def report_of(
 
 
 def replay(found: Sequence[Record], rank: int, watcher: Watcher) -> None:
-    """Judge one trainer of a recorded run once more, for a watcher that must know before what to look at."""
+    """Judge one trainer of a recorded run once more, for a watcher that now knows what to look at."""
     judge = Judge()
     _judge_all(judge, trainer_events(found, rank), _watching(judge, watcher, rank))
 
 
 def latest_run(runs: dict[str, list[Record]]) -> str:
-    """The run that a folder is asked about where none is named: the latest of those whose records begin as a run does."""
+    """The run that is meant if none is named: the latest one whose records begin as they should."""
     whole = [name for name, found in runs.items() if not all(map(_without_beginning, found))]
     return whole[-1] if whole else next(reversed(runs))
 
 
 def other_runs(folder: Path, run: str) -> str:
-    """What else a folder holds beside the run that was reported, in a line; empty for nothing."""
+    """The other runs of a folder, in one line; empty if there are none."""
     runs = records(folder)
     others = [name for name in runs if name != run]
     if not others:
@@ -135,7 +135,7 @@ def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf, watc
 
 
 def _without_beginning(record: Record) -> str:
-    """What is wrong with the beginning of a record, which is then left out; empty if it is right."""
+    """What is wrong with the beginning of a record; empty if nothing is. A record with a wrong beginning is left out."""
     event, problem = next(read_lines(record.path), (None, f"{record.path.name} is empty"))
     if isinstance(event, RunStarted | Attached):
         return ""

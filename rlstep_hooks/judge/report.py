@@ -11,14 +11,20 @@ from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.timeline import position_of, rollouts_before
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
-from rlstep_hooks.record.events import to_json
+from rlstep_hooks.record.events import INTERRUPTED
+from rlstep_hooks.record.wire import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rlstep_hooks.record.events import RunEnded
+
+SEVERITIES = ("error", "warning", "info")
+"""In the order in which findings are reported."""
 
 Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
 """How training ended: not yet; as planned; early, on request; by the user's interrupt; with an exception; or with an incomplete record,
 because the process was killed or still runs."""
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def ends_training(findings: Iterable[Finding]) -> Finding | None:
@@ -67,7 +73,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
     counts: Counts = Counts()
     stopped_by: str = ""
-    """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
+    """Code of the finding for which the audit itself ended training; "another process" if the finding was made there; empty if the
+    audit did not end training."""
     schedule: Schedule | None = None
     rules: list[RuleOutcome] = []
     lags: list[LagValues] = []
@@ -112,7 +119,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A short report that can be made cheaply at any moment."""
+    """A short report that costs little at any moment."""
 
     verdict: Verdict
     problems: int = 0
@@ -140,3 +147,31 @@ class StepAuditError(RuntimeError):
     def __reduce__(self) -> tuple[type[StepAuditError], tuple[Finding]]:
         """Keep the finding when the error crosses a process boundary."""
         return type(self), (self.finding,)
+
+
+def merge_findings(
+    report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: list[str]
+) -> Report:
+    """A report with the results of comparing the named processes."""
+    merged = sorted([*report.findings, *findings], key=lambda finding: SEVERITIES.index(finding.severity))
+    verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
+    unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
+    return msgspec.structs.replace(
+        report,
+        verdict=verdict,
+        findings=merged,
+        rules=[*report.rules, *outcomes],
+        not_evaluated=report.not_evaluated | unknown,
+        processes=len(processes),
+        process_names=tuple(processes[:NAMED_PROCESSES]) if len(processes) > 1 else (),
+    )
+
+
+def ending_of(ended: RunEnded | None) -> Ending:
+    """How training ended, according to its record."""
+    if ended is None:
+        return ""
+    if ended.status == "completed":
+        return "stopped" if ended.stopped else "completed"
+    kind = ended.error.partition(":")[0]
+    return "interrupted" if INTERRUPTED in kind else "raised"

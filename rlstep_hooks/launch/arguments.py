@@ -113,7 +113,10 @@ def override_value(text: str, place: Place | None = None) -> Any:
     """
     reader = _OverrideParser(text, place)
     value = reader.value(end="")
-    if reader.rest():
+    rest = reader.rest()
+    if rest and rest[0] != ",":
+        raise SettingError(f"{text!r}: {rest[0]!r} closes what nothing opened; Hydra cannot read it either", place)
+    if rest:
         raise SettingError(
             f"{text!r} has a comma outside brackets and quotes, which means a sweep; give one value", place
         )

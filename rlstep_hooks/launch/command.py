@@ -34,6 +34,12 @@ class Program(msgspec.Struct, frozen=True):
             return fnmatchcase("/" + str(PurePosixPath(self.name)), f"*/{glob}")
         return fnmatchcase(self.name, glob)
 
+    @property
+    def folder(self) -> str:
+        """The folder of a script or module, from the folder in which it is started; empty for an executable."""
+        path = self.name.replace(".", "/") if self.kind == "module" else self.name
+        return path.rpartition("/")[0] if self.kind in ("module", "script") else ""
+
 
 class Processes(msgspec.Struct, frozen=True):
     """How many processes a launcher starts."""
@@ -57,6 +63,8 @@ class Command(msgspec.Struct, frozen=True):
     place: Place = NOWHERE
     missing: tuple[UnknownText, ...] = ()
     """Arrays and strings among the arguments that nothing here sets, so that their contents are unknown."""
+    folder: str = ""
+    """Where the script is when it runs this; empty if that is not known."""
     cut_off: str = ""
     """What follows the command in the script as if it belonged to it, and why it does not; empty if nothing does."""
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os.path
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def find_file(name: str, folder: Path, current: str | None = None) -> Path | None:
+def find_file(name: str, folder: Path, current: str | None = None, *, beside: Sequence[str] = ()) -> Path | None:
     """A file that a script or configuration names, if it is here.
 
     Launch scripts are started from their repository's root or from their own folder, which they do not say: it is looked for where the
@@ -16,12 +20,16 @@ def find_file(name: str, folder: Path, current: str | None = None) -> Path | Non
         name: The name as it is written.
         folder: The folder of the script or configuration.
         current: The folder in which the script is at that point, if that is known.
+        beside: Folders in each of these that are looked in too.
     """
     if not name or len(name) > 1000:
         return None
-    above = [folder, *_up_to_root(folder)]
-    places = [*([Path(current)] if current is not None else []), Path(), *above]
-    return next((path for place in places if (path := place / name).is_file()), None)
+    here = Path.cwd()
+    if os.path.isabs(name) and not os.path.exists(name) and Path(name).is_relative_to(here):
+        name = os.path.relpath(name, here)  # the script takes `$(pwd)` for its repository's root
+    places = [*([Path(current)] if current else []), Path(), folder, *_up_to_root(folder)]
+    files = (place / inner / name for place in places for inner in ("", *beside))
+    return next((path for path in files if path.is_file()), None)
 
 
 def _up_to_root(folder: Path) -> list[Path]:

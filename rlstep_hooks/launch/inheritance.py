@@ -125,7 +125,7 @@ class _Reader:
         return self._composed(path, read_text(path), package, depth)
 
     def _composed(self, path: Path, text: str, package: str, depth: int) -> dict[str, Setting]:
-        own = parse_yaml(text, str(path))
+        own = parse_yaml(text, str(path)) if depth == 0 or _has_content(text) else {}
         listed = own.get("defaults")
         if listed is None or not isinstance(listed.value, str | list):
             return _within(own, package)
@@ -213,6 +213,11 @@ class _Reader:
         file = name if name.endswith(_SUFFIXES) else f"{name}.yaml"
         folders = self._search if name.startswith("/") else [path.parent, *self._search]
         return next((found for folder in folders if (found := folder / file.lstrip("/")).is_file()), None)
+
+
+def _has_content(text: str) -> bool:
+    """Whether a parent is more than comments: an empty one sets nothing."""
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
 
 
 def _check_depth(depth: int, listed: Setting) -> None:

@@ -110,6 +110,7 @@ class Settings:
         """
         self._read.update(names)
         found = [self._given[name] for name in names if name in self._given and not self._given[name].deleted]
+        found = [setting for setting in found if setting.value is not None] or found
         if len(found) > 1 and any(other.value != found[0].value for other in found[1:]):
             pair = " and ".join(f"{setting} = {setting.value}" for setting in found[:2])
             raise SettingError(f"{pair} contradict each other: they are two names of one setting", found[1].place)

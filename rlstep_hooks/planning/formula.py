@@ -267,6 +267,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "slices": lambda samples, size: minibatches_of(samples, size, keep=True),
     "whole_slices": lambda samples, size: minibatches_of(samples, size, keep=False),
     "parts": equal_minibatches,
+    "repeated": lambda parts, times: parts * countable(times) if parts else (),
     "known": _known,
     "limited": _limited,
     "unknown": _unknown,

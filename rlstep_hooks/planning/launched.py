@@ -34,6 +34,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where the launch was read: "the launch command" or a file's name."""
     schedule: Schedule | None
     """None if the framework would refuse the launch."""
+    meant: Schedule | None = None
+    """Of a launch that is refused: the schedule that its sizes mean, if they can be worked out without the condition that fails."""
     formulas: tuple[Formula, ...] = ()
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -43,3 +45,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The names of those of them that were looked at: the schedule does not depend on them."""
     foreign: tuple[str, ...] = ()
     """Settings that no release has: the launch is one of a fork."""
+
+    @property
+    def shown(self) -> Schedule | None:
+        """The schedule, or what the sizes of a refused launch mean."""
+        return self.schedule if self.schedule is not None else self.meant

@@ -1,6 +1,13 @@
-"""A framework's refusal of a configuration."""
+"""A framework's refusal of a configuration, and the plan that its sizes mean all the same."""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class PlanError(ValueError):
@@ -19,3 +26,30 @@ class PlanError(ValueError):
         self.when = when
         self.fix = fix
         self.source = source
+
+
+_kept: ContextVar[list[PlanError] | None] = ContextVar("kept", default=None)
+
+
+def refuse(message: str, *, when: str, fix: str, source: str) -> None:
+    """Refuse a configuration whose numbers can be worked out without the condition that does not hold.
+
+    Raises:
+        PlanError: Always, but within `refusals_kept`; arguments as there.
+    """
+    refusal = PlanError(message, when=when, fix=fix, source=source)
+    kept = _kept.get()
+    if kept is None:
+        raise refusal
+    kept.append(refusal)
+
+
+@contextmanager
+def refusals_kept() -> Iterator[list[PlanError]]:
+    """Within this, `refuse` keeps a refusal and goes on."""
+    kept: list[PlanError] = []
+    token = _kept.set(kept)
+    try:
+        yield kept
+    finally:
+        _kept.reset(token)

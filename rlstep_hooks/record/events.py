@@ -1,4 +1,4 @@
-"""The events that observers emit, and their wire form: one JSON object per line.
+"""The events that observers emit; `record.wire` writes and reads them.
 
 An event states what happened at the moment it happened; it holds only integers, names and times. Numbers that a device must
 compute (log ratios, whether weights changed) follow in a `Measured` event, one rollout or a second later, so that recording never
@@ -7,16 +7,12 @@ waits for the device.
 
 from __future__ import annotations
 
-from fractions import Fraction
-from functools import reduce
-from operator import or_
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
-from rlstep_hooks.planning.schedule import Schedule, decode_fraction, encode_fraction
-from rlstep_hooks.record.columns import Columns
+from rlstep_hooks.planning.schedule import Schedule
 
 FORMAT_VERSION = 1
 """Increased when a reader of older files could misunderstand newer ones."""
@@ -355,7 +351,7 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     optimizer_share: float | None = None
     """How many times the documented step was made, on average."""
     moments_lost: int | None = None
-    """Probed moments of the optimizer that are not those which the update before had left; None if that was not compared."""
+    """Probed optimizer moments that differ from those that the previous update left; None if that was not compared."""
     gradient_norm: float | None = None
     """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
     gradient_limit: float | None = None
@@ -370,11 +366,13 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     index: int
     max_abs_advantage: float | None = None
     """Over real tokens."""
+    masks_wrong: int | None = None
+    """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
     advantages_off: float | None = None
     """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
     None if it was not compared."""
     weights_differ: int | None = None
-    """Probed weights that were others when the policy generated than after the update before; None if that was not compared."""
+    """Probed weights that differed between generation and the end of the previous update; None if that was not compared."""
     advantages_fit: str = ""
     """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
     sampler_gap_mean: float | None = None
@@ -415,7 +413,8 @@ class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
     stopped: bool = False
     """Whether an early stop was asked for."""
     stopped_by: str = ""
-    """Code of the finding for which the audit itself ended training, "another process" where that found it; empty where it did not."""
+    """Code of the finding for which the audit itself ended training; "another process" if the finding was made there; empty if the
+    audit did not end training."""
     digest: int = 0
     counts: dict[str, int] = {}
 
@@ -493,72 +492,3 @@ def name_of(event: Any) -> str:
     """The event's kind in words, with its role if that is not the policy."""
     of = " of the critic" if getattr(event, "role", "policy") == "critic" else ""
     return _NAMES[event.__struct_config__.tag] + of
-
-
-def _encode_extension(value: Any) -> Any:
-    if isinstance(value, Fraction):
-        return encode_fraction(value)
-    return repr(value)
-
-
-def _decode_extension(kind: type, value: Any) -> Any:
-    if kind is Fraction:
-        return decode_fraction(value)
-    return value
-
-
-_VALUES: dict[str, Columns[Any]] = {
-    "rollouts": Columns(RolloutValues),
-    "microbatches": Columns(MicroBatchValues),
-    "updates": Columns(UpdateValues),
-}
-_MeasuredLine: Any = msgspec.defstruct(
-    "MeasuredLine",
-    [(name, columns.type | None, None) for name, columns in _VALUES.items()],
-    bases=(Event,),
-    tag="measured",
-    frozen=True,
-    kw_only=True,
-    gc=False,
-)
-"""`Measured` as it is written: in columns, because the field names would take most of the space in rows."""
-
-_encoder = msgspec.json.Encoder(enc_hook=_encode_extension)
-_lines = [_MeasuredLine, *(kind for kind in get_args(AnyEvent) if kind is not Measured)]
-_decoder = msgspec.json.Decoder(reduce(or_, _lines), dec_hook=_decode_extension)
-
-
-def _to_line(event: Measured) -> Any:
-    rows = {name: getattr(event, name) for name in _VALUES}
-    return {"event": Measured.__struct_config__.tag, "at": event.at} | {
-        name: _VALUES[name].of(rows[name]) for name in rows if rows[name]
-    }
-
-
-def _from_line(line: Any) -> Measured:
-    columns = {name: getattr(line, name) for name in _VALUES}
-    return Measured(at=line.at, **{name: _VALUES[name].rows(of) for name, of in columns.items() if of is not None})
-
-
-def encode(*events: Event) -> bytes:
-    """Events as lines of JSON, with their newlines."""
-    return _encoder.encode_lines([_to_line(event) if isinstance(event, Measured) else event for event in events])
-
-
-def decode(line: bytes) -> AnyEvent:
-    """The inverse of `encode`.
-
-    Raises:
-        ValueError: The line is not an event.
-    """
-    try:
-        event = _decoder.decode(line)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    return _from_line(event) if type(event) is _MeasuredLine else cast("AnyEvent", event)
-
-
-def to_json(value: Any, *, indent: int = 0) -> bytes:
-    """Data of this package as JSON: whole fractions as numbers, others as text such as "1/2"."""
-    data = _encoder.encode(value)
-    return msgspec.json.format(data, indent=indent) if indent else data

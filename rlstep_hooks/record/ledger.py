@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 
-from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted, decode, encode
+from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted
+from rlstep_hooks.record.wire import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

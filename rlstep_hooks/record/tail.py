@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.record.events import AnyEvent, Unobserved, decode
+from rlstep_hooks.record.events import AnyEvent, Unobserved
 from rlstep_hooks.record.ledger import LONGEST_LINE, lines_of
+from rlstep_hooks.record.wire import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

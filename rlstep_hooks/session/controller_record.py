@@ -36,9 +36,9 @@ class ControllerRecord:
     def __init__(self, folder: Path, run: str, deviations_of: DeviationsOf) -> None:
         self.session = Session(Options.asked(log_dir=folder), deviations_of)
         self.sink = ray_sink.Sink(folder, run) if ray_sink.asked() else None
-        """Where trainers without a disk in common send their records; None where they write files."""
+        """Where trainers without a common disk send their records; None if they write files."""
         self.called: list[PhaseName] = []
-        """Calls to all trainers that were made and may not have returned."""
+        """Calls to all trainers that may not have returned yet."""
         self._controlled = ControlledRun(lambda rank: recorded_phases(folder, run, rank), deviations_of)
         self._run = run
         self._calls: dict[PhaseName, int] = {}
@@ -55,7 +55,7 @@ class ControllerRecord:
         """Training begins.
 
         Args:
-            schedule: The plan, where there is one.
+            schedule: The plan; None if there is none.
             updates: Policy updates made before (a resumed run).
             facts: What else is known of the run.
             versions: Releases of the packages involved.
@@ -76,19 +76,19 @@ class ControllerRecord:
         """Record why the run cannot be followed, if it cannot.
 
         Args:
-            reason: Of the framework's own; empty where there is none.
+            reason: The framework's own reason; empty if there is none.
 
         Returns:
             Whether it cannot.
         """
-        # Trainers tell what they saw through files of the same folder.
+        # Trainers pass on what they saw through files of the same folder.
         reason = reason or self.session.trouble
         if reason:
             self.recorder.cannot("order", reason)
         return bool(reason)
 
     def all_returned(self, purpose: Purpose) -> None:
-        """All trainers have done what they were called for."""
+        """Record that all trainers have returned from their calls."""
         called, self.called = self.called, []
         for name in called:
             number = self._calls.get(name, 0)
@@ -99,7 +99,7 @@ class ControllerRecord:
             self.recorder.emit(call)
 
     def take_error(self) -> Finding | None:
-        """The error for which training ends, with "stop" and "raise"; judges what waits."""
+        """Judge what waits; return the error for which "stop" and "raise" end training."""
         self.recorder.settle()
         return self.session.error
 

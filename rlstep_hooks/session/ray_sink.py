@@ -1,7 +1,7 @@
 """Recording where machines share no disk: trainers send their lines to an actor of Ray on the controller's machine.
 
 The actor writes the files that the trainers would write themselves, into the controller's folder, so whoever reads them needs to
-know nothing of it. It belongs to the controller and goes when that goes: an actor that outlives its run would stay on the cluster.
+know nothing of it. It belongs to the controller and ends with it: an actor that outlives its run would stay on the cluster.
 
 A trainer never waits. A thread sends its lines in batches, one at a time, so that their order is certain; what waits is bounded. A
 process that is killed loses the batch under way and what waited behind it, some tenths of a second, and never part of a line.
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.controlled.run import ControlledRun
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import AnyEvent, Generated, PhaseEnded, Unobserved, encode
+from rlstep_hooks.record.events import AnyEvent, Generated, PhaseEnded, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger, rank_process
 from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.record.wire import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
 
 SETTING = "RLSTEP_SINK"
-"""The environment variable: "ray" where trainers record through Ray."""
+"""Environment variable; "ray" if trainers record through Ray."""
 
 NAMESPACE = "rlstep"
-"""Of the actor's name in Ray, the same for all jobs; the name has the run's."""
+"""Ray's namespace of all these actors, the same for all jobs. The actor's name contains the name of the run."""
 
 WAITING_BYTES = 16 * 2**20
-"""Lines that wait in a trainer at most. It is full only if the actor does not come, or hangs."""
+"""Largest size of the lines that wait in a trainer. It is reached only if the actor does not come, or hangs."""
 BATCH_BYTES = 64 * 2**10
 """Lines of one call, more only for one write that is larger: small enough to travel with the call (Ray's limit is 100 KiB,
 `max_direct_call_object_size`) and take no memory of the object store."""
@@ -138,9 +139,9 @@ class RayLedger:
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._some = threading.Event()
-        """Something waits, or nothing more will come."""
+        """Set when lines wait or no more will come."""
         self._at_once = threading.Event()
-        """What waits should not wait for more."""
+        """Set when waiting lines should be sent at once."""
         self._over = False
         self._trouble = ""
         self._thread = threading.Thread(target=self._run, name="rlstep-record", daemon=True)
@@ -237,7 +238,7 @@ class Sink:
 
     def __init__(self, folder: Path, run: str) -> None:
         self.trouble = ""
-        """Why trainers' records come no further; empty while they do."""
+        """Why trainers' records no longer arrive; empty while they do."""
         self._given_up: set[str] = set()
         try:
             self._actor = _start_actor(folder, run)

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 BATCH = 256
-"""Events that wait for their judgement at most."""
+"""Largest number of events that wait to be judged."""
 JUDGED_FINDINGS = 50
-"""Findings that a process hands to the reporting one."""
+"""Largest number of findings that a process passes to the reporting process."""
 
 
 class Listener(Protocol):
@@ -48,8 +48,8 @@ class Listener(Protocol):
 class Recorder:
     """Writes events to the ledger as they happen, has them judged in small batches, and never lets its own errors out.
 
-    A batch is judged when somebody asks for the judgement, which callbacks do after each update: a few events in a row cost
-    much less than each by itself between two forwards of a model.
+    A batch is judged when somebody asks for the judgement, as callbacks do after each update. Judging a few events in a row costs much
+    less than judging each by itself between two forwards of a model.
     """
 
     def __init__(self, ledger: Ledger, judge: Judge | ControlledRun, listeners: tuple[Listener, ...] = ()) -> None:
@@ -105,9 +105,9 @@ class Recorder:
             self.settle()
 
     def emit_with_next(self, event: AnyEvent) -> None:
-        """Record an event in one write with the next, which ends the same act of the framework and follows at once.
+        """Record an event in one write with the next event, which follows at once and ends the same act of the framework.
 
-        A process that is killed between the two loses this one: the event that was being written.
+        If the process is killed between the two, this event is lost.
         """
         self._joined.append(event)
 
@@ -195,7 +195,7 @@ _STRUCTURE: dict[type, Callable[[Any], bytes]] = {
     Refresh: _of_refresh,
     Update: _of_update,
 }
-"""What of an event is the same on all data-parallel ranks of a healthy run."""
+"""The part of an event that is the same on all data-parallel ranks of a healthy run."""
 _CARRY_DIGEST: frozenset[type] = frozenset({RunEnded})
 _CARRY_DIGEST_AMONG_OTHERS: frozenset[type] = frozenset({Rollout, RunEnded})
-"""Where other ranks are compared with, they can be at every rollout."""
+"""With several ranks, every rollout carries the checksum, so that they can be compared there."""

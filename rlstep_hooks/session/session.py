@@ -1,8 +1,8 @@
-"""The life of one audit, the same for every system: it begins, hears events, ends a run that asked for it, and reports.
+"""The life of one audit, the same for every system: it begins, takes events, ends training if its user asked for that, and reports.
 
 A system's adapter makes a `Session` for each training call. It says what it knows of the run (`begin`), emits events to `recorder`,
-asks `error` where its framework can be ended, and says `end`. All else is here: options, record, plan, listeners, findings that end
-training, what cannot be evaluated, and the report.
+asks for `error` where the framework can be stopped, and calls `end`. Everything else is here: options, record, plan, listeners,
+findings that end training, what cannot be evaluated, and the report.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 
 class Hooks(Protocol):
-    """What an adapter has placed on a framework."""
+    """The hooks that an adapter has placed on a framework."""
 
     @property
     def updates_made(self) -> int:
         """Updates of the whole run, as the framework counts them."""
 
     def finish(self) -> None:
-        """Emit what still waits, numbers on the device too; training is over, so waiting is allowed."""
+        """Emit all that still waits, including numbers on the device. Training is over, so waiting is allowed."""
 
     def detach(self) -> None:
-        """Take all hooks off. Every attribute is then the object it was before. A second call does nothing."""
+        """Remove all hooks: every attribute is again the object that it was. A second call does nothing."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Options:
         log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
         listeners: tuple[Listener, ...] | None = None,
     ) -> Options:
-        """Arguments, completed from RLSTEP_ON_FAIL and RLSTEP_DIR.
+        """The options from arguments, completed from RLSTEP_ON_FAIL and RLSTEP_DIR.
 
         Raises:
             ValueError: `on_fail` is none of the three.
@@ -81,7 +81,7 @@ class Run:
 
     name: str
     schedule: Schedule | None
-    """The plan, where there is one."""
+    """The plan; None if there is none."""
     versions: Mapping[str, str]
     """Releases of the packages involved."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Run:
 
     @property
     def reports(self) -> bool:
-        """Whether this process speaks for the run."""
+        """Whether this process reports on the run."""
         return self.rank == 0
 
 
@@ -113,9 +113,9 @@ class Session:
         self.folder: Path | None = None
         """Where the record is written; None in memory."""
         self.trouble = ""
-        """Why the record is not where it was asked for; empty where it is."""
+        """Why the record is not where it was asked for; empty if it is there."""
         self.refused = ""
-        """Why there is no audit; empty where there is one."""
+        """Why there is no audit; empty if there is one."""
         self._run: Run | None = None
         self._recorder: Recorder | None = None
         self._listeners: tuple[Listener, ...] = ()
@@ -145,7 +145,7 @@ class Session:
 
     @property
     def report(self) -> Report:
-        """The report; while training runs, of what was seen so far."""
+        """The report; while training runs, on what was seen so far."""
         if self._report is not None:
             return self._report
         if self._recorder is not None:
@@ -160,7 +160,7 @@ class Session:
 
     @property
     def interval(self) -> float:
-        """Seconds between two times that numbers are worked up: who acts on findings gets them as early as they are there."""
+        """Seconds between two evaluations of numbers from the device; 0 if a finding may end training, which should happen early."""
         return INTERVAL if self.options.on_fail == "warn" else 0.0
 
     # It begins
@@ -173,7 +173,7 @@ class Session:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """A context in which an audit begins: what is raised there costs the audit, and not the training."""
+        """A context in which an audit begins. An exception in it ends the audit but not the training."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
@@ -187,7 +187,7 @@ class Session:
         """Open the record, and have the plan judged and shown."""
         self._run = run
         process = rank_process(run.rank) if run.controlled is None else CONTROLLER
-        # Before there is a file, which who follows the run expects to have a first line.
+        # Before the file is made: followers of the run expect a file to have a first line.
         self._listeners = self._listening(run)
         opened = open_ledger(self.options.log_dir, run.name, process)
         self.folder, self.trouble = opened.folder, opened.trouble
@@ -220,26 +220,26 @@ class Session:
             return ()
         from rlstep_hooks.show.console import (
             ConsoleListener,
-        )  # a terminal's package, which an audit without one does not need
+        )  # imports rich, which an audit without a console does not need
 
         return (ConsoleListener(),)
 
     def follow(self, hooks: Hooks) -> None:
-        """Have hooks finish, and take them off, when the audit ends, however it ends."""
+        """Finish and remove these hooks when the audit ends, however it ends."""
         self._hooks = hooks
         self._take_off.append(hooks.detach)
 
     def take_off(self, remove: Callable[[], object]) -> None:
-        """Call this too when the audit ends: what was placed last is taken off first."""
+        """Call a function when the audit ends. The latest one is called first."""
         self._take_off.append(remove)
 
     # It acts
 
     @property
     def error(self) -> Finding | None:
-        """The error for which `on_fail` ends training, the first of them; None where it does not, or none was found yet.
+        """The first error for which `on_fail` ends training; None if there is none yet, or if `on_fail` is "warn".
 
-        What the plan alone shows ends no run: see `ends_training`.
+        An error that the plan alone shows ends no run: see `ends_training`.
         """
         if self._error is None and self._recorder is not None and self.options.on_fail != "warn":
             self._error = ends_training(self._recorder.take_findings())
@@ -267,18 +267,18 @@ class Session:
         self._stopping = True
 
     def tell_listeners(self) -> None:
-        """Judge what waits where somebody follows the run; where nobody does, events are judged in larger batches (`Recorder`)."""
+        """Judge waiting events if a listener follows the run; otherwise events are judged in larger batches (`Recorder`)."""
         if self._recorder is not None and self.options.listeners:
             self._recorder.settle()
 
     # It ends
 
     def end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:
-        """Take all hooks off, write the last lines, judge and report. A second call does nothing, and nothing is raised.
+        """Remove all hooks, write the last lines, judge and report. Raises nothing; a second call does nothing.
 
         Args:
-            error: What training raised; None where it returned.
-            stopped: Whether somebody wished an end before the plan's.
+            error: What training raised; None if it returned.
+            stopped: Whether somebody asked training to end before its plan does.
         """
         recorder, run = self._recorder, self._run
         if recorder is None or run is None or self._report is not None:
@@ -309,10 +309,10 @@ class Session:
         self._tell_finished(run, report)
 
     def _finish(self, recorder: Recorder) -> int | None:
-        """Have all hooks finish, and take them off.
+        """Finish and remove all hooks.
 
         Returns:
-            Updates as the framework counts them; None where no hook knows.
+            Updates as the framework counts them; None if no hook knows.
         """
         updates = None
         try:
@@ -332,7 +332,7 @@ class Session:
                 logger.warning("a hook could not be taken off: %s", describe(fault))
 
     def _ended_by(self, error: BaseException | None) -> Finding | None:
-        """The finding for which the audit ended training; None where it did not."""
+        """The finding for which the audit ended training; None if it did not."""
         if isinstance(error, StepAuditError):
             return error.finding
         return self._error if self._stopping else None
@@ -351,7 +351,7 @@ class Session:
 
 
 def _tell_ended(by: Finding, on_fail: OnFail, report: Report) -> None:
-    """Say loudly that the audit ended training: which finding, and how far it came."""
+    """Log as an error that the audit ended training: for which finding, and after how many updates."""
     schedule = report.schedule
     made = report.updates_before + report.counts.updates
     planned = f" of {schedule.updates} planned" if schedule is not None and schedule.updates is not None else ""

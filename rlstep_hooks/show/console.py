@@ -111,7 +111,7 @@ def verdict_block(report: Report) -> RenderableType:
 
 
 def _link_lines(report: Report) -> list[RenderableType]:
-    """What was observed and is right, what was observed in part, and what was not, each with its reason."""
+    """The links of a run: those that are right, those observed in part, and those not observed, with the reason."""
     unknown, links = not_evaluated(report), links_of(report.rules, report.findings)
     lines: list[tuple[str, str, str]] = []
     right = [link.name + (f" ({link.note})" if link.note else "") for link in links if link.state == "right"]
@@ -132,9 +132,8 @@ def _link_lines(report: Report) -> list[RenderableType]:
 
 
 class ConsoleListener:
-    """Prints the plan when training begins, what cannot be evaluated when it turns up, and the verdict at the end.
-
-    Under `rlstep run` it is silent: that prints all of it, from the records.
+    """Prints the plan when training begins, each topic that cannot be evaluated, and the verdict at the end. Prints nothing under
+    `rlstep run`, which prints the same from the records.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -157,8 +156,8 @@ class ConsoleListener:
 
 
 class LiveListener:
-    """One line that follows the run: rewritten in place on a terminal; elsewhere a plain line for each rollout, at most one in
-    some seconds. Under `rlstep run`, which has a line of its own, it is silent."""
+    """Shows where the run stands: in one line that is rewritten on a terminal, elsewhere in a plain line per rollout with at least
+    `EVERY` seconds between two. Prints nothing under `rlstep run`, which has a live line of its own."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -180,7 +179,7 @@ class LiveListener:
             self._status.update(self._line(judge))
 
     def _print(self, judge: Judge | ControlledRun) -> None:
-        """The rollout before is over."""
+        """Print a line about the rollouts so far, unless the last line is too recent."""
         if self._tally.standing.rollouts and time.monotonic() >= self._next:
             self._next = time.monotonic() + EVERY
             self._console.print(self._line(judge), highlight=False, soft_wrap=True)
@@ -190,6 +189,6 @@ class LiveListener:
         return live_line(self._tally.standing, judge.verdict, width=width)
 
     def finished(self, report: Report) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._status is not None:
             self._status.stop()

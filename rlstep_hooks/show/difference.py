@@ -121,7 +121,7 @@ def run_and_plan(run: RecordedRun, name: str, other: str, difference: PlanDiffer
 
 
 def _departure(finding: Finding) -> list[RenderableType]:
-    """Only what was planned and what came: what a finding says of causes is meant for a run with this plan."""
+    """What was planned and what came. The causes that a finding names are left out: they hold for a run with this plan."""
     table = Table.grid(padding=(0, 2))
     table.add_row("  plan", escape(finding.expected))
     table.add_row("  run", f"{escape(finding.observed)} [dim]({finding.code} {escape(finding.title)})[/dim]")
@@ -153,7 +153,7 @@ def shown(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, Fraction):
-        # One over something is read at a glance; 10/9 is not.
+        # 1/3 is easy to read as a fraction; 10/9 is easier as 1.111.
         return str(value) if value.denominator == 1 or (value < 1 and value.denominator < 10) else f"{float(value):.4g}"
     if isinstance(value, tuple | list):
         if len(value) > 1 and len(set(value)) == 1:

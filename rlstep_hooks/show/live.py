@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding, Verdict
 
 EVERY = 5.0
-"""Seconds between two plain lines, at least: runs with quicker rollouts leave some out."""
+"""Smallest number of seconds between two plain lines; a rollout that ends sooner gets no line."""
 
 _VERDICTS: dict[Verdict, str] = {"PASS": "PASS so far", "FAIL": "FAIL", "NOT_EVALUATED": "NOT EVALUATED so far"}
 _STYLES: dict[Verdict, str] = {"PASS": "cyan", "FAIL": "red", "NOT_EVALUATED": "yellow"}
@@ -33,19 +33,19 @@ _STYLES: dict[Verdict, str] = {"PASS": "cyan", "FAIL": "red", "NOT_EVALUATED": "
 _FINDING_STYLES = {"error": "bold red", "warning": "yellow"}
 
 _LARGEST = 700.0
-"""The largest logarithm that a float holds the exponential of, nearly."""
+"""Nearly the largest number whose exponential fits into a float."""
 
 _FRESH_LINE = "\r\x1b[K"
-"""For a terminal: to the start of the line, and clear it. A progress bar that stands there draws itself again."""
+"""Moves a terminal's cursor to the start of the line and clears it. A progress bar on that line draws itself again."""
 
 
 def live_line(standing: Standing, verdict: Verdict, *, width: int | None = None) -> str:
-    """Rollouts, updates, lag, the range that |log ratio| leaves to the ratio, and the verdict so far.
+    """Rollouts, updates, lag, the range of the ratio that follows from |log ratio|, and the verdict so far.
 
     Args:
         standing: Where the run stands.
         verdict: The verdict so far.
-        width: Columns that there are; what matters least is left out where they are too few.
+        width: Columns of the terminal; if they are too few, the least important parts are left out.
     """
     schedule = standing.schedule
     rollouts = _of("rollout", standing.rollouts, schedule.rollouts if schedule is not None else None)
@@ -70,7 +70,7 @@ def _of(unit: str, count: int, planned: int | Fraction | None) -> str:
 
 
 def _ratio_range(max_abs_log_ratio: float) -> str:
-    """The range of the ratio, with as many digits as it takes to tell it from 1."""
+    """The range of the ratio, with enough digits to tell it from 1."""
     if max_abs_log_ratio == 0:
         return "1"
     low, high = exp(-max_abs_log_ratio), exp(min(max_abs_log_ratio, _LARGEST))
@@ -81,17 +81,17 @@ def _ratio_range(max_abs_log_ratio: float) -> str:
 
 
 def finding_line(finding: Finding) -> str:
-    """An error when it happens."""
+    """A new error or warning in one line."""
     word = "FAIL" if finding.severity == "error" else "WARNING"
     return f"{word}: {finding.code} {finding.title} at {finding.where}"
 
 
 class Lines:
-    """Plain lines: one for each rollout, at most one in `EVERY` seconds, and each error at once.
+    """Prints plain lines: one per rollout, with at least `EVERY` seconds between two, and each error at once.
 
-    A line's ratio covers all rollouts since the line before.
+    The ratio of a line covers all rollouts since the previous line.
 
-    A command that runs beside it writes what it wants; so nothing here stays on the screen, and each line is one write.
+    The command that runs at the same time may write anything, so each line is one write and none is rewritten.
     """
 
     def __init__(self, console: Console) -> None:
@@ -115,22 +115,22 @@ class Lines:
         self._print(Text(text, style=style), soft_wrap=True)
 
     def display(self, table: RenderableType) -> None:
-        """Print something that knows its own layout."""
+        """Print a table or another object of rich."""
         self._print(Group(table, Text()) if self._console.is_terminal else table, soft_wrap=False)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool) -> None:
         with self._console.capture() as written:
             self._console.print(what, soft_wrap=soft_wrap)
-        # A log has no cursor: what stands before may be a bar without its end.
+        # A log has no cursor, and its last line may be an unfinished progress bar.
         self._console.file.write((_FRESH_LINE if self._console.is_terminal else "\n") + written.get())
         self._console.file.flush()
 
     def close(self) -> None:
-        """Nothing stays on the screen."""
+        """Nothing to do: no line is rewritten."""
 
 
 class Redrawn:
-    """One line that is rewritten in place, errors above it. For a terminal that nobody else writes to."""
+    """Shows one line that is rewritten in place, with errors above it. For a terminal that nobody else writes to."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -142,11 +142,11 @@ class Redrawn:
         """Bring the line up to date."""
         console = self._live.console
         line = live_line(news.now, news.verdict, width=console.width)
-        # First the line: what is printed draws it again, and it must not say PASS below an error.
+        # The line first, because printing draws it again: it must not say PASS below an error.
         self._live.update(Text(line, style=_STYLES[news.verdict], no_wrap=True), refresh=True)
         for finding in (*news.errors, *news.warnings):
             console.print(Text(finding_line(finding), style=_FINDING_STYLES[finding.severity]))
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._live.stop()

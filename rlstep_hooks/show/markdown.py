@@ -49,7 +49,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: int = 0)
     Args:
         head: Titles of the columns, escaped.
         rows: Cells, escaped.
-        right: How many of the last columns hold numbers, which stand to the right.
+        right: How many columns at the end hold numbers, which are aligned to the right.
     """
     rule = ["---"] * (len(head) - right) + ["---:"] * right
     return [_line(head), _line(rule), *map(_line, rows)]
@@ -64,13 +64,14 @@ def plan_markdown(plan: Plan, steps: int | None) -> str:
 
     Args:
         plan: The plan.
-        steps: A number of steps to read in every way; None for none.
+        steps: A number of steps whose possible meanings are shown; None to show none.
     """
-    if plan.schedule is None:
+    schedule = plan.shown
+    if schedule is None:
         return "\n".join(f"- {_in_a_line(finding)}" for finding in plan.findings)
-    lines = [f"**{escaped(plan_headline(plan))}**", "", *_plan_table(plan.schedule)]
+    lines = [f"**{escaped(plan_headline(plan))}**", "", *_plan_table(schedule)]
     if steps:
-        head, rows = steps_rows(plan.schedule, steps)
+        head, rows = steps_rows(schedule, steps)
         cells = [[escaped(cell) for cell in row] for row in rows]
         lines += ["", *table([escaped(cell) for cell in head], cells, right=len(head) - 1)]
     lines += ["", *(f"- {escaped(note.kind)}: {escaped(note.text)}" for note in plan.notes)]
@@ -147,7 +148,7 @@ def _lags(report: Report) -> list[str]:
 
 
 def _links(report: Report) -> list[str]:
-    """What became of each link of the run, and how much of it was looked at."""
+    """The outcome of each link of the run, and how many of its checks could be made."""
     lines = []
     for link in links_of(report.rules, report.findings):
         if link.state not in ("absent", "not observed"):

@@ -1,6 +1,6 @@
 """A plan as text: the one-screen table, the readings of "step", formulas, notes and findings; for a terminal or as Markdown.
 
-Without rich, which takes a third of the 150 ms that `rlstep plan` has.
+It does without rich, which would take a third of the 150 ms that `rlstep plan` may take.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import textwrap
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.judge.rules.plan_checks import REPORTS
+from rlstep_hooks.judge.rules.plan_checks import REFUSED, REPORTS
 from rlstep_hooks.planning.steps import all_readings
 from rlstep_hooks.planning.words import approximate, number
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Plan
     from rlstep_hooks.planning.reading import Formula
     from rlstep_hooks.planning.schedule import Schedule
+
+
+def report_of(code: str, framework: str) -> str:
+    """The public report that taught a rule; the one on refusals is verl's, and says nothing to users of another framework."""
+    return "" if code == REFUSED and framework != "verl" else REPORTS.get(code, "")
+
 
 Row = tuple[str, str, str]
 
@@ -51,8 +57,9 @@ def headline(schedule: Schedule, *, whence: str = "", fork: bool = False) -> str
 
 def plan_headline(plan: Plan) -> str:
     """The headline of a launch's plan."""
-    assert plan.schedule is not None
-    return headline(plan.schedule, whence=f"from {plan.source}", fork=bool(plan.foreign))
+    assert plan.shown is not None
+    whence = f"from {plan.source}" + (" · refused, see below" if plan.schedule is None else "")
+    return headline(plan.shown, whence=whence, fork=bool(plan.foreign))
 
 
 def plan_rows(schedule: Schedule) -> list[Row]:
@@ -206,7 +213,7 @@ def _epoch_words(schedule: Schedule) -> str:
 
 
 def steps_rows(schedule: Schedule, steps: int) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table that reads a number of steps in every way."""
+    """Head and rows of the table with every meaning that a number of steps can have."""
     head = [f"{number(steps)} steps as", "rollouts", "updates", "micro-batches", "samples", "data epochs"]
     rows = [
         [
@@ -252,12 +259,12 @@ def quantity(schedule: Schedule, name: str) -> Any:
 
 def formula_lines(plan: Plan) -> list[tuple[str, str]]:
     """Each formula, what went in and what came out, with its source."""
-    assert plan.schedule is not None
+    assert plan.shown is not None
     lines = []
     for formula in plan.formulas:
-        result = quantity(plan.schedule, formula.quantity)
+        result = quantity(plan.shown, formula.quantity)
         shown = number(result) if isinstance(result, int | Fraction) or result is None else str(result)
-        numbers = with_numbers(formula, plan.schedule)
+        numbers = with_numbers(formula, plan.shown)
         parts = dict.fromkeys((formula.quantity, formula.text, numbers, shown))
         lines.append((" = ".join(parts), formula.source))
     return lines
@@ -288,7 +295,7 @@ class TextPage:
             self.lines.append(self.styled(line, style) if style else line)
 
     def table(self, rows: Iterable[tuple[str, ...]], *, head: tuple[str, ...] = (), right: bool = False) -> None:
-        """Aligned columns; the first is dim, or all that are not first stand to the right. The last one wraps."""
+        """Add aligned columns. The first is dim and the last one wraps; with `right`, all but the first are aligned to the right."""
         everything = [*([head] if head else []), *rows]
         widths = [max(len(row[column]) for row in everything) for column in range(len(everything[0]))]
         for index, row in enumerate(everything):
@@ -309,7 +316,7 @@ class TextPage:
 
     @staticmethod
     def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-        """Lines of a paragraph; the groups of a number stay together."""
+        """The lines of a wrapped paragraph. A number such as 1 024 is not split."""
         held = _GAP.sub("\u00a0", text)
         lines = textwrap.wrap(
             held, width, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
@@ -322,18 +329,19 @@ def plan_text(plan: Plan, steps: int | None, *, explain: bool, width: int, colou
 
     Args:
         plan: The plan.
-        steps: A number of steps to read in every way; None for none.
+        steps: A number of steps whose possible meanings are shown; None to show none.
         explain: Whether to show formulas and everything that was given.
         width: Columns of the terminal.
         coloured: Whether it shows colours.
     """
     page = TextPage(width, coloured=coloured)
-    if plan.schedule is not None:
+    schedule = plan.shown
+    if schedule is not None:
         page.lines += [page.styled(plan_headline(plan), "bold"), ""]
-        page.table(plan_rows(plan.schedule))
+        page.table(plan_rows(schedule))
         page.lines.append("")
         if steps:
-            head, rows = steps_rows(plan.schedule, steps)
+            head, rows = steps_rows(schedule, steps)
             page.table([tuple(row) for row in rows], head=tuple(head), right=True)
             page.text("* what this framework's logs count; micro-batches are those of one process", style="dim")
             page.lines.append("")
@@ -354,8 +362,9 @@ def plan_text(plan: Plan, steps: int | None, *, explain: bool, width: int, colou
             ("observed", finding.observed),
             ("why", finding.why),
             ("fix", finding.fix),
-            ("report", REPORTS[finding.code]),
         ]
+        if report := report_of(finding.code, plan.framework):
+            lines.append(("report", report))
         if finding.severity != "info":
             lines.insert(0, ("expected", finding.expected))
         page.table([(f"  {name:8}", words) for name, words in lines])
@@ -365,9 +374,9 @@ def plan_text(plan: Plan, steps: int | None, *, explain: bool, width: int, colou
 def _remarks(plan: Plan, *, everything: bool) -> list[tuple[str, str]]:
     """Notes, what is not known, and what the schedule does not depend on."""
     remarks: list[tuple[str, str]] = [(note.kind, note.text) for note in plan.notes]
-    if plan.schedule is not None:
+    if plan.shown is not None:
         reasons: dict[str, list[str]] = {}
-        for name, reason in plan.schedule.not_evaluated.items():
+        for name, reason in plan.shown.not_evaluated.items():
             reasons.setdefault(reason, []).append(name)
         remarks += [("not known", f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
     without_effect = [str(setting) for setting in plan.unused if setting.name in plan.no_effect]

@@ -1,4 +1,4 @@
-"""What a tracker shows of a run while it trains: a few numbers, in the logs that the framework writes anyway."""
+"""A few numbers of the audit, added to the logs that the framework sends to its tracker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every view of a report says in the same words: the verdict in a sentence, what was not evaluated."""
+"""Sentences that all views of a report share: the verdict, how training ended, what was not evaluated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def first_problem(report: Report) -> Finding | None:
 
 
 def rule_counts(report: Report) -> str:
-    """How many rules came to what. A rule that only warned did not fail: a run with warnings passes."""
+    """How many rules passed, failed, warned or were not evaluated. A rule that only warned did not fail: a run with warnings passes."""
     errors = {finding.code for finding in report.findings if finding.severity == "error"}
     found = [rule.code for rule in report.rules if rule.verdict == "FAIL"]
     failed = sum(code in errors for code in found)
@@ -49,7 +49,7 @@ def rule_counts(report: Report) -> str:
 
 
 def shown(report: Report) -> str:
-    """What a run showed, in a line: which links are wrong, how many are right, which were not observed."""
+    """The outcome of the links in one line: which are wrong, how many are right, which were not observed."""
     links = links_of(report.rules, report.findings)
     by_state = {state: [link for link in links if link.state == state] for state in ("wrong", "warned", "right")}
     lacking = [link.name for link in links if link.state == "not observed"]
@@ -71,12 +71,12 @@ def _named(links: Iterable[LinkOutcome]) -> str:
 
 
 def in_part(report: Report) -> list[str]:
-    """Rules that could look at a part of what they are about, with how much: "RLS402 Title: 24 of 32"."""
+    """Rules that could make only some of their checks, with how many: "RLS402 Title: 24 of 32"."""
     return [f"{rule.code} {rule.title}: {rule.coverage}" for rule in report.rules if rule.coverage]
 
 
 def ending(report: Report) -> str:
-    """How training ended and how far it came; empty where it came to its end."""
+    """How training ended and how far it came; empty if it reached its end."""
     came = how_far(report)
     return {
         "completed": "",
@@ -89,7 +89,7 @@ def ending(report: Report) -> str:
 
 
 def how_far(report: Report) -> str:
-    """How far a run came, those before a resume included: "5 of 16 rollouts and 10 of 32 updates"."""
+    """Rollouts and updates made, including those before a resume: "5 of 16 rollouts and 10 of 32 updates"."""
     schedule, counts = report.schedule, report.counts
     updates = report.updates_before + counts.updates + counts.skipped_updates
     planned = (schedule.rollouts, schedule.updates) if schedule is not None else (None, None)
@@ -102,7 +102,7 @@ def _of(count: int, planned: int | None, unit: str, most: str = "") -> str:
 
 
 def sentence(report: Report) -> str:
-    """Why the verdict is what it is."""
+    """The reason for the verdict."""
     problem, ended = first_problem(report), _as_sentence(ending(report))
     if report.verdict == "FAIL" and problem is not None:
         text = f"{problem.title}: expected {problem.expected}, observed {problem.observed}. {_place(problem)}".rstrip()
@@ -137,7 +137,7 @@ def _place(finding: Finding) -> str:
 
 
 def processes(report: Report) -> str:
-    """Which processes recorded; empty where there was one."""
+    """The processes that recorded; empty if there was only one."""
     if report.processes < 2:
         return ""
     names = ", ".join(report.process_names)

@@ -1,7 +1,7 @@
 """A recorded run as a Chrome trace, which Perfetto and chrome://tracing open: one track a process.
 
-The format: "Trace Event Format", Google, complete events (`ph` X), metadata (M), instants (i) and flows (s, f). A record says when
-an event was over and not when it began, so a slice reaches from the event before it, in the same process, to itself.
+The format: "Trace Event Format", Google, complete events (`ph` X), metadata (M), instants (i) and flows (s, f). A record has the end of
+each event but not its beginning, so a slice begins where the event before it in the same process ended.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def trace_events(found: Iterable[Record], report: Report) -> Iterator[dict[str, 
 
 
 def _beginning(record: Record) -> tuple[Record, RunStarted | Attached] | None:
-    """A record with its first event; None if it shows nothing but that its process was there."""
+    """A record with its first event; None if the record has no other event."""
     events = record.events()
     first = next(events, None)
     if not isinstance(first, RunStarted | Attached) or next(events, None) is None:

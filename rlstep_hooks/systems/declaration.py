@@ -122,7 +122,7 @@ from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.explained import shown
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.planning.reading import Formula, Note, Reading
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.planning.shape import shaped
 from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.request import Request, release_of
@@ -282,10 +282,14 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
+    helpers: Mapping[str, Mapping[str, Any]] = {}
+    """Functions of the framework that make a configuration (`default_ppo_config()`), with what it sets."""
     defaults_of: Callable[[Request], Mapping[str, Any]] | None = None
     """Defaults that depend on the launch: those of a script, of an experiment."""
     instead: Callable[[Request], System | None] | None = None
     """Another declaration for some launches: a second trainer of the same program, with settings of its own."""
+    reads_as: Callable[[Request], tuple[str, tuple[Note, ...]]] | None = None
+    """The release that the launch's settings fit, where that is another one than asked for, with a note that says so."""
     given_of: Callable[[Request], Mapping[str, Setting]] | None = None
     """What the launch sets, under the names of `settings`, where it is written otherwise: positional arguments, a file of its own."""
     rows_from: tuple[str, ...] = ()
@@ -354,9 +358,15 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         if other is not None:
             request.settings.add_defaults(other.defaults(request.version))
             return other.read(request)
+        notes: tuple[Note, ...] = ()
+        if self.reads_as is not None:
+            version, notes = self.reads_as(request)
+            request.settings.add_defaults(self.defaults(version))
+            request = msgspec.structs.replace(request, version=version)
         if self.given_of is not None:
             request = msgspec.structs.replace(request, settings=request.settings.over(self.given_of(request)))
-        return self._read(request)
+        reading = self._read(request)
+        return msgspec.structs.replace(reading, notes=(*notes, *reading.notes))
 
     def _read(self, request: Request, *, checked: bool = False) -> Reading:
         """The Schedule of a launch whose settings have the names that are declared."""
@@ -631,7 +641,7 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
         raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
     if isinstance(check, Demand):
         raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
-    raise PlanError(
+    refuse(
         launch.fill(check.says),
         when=launch.fill(check.when),
         fix=launch.fill(check.fix),

@@ -11,6 +11,7 @@ Packages of others add systems by an entry point of the group `rlstep_hooks.syst
 from __future__ import annotations
 
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.entry import Entry, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from importlib.metadata import EntryPoint
     from types import ModuleType
 
@@ -122,29 +123,43 @@ def _loaded(point: EntryPoint) -> System:
     return system
 
 
-def recognise(command: Command, keys: Iterable[str]) -> str | None:
+def recognise(
+    command: Command,
+    keys: Iterable[str],
+    values: Mapping[str, str] | None = None,
+    packages: Mapping[str, str] | None = None,
+) -> str | None:
     """The system that a command belongs to, or None.
 
     Args:
         command: The command.
         keys: Names of the settings that it gives, in arguments and configuration files ("Callee.keyword" in Python files).
+        values: Values of settings, as they were written.
+        packages: Callee -> package that a Python file imports it from.
     """
-    given = set(keys)
-    return _recognised(entries(), command, given) or _recognised_by_others(command, given)
+    given = {**dict.fromkeys(keys, ""), **(values or {})}
+    packages = packages or {}
+    return _recognised(entries(), command, given, packages) or _recognised_by_others(command, given, packages)
 
 
-def _recognised(candidates: Iterable[Entry], command: Command, given: set[str]) -> str | None:
+def _recognised(
+    candidates: Iterable[Entry], command: Command, given: Mapping[str, str], packages: Mapping[str, str]
+) -> str | None:
     candidates = tuple(candidates)
-    callees = {key.partition(".")[0] for key in given}
     for entry in candidates:
         if entry.with_key and entry.with_key not in given:
+            continue
+        if not all(fnmatchcase(given.get(name, "").lower(), like) for name, like in entry.with_value.items()):
             continue
         if any(command.program.matches(pattern) for pattern in entry.programs):
             return entry.name
     if command.program.kind == "executable":
         return None
     for entry in candidates:
-        if given.intersection(entry.keys) or callees.intersection(entry.calls):
+        own = set(given)
+        if entry.packages:
+            own = {key for key in given if packages.get(key.partition(".")[0], entry.packages[0]) in entry.packages}
+        if own & {*entry.keys} or {key.partition(".")[0] for key in own}.intersection(entry.calls):
             return entry.name
     return None
 
@@ -155,8 +170,8 @@ def _others_loaded() -> Iterator[System]:
             yield _loaded(point)
 
 
-def _recognised_by_others(command: Command, given: set[str]) -> str | None:
-    found = (_recognised(system.recognised, command, given) and system.name for system in _others_loaded())
+def _recognised_by_others(command: Command, given: Mapping[str, str], packages: Mapping[str, str]) -> str | None:
+    found = (_recognised(system.recognised, command, given, packages) and system.name for system in _others_loaded())
     return next((name for name in found if name), None)
 
 

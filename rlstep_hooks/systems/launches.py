@@ -9,9 +9,10 @@ import msgspec
 
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
@@ -19,7 +20,10 @@ from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.keys import key_list
-from rlstep_hooks.systems.release import looked_at, release_for
+from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
+from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
+from rlstep_hooks.systems.python_launch import hidden as hidden_of
+from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
@@ -42,6 +46,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     missing: tuple[Parent, ...] = ()
     """Files that it inherits from or names, which are not here."""
+    hidden: UnknownText | None = None
+    """What a Python file gives to the framework's configuration that cannot be known."""
     environment: dict[str, str] = {}
     """Variables that the command or `--set` sets, where their values are known."""
 
@@ -83,22 +89,47 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         foreign=release.foreign,
         notes=(*launch.notes, *release.notes),
     )
+    others = _other_calls(launch.given.values(), system)
     try:
         reading = _read(system, request)
     except PlanError as refusal:
+        ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if options.version is None:
+            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
+        if (meant := what_is_meant(system, request, _read)) is not None:
+            plan = msgspec.structs.replace(
+                plan,
+                meant=meant.schedule,
+                formulas=meant.formulas,
+                notes=(*plan.notes, *meant.notes),
+            )
     else:
-        misspelt = _misspelt(settings, release.refused, known_by=system.keys)
+        misspelt = _misspelt(settings, (*release.refused, *others), known_by=system.keys)
         plan = msgspec.structs.replace(
             plan,
             schedule=reading.schedule,
             formulas=reading.formulas,
-            notes=(*plan.notes, *reading.notes, *_assumed(settings), *misspelt),
+            notes=(
+                *plan.notes,
+                *one_process(system, request, _read),
+                *reading.notes,
+                *_assumed(settings),
+                *misspelt,
+            ),
             findings=(*release.findings, *check_plan(reading)),
         )
-    unused = tuple(setting for setting in settings.unused if setting.name not in release.refused)
+    unused = tuple(setting for setting in settings.unused if setting.name not in {*release.refused, *others})
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
+
+
+def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
+    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`: nobody asks for them."""
+    own = {call for entry in index.entries_of(system.name) for call in entry.calls} | set(system.keywords_of)
+    calls = (setting for setting in given if setting.place.source.endswith(".py") and "." in setting.name)
+    return {setting.name for setting in calls if setting.name.partition(".")[0] not in own}
 
 
 def _assumed(settings: Settings) -> list[Note]:
@@ -175,6 +206,10 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     if not known:
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
+        read = (calls_of(command, folder) for command in commands)
+        others = [other for calls in read if calls is not None for other in of_others(calls)]
+        if others:
+            raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
         raise NoLaunchError(
             f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
             Place(source),
@@ -205,13 +240,17 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
 
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | None:
     """A command with its settings, if a system knows it."""
-    calls = _python_settings(command, folder)
+    calls = calls_of(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
-    keys = {*_keys(plain), *_keys(overridden), *_keys(calls)}
-    framework = options.framework or index.recognise(command, keys)
+    keys = {*_keys(plain), *_keys(overridden)}
+    if calls is not None:
+        keys |= {*calls.settings, *(f"{callee}." for callee in calls.callees)}
+    packages = calls.packages if calls is not None else {}
+    values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
+    framework = options.framework or index.recognise(command, keys, values, packages)
     if framework is None:
-        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)})
+        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)}, values, packages)
     if framework is None:
         return None
     system = index.system_of(framework)
@@ -219,15 +258,21 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     notes += [
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
     ]
-    merged = {**_flat_calls(calls, framework), **given, **_set_settings(options.variables)}
+    notes += [Note("ignores", command.cut_off)] if command.cut_off else []
+    hidden = None
+    if calls is not None:
+        given, more = settings_of(calls, given, system)
+        notes += more
+        hidden = hidden_of(calls, system)
     return Launch(
         command=command,
         framework=framework,
-        given=merged,
+        given={**given, **_set_settings(options.variables)},
         source=source,
         folder=folder,
         notes=tuple(notes),
         missing=missing,
+        hidden=hidden,
         environment=_environment(command, options),
     )
 
@@ -274,9 +319,9 @@ def _gather(
     choices = choices_of(command.arguments) if system.overrides else {}
     chosen: set[str] = set()
     for name, place in _config_files(command, settings, loose, system):
-        # Hydra's --config-path counts from the script.
-        places = (folder / name, Path(name), folder / PurePosixPath(command.program.name).parent / name)
-        file = next((path for path in places if path.is_file()), None)
+        # Hydra's --config-path counts from the script, whose own folder of configurations is nearly always called this.
+        own = command.program.folder
+        file = find_file(name, folder, command.folder, beside=(own, f"{own}/config", f"{own}/configs") if own else ())
         if file is None:
             missing.append(Parent(name, place))
             continue
@@ -346,30 +391,12 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
 
     keys: set[str] = set()
     for token in command.arguments:
-        file = folder / token.text.rpartition("=")[2]
-        if token.text.endswith(CONFIGS) and not token.unknown and file.is_file():
+        if not token.text.endswith(CONFIGS) or token.unknown:
+            continue
+        file = find_file(token.text.rpartition("=")[2], folder, command.folder)
+        if file is not None:
             keys |= _keys(read_config(file).settings)
     return keys
-
-
-def _python_settings(command: Command, folder: Path) -> dict[str, Setting]:
-    """Calls in the Python file that a command runs, if it is here."""
-    if command.program.kind != "script" or not command.program.name.endswith(".py"):
-        return {}
-    path = next((p for p in (folder / command.program.name, Path(command.program.name)) if p.is_file()), None)
-    if path is None:
-        return {}
-    from rlstep_hooks.launch.python_file import read_calls
-
-    return read_calls(path)
-
-
-def _flat_calls(calls: dict[str, Setting], framework: str) -> dict[str, Setting]:
-    """Settings of Python calls; those of the framework's configuration classes also by their bare name."""
-    classes = {call for entry in index.entries_of(framework) for call in entry.calls}
-    named = [name for name in calls if name.partition(".")[0] in classes]
-    bare = {name.partition(".")[2]: msgspec.structs.replace(calls[name], name=name.partition(".")[2]) for name in named}
-    return {**calls, **bare}
 
 
 def _config_launch(path: Path, options: Options) -> Launch:
@@ -421,6 +448,8 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
 
 def _request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
     _refuse_missing(launch.missing)
+    if launch.hidden is not None:
+        raise LaunchError(launch.hidden.why, launch.hidden.place, remedy="write the settings in the call")
     defaults = system.defaults(version)
     settings = Settings(launch.given, defaults, functions=system.resolvers, environment=launch.environment)
     return Request(

@@ -46,7 +46,7 @@ SYSTEM = System(
                 "script:src/train.py",
                 "script:src/train_bash.py",
             ),
-            keys=("ppo_buffer_size",),
+            keys=("ppo_buffer_size", "stage=ppo"),
         ),
     ),
     overrides=True,

@@ -28,6 +28,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`--world-size`."""
     rows_unknown: str = ""
     """Of a live configuration: why the rows are not known, where they are not."""
+    assumed: list[str] = []
+    """What was taken because nothing says it; filled while the launch is read."""
 
     def rows(self, *names: str) -> RowCount:
         """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
@@ -57,7 +59,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if from_settings is not None:
             return from_settings
         processes = self.command.processes
+        if processes is None and self.command.program.kind == "config":
+            raise LaunchError("the configuration does not say how many processes train; give --world-size N")
         if processes is None:
+            self.assumed.append("world_size")
             return 1
         if processes.unknown is not None:
             raise UnknownValueError(f"the number of processes of `{processes.launcher}`", processes.unknown)

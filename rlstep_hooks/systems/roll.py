@@ -197,7 +197,7 @@ SETTINGS = {
     "ppo_epochs": count(1),
     "max_steps": count(500),
     "save_steps": count(50),
-    "eval_steps": count(10),
+    "eval_steps": count(10, least=0),
     "async_generation_ratio": number(0),
     "adv_estimator": text("gae"),
     "critic_warmup": count(0, least=0),

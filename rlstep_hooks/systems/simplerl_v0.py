@@ -6,82 +6,32 @@ openrlhf/trainer/ppo_trainer.py `fit`, openrlhf/trainer/ray/ppo_actor.py and ppo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from rlstep_hooks.planning.reading import Formula, Reading
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.declaration import Entry, System
-from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
+from rlstep_hooks.systems.declaration import Check, Entry
+from rlstep_hooks.systems.openrlhf import system as openrlhf
+from rlstep_hooks.systems.openrlhf.refusals import CHECKS
 from rlstep_hooks.systems.openrlhf.settings import SETTINGS
 
-if TYPE_CHECKING:
-    from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.declaration import Quantities
-    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
-
-OPENRLHF = OpenRLHFRelease("0.5.0")
+_OPENRLHF = "0.5.0"
 """What train/version.txt says."""
 
 _CHECKS = "SimpleRL v0 2702a87 train/openrlhf/cli/train_ppo_ray_box.py _validate_args"
 
 
-def read(launch: Quantities) -> Reading:
-    """The Schedule of the OpenRLHF that it was made of."""
-    from rlstep_hooks.systems.openrlhf.launch import read_flags, reading_of
-
-    settings = read_flags(launch, OPENRLHF)
-    _check(settings)
-    reading = reading_of(launch, settings, OPENRLHF)
-    schedule = _named(reading.schedule, launch)
-    assert schedule.critic is not None
-    schedule = msgspec.structs.replace(schedule, critic=_named(schedule.critic, launch))
-    formulas = tuple(
-        Formula(formula.quantity, formula.text, schedule.sources.get(formula.quantity, formula.source))
-        for formula in reading.formulas
-    )
-    return Reading(schedule=schedule, formulas=formulas, notes=reading.notes, facts=reading.facts)
+def power_below(number: int) -> int:
+    """The largest power of two that is not above a number."""
+    return 1 << (number.bit_length() - 1) if number else 0
 
 
-def _named(schedule: Schedule, launch: Quantities) -> Schedule:
-    of = {
-        name: source.replace("OpenRLHF 0.5.0", "SimpleRL v0 2702a87 train/openrlhf")
-        for name, source in schedule.sources.items()
-    }
-    framework, version = launch.system.title, launch.request.version
-    return msgspec.structs.replace(schedule, framework=framework, version=version, sources=of)
-
-
-def _check(settings: OpenRLHFSettings) -> None:
-    """Processes in powers of two, and the critic's as a part of the policy's.
-
-    Raises:
-        PlanError: They are not.
-    """
-    actors, critics = settings.actor_nodes * settings.actor_gpus, settings.critic_nodes * settings.critic_gpus
-    for name, processes in (("actor", actors), ("critic", critics)):
-        if processes & (processes - 1):
-            below = 1 << (processes.bit_length() - 1)
-            raise PlanError(
-                f"AssertionError: {name}_world_size must be power of 2, got {processes}",
-                when="at the start",
-                fix=f"{name}_num_nodes x {name}_num_gpus_per_node = {below} or {2 * below}",
-                source=_CHECKS,
-            )
-    if actors % critics:
-        raise PlanError(
-            f"AssertionError: actor_world_size must be divisible by critic_world_size, got {actors} and {critics}",
-            when="at the start",
-            fix=f"critic_num_nodes x critic_num_gpus_per_node = {actors} or smaller",
-            source=_CHECKS,
-        )
-
-
-SYSTEM = System(
+SYSTEM = msgspec.structs.replace(
+    openrlhf.SYSTEM,
     name="simplerl_v0",
     title="SimpleRL v0",
     version="2702a87",
+    releases=None,
+    keys=None,
+    package="",
     recognised=(
         Entry(
             "simplerl_v0",
@@ -89,10 +39,46 @@ SYSTEM = System(
             before="openrlhf",
         ),
     ),
-    rows_from=("data.prompt_dataset", "prompt_data"),
+    reads_as=None,
     settings={
-        name: msgspec.structs.replace(typed, default=typed.default_in(OPENRLHF.openrlhf), since=())
+        name: msgspec.structs.replace(typed, default=typed.default_in(_OPENRLHF), since=())
         for name, typed in SETTINGS.items()
     },
-    plan="rlstep_hooks.systems.simplerl_v0:read",
+    functions={**openrlhf.SYSTEM.functions, "power_below": power_below},
+    let={
+        **openrlhf.SYSTEM.let,
+        "openrlhf": f"({_OPENRLHF.replace('.', ', ')})",
+        "home": "'SimpleRL v0 2702a87 train/openrlhf'",
+    },
+    checks=(
+        CHECKS[0],
+        # Processes in powers of two, and the critic's as a part of the policy's.
+        *(
+            Check(
+                f"{role}_gpus == power_below({role}_gpus)",
+                f"AssertionError: {role}_world_size must be power of 2, got {{{role}_gpus}}",
+                fix=f"{role}_num_nodes x {role}_num_gpus_per_node = {{power_below({role}_gpus)}} or {{2 * power_below({role}_gpus)}}",
+                when="at the start",
+                source=_CHECKS,
+            )
+            for role in ("actor", "critic")
+        ),
+        Check(
+            "actor_gpus % critic_gpus == 0",
+            "AssertionError: actor_world_size must be divisible by critic_world_size, got {actor_gpus} and {critic_gpus}",
+            fix="critic_num_nodes x critic_num_gpus_per_node = {actor_gpus} or smaller",
+            when="at the start",
+            source=_CHECKS,
+        ),
+        *CHECKS[1:],
+    ),
+    live="",
+    writes=None,
+    deviations="",
+    attaches_by="",
+    on_import={},
+    observed_releases=None,
+    trained_releases=(),
+    observes=(),
+    does_not_observe=(),
 )

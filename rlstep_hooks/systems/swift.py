@@ -32,6 +32,8 @@ def started_processes(launch: Request) -> int:
 
 def on_megatron(launch: Request) -> System | None:
     """The declaration of GRPO on Megatron, where the launch is one."""
+    if launch.command.program.kind == "config":  # the names that Megatron has for its batches
+        return MEGATRON if launch.settings.is_given("micro_batch_size", "global_batch_size") else None
     name = launch.command.program.name
     return MEGATRON if name.startswith("megatron") or "_megatron" in name else None
 
@@ -47,9 +49,11 @@ _SETTINGS = {
     "beta": number(0.04),
     "dynamic_sample": flag(False),
     "async_generate": flag(False),
+    "train.gpus": text(),
 }
 _IS_READ = (
     Demand("rlhf_type == 'grpo'", "rlhf_type = {rlhf_type}: only grpo is read", about="rlhf_type"),
+    Demand("not given(train.gpus)", "a configuration for Ray (train.gpus) is not read", about="train.gpus"),
     Demand("sequence_parallel_size == 1", "sequence_parallel_size above 1 is not read", about="sequence_parallel_size"),
 )
 _SAMPLING_NOTES = (
@@ -77,6 +81,7 @@ SYSTEM = System(
                 "script:swift/cli/rlhf.py",
             ),
             keys=("rlhf_type",),
+            before="trl",
         ),
     ),
     instead=on_megatron,

@@ -35,8 +35,8 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.observe.patches import _ABSENT
-from rlstep_hooks.record.events import encode
 from rlstep_hooks.record.ledger import records
+from rlstep_hooks.record.wire import encode
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer

@@ -81,9 +81,14 @@ def test_steps_are_read_in_every_way(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_json_has_the_whole_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     plan = as_json(f"plan --json --rows 100 -- {TRL} --unheard-of 3", capsys)
-    assert set(Schedule.__struct_fields__) <= set(plan)
-    assert (plan["updates_per_rollout"], plan["updates"], plan["samples_per_rollout"]) == (1, 20, 16)
-    assert plan["unused_settings"] == {"unheard_of": {"value": "3", "place": "argument 11 of the command"}}
+    schedule = plan["schedule"]
+    assert set(Schedule.__struct_fields__) == set(schedule)
+    assert (plan["schema"], plan["accepted"], plan["error"]) == (1, True, None)
+    assert (schedule["updates_per_rollout"], schedule["updates"], schedule["samples_per_rollout"]) == (1, 20, 16)
+    assert any(said.startswith("1 process: the launch does not say") for said in plan["assumptions"])
+    assert plan["unused_settings"] == {
+        "unheard_of": {"value": "3", "no_effect": False, "place": "argument 11 of the command"}
+    }
     assert [finding["code"] for finding in plan["findings"]] == ["RLS116", "RLS102"]
     assert all(finding["report"].startswith("https://") for finding in plan["findings"])
     assert {formula["quantity"] for formula in plan["formulas"]} >= {"samples_per_rollout", "updates_per_rollout"}
@@ -103,12 +108,67 @@ def test_markdown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_the_framework_would_raise_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = rlstep("plan --rows 99 -- trl grpo --per_device_train_batch_size 7 --num_generations 6", capsys)
+    launch = "trl grpo --per_device_train_batch_size 7 --num_generations 6"
+    status, out, _ = rlstep(f"plan --rows 99 --world-size 1 -- {launch}", capsys)
     assert status == 1
     assert "generation_batch_size (7) must be divisible by num_generations (6)." in out
     assert "per_device_train_batch_size = 6 or" in out
-    plan = as_json("plan --json -- trl grpo --per_device_train_batch_size 7 --num_generations 6", capsys)
+    plan = as_json(f"plan --json --world-size 1 -- {launch}", capsys)
     assert plan["schedule"] is None
+    assert plan["accepted"] is False
+
+
+def test_a_refusal_leaves_the_plan_that_the_sizes_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    launch = f"{SKYRL} trainer.micro_train_batch_size_per_gpu=60"
+    status, out, _ = rlstep(f"plan --rows 7473 -- {launch}", capsys)
+    assert status == 1
+    table, _, refusal = out.partition("ERROR RLS110")
+    assert "1 024 prompts x 5 samples" in table
+    assert "what the sizes mean once SkyRL accepts the launch" in table
+    assert "should be divisible by micro_train_batch_size_per_gpu 60" in " ".join(refusal.split())
+    plan = as_json(f"plan --json --rows 7473 -- {launch}", capsys)
+    assert plan["accepted"] is False
+    assert plan["schedule"]["samples_per_rollout"] == 5120
+    assert "what the sizes mean" in plan["assumptions"][0]
+
+
+def test_a_verl_launch_without_a_micro_batch_size_has_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = "data.train_batch_size=1024 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.rollout.n=5"
+    _, out, _ = rlstep(
+        f"plan --rows 7473 -- python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {sizes}", capsys
+    )
+    assert "updates/rollout  1 x 5 120 / 1 280" in out
+    assert "no micro-batch size is given" in " ".join(out.split())
+    assert "Please set at least one of" in out
+
+
+def test_the_number_of_processes_is_asked_for_where_it_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    launch = "trl grpo --per_device_train_batch_size 7 --num_generations 6"
+    status, out, err = rlstep(f"plan --rows 99 -- {launch}", capsys)
+    assert (status, out) == (2, "")
+    assert "does not say on how many processes" in err
+    assert "on 6, 12, 18, 24, 30, 36, ... it does not" in err
+    assert "--world-size N" in err
+    _, out, _ = rlstep(f"plan --rows 99 -- {launch.replace('7', '6')}", capsys)
+    assert "1 process: the launch does not say" in out
+
+
+def test_data_files_that_cannot_be_known_leave_the_rows_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{SKYRL} data.train_data=$HOME/gsm8k/train.parquet")
+    status, out, _ = rlstep(f"plan {script}", capsys)
+    assert status == 0
+    assert "give --rows" in out
+
+
+def test_a_line_that_bash_reads_as_another_command_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{SKYRL} \\\n  trainer.epochs=3\n  generator.n_samples_per_prompt=9\n")
+    _, out, _ = rlstep(f"plan --rows 7473 {script}", capsys)
+    assert "1 024 prompts x 5 samples" in out
+    assert "`generator.n_samples_per_prompt=9` on line 3" in " ".join(out.split())
 
 
 def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,9 +241,12 @@ def test_a_variable_of_the_script_is_asked_for_and_given(tmp_path: Path, capsys:
         in err
     )
     plan = as_json(f"plan --json --rows 99 --set GROUP=8 --set GPUS=4 {script}", capsys)
-    assert (plan["world_size"], plan["samples_per_prompt"]) == (4, 8)
+    assert (plan["schedule"]["world_size"], plan["schedule"]["samples_per_prompt"]) == (4, 8)
     assert (
-        as_json(f"plan --json --rows 99 --set GROUP=8 --set GPUS=4 {script} -- --max_steps 7", capsys)["updates"] == 7
+        as_json(f"plan --json --rows 99 --set GROUP=8 --set GPUS=4 {script} -- --max_steps 7", capsys)["schedule"][
+            "updates"
+        ]
+        == 7
     )
 
 
@@ -193,7 +256,7 @@ def test_several_training_commands_are_told_apart_by_line(tmp_path: Path, capsys
     status, _, err = rlstep(f"plan {script}", capsys)
     assert status == 2
     assert "line 2 (trl), line 4 (trl); choose one with --line N" in err
-    assert as_json(f"plan --json --line 4 {script}", capsys)["updates"] == 9
+    assert as_json(f"plan --json --line 4 {script}", capsys)["schedule"]["updates"] == 9
 
 
 def test_a_named_framework_takes_its_own_program_among_the_others(
@@ -204,7 +267,7 @@ def test_a_named_framework_takes_its_own_program_among_the_others(
         "ray start --head --port 6379\nmkdir -p --verbose out\npython my_trainer.py --max_steps 5\nray stop --force\n"
     )
     assert rlstep(f"plan {script}", capsys)[0] == 2
-    assert as_json(f"plan --json --framework trl {script}", capsys)["updates"] == 5
+    assert as_json(f"plan --json --framework trl {script}", capsys)["schedule"]["updates"] == 5
 
 
 def test_rows_come_from_the_data_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +275,15 @@ def test_rows_come_from_the_data_file(tmp_path: Path, capsys: pytest.CaptureFixt
     script = tmp_path / "run.sh"
     script.write_text(f"D=train.jsonl\n{SKYRL} data.train_data=\"['$D']\"\n")
     plan = as_json(f"plan --json {script}", capsys)
-    assert (plan["rows"], plan["rollouts_per_epoch"], plan["rows_dropped_per_epoch"]) == (2050, 2, 2)
+    assert (
+        plan["schedule"]["rows"],
+        plan["schedule"]["rollouts_per_epoch"],
+        plan["schedule"]["rows_dropped_per_epoch"],
+    ) == (
+        2050,
+        2,
+        2,
+    )
 
 
 def test_diff_names_quantities_and_the_settings_behind_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -863,6 +863,39 @@ def advantages_negated_on_the_way(trainer: Any) -> None:
     alter_microbatches(trainer, lambda batch: batch | {"advantages": -batch["advantages"]}, first=8)
 
 
+# A: masks
+
+
+def masked(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A change of a rollout's mask."""
+    return lambda rollout: rollout | {"completion_mask": change(rollout["completion_mask"])}
+
+
+@fault(report="verl#3210", code="RLS518", where=Where(rollout=2, update=4), where_016=Where(rollout=4, update=4))
+def last_token_left_out_of_the_mask(trainer: Any) -> None:
+    """The mask ends one token early."""
+
+    def shorten(mask: torch.Tensor) -> torch.Tensor:
+        return mask * (mask.cumsum(1) < mask.sum(1, keepdim=True))
+
+    alter_rollouts(trainer, masked(shorten), after=4)
+
+
+MASKED: Settings = {**REUSED, "mask_truncated_completions": True}
+
+
+@fault(
+    report="TRL, mask_truncated_completions left out",
+    code="RLS518",
+    where=Where(rollout=2, update=4),
+    settings=MASKED,
+    since="0.18",
+)
+def truncated_completions_trained(trainer: Any) -> None:
+    """Completions without an end are trained, although they are to be left out."""
+    alter_rollouts(trainer, masked(torch.ones_like), after=4)
+
+
 # M: the scale of the loss
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli.report import Form, show
-from rlstep_hooks.record.events import encode
 from rlstep_hooks.record.ledger import read_lines
+from rlstep_hooks.record.wire import encode
 from tests.fuzz.limits import time_limit
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases

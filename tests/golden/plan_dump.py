@@ -201,6 +201,38 @@ ALLOWED: tuple[Allowed, ...] = (
         after="ppo|grpo|value",
     ),
     Allowed("the settings of GFPO and DPPO count", system="trl", field="schedule.old_logprob_source", after="engine"),
+    Allowed("a critic shows no settings of its own", field="schedule.critic.settings", after="^null$"),
+    Allowed("a critic shows no settings of its own", field="schedule.critic.sources", after="^null$"),
+    Allowed(
+        "which setting has the rows",
+        system="openrlhf",
+        field="schedule.not_evaluated.",
+        after="data.prompt_dataset|^null$",
+    ),
+    Allowed(
+        "no rows are dropped, however many there are",
+        system="openrlhf",
+        field="schedule.rows_dropped_per_epoch",
+        before="^null$",
+        after="^0$",
+    ),
+    Allowed(
+        "a check's source is the fork's",
+        system="simplerl_v0",
+        field="findings",
+        before="OpenRLHF 0.5.0",
+        after="SimpleRL v0 2702a87",
+    ),
+    Allowed(
+        "a plainer word", field="schedule.not_evaluated.syncs", before="syncs no weights", after="syncs no weights"
+    ),
+    Allowed(
+        "a plainer word",
+        field="schedule.critic.not_evaluated.syncs",
+        before="syncs no weights",
+        after="syncs no weights",
+    ),
+    Allowed("whether there is an adapter changes no plan", system="trl", field="unused", after="use_peft"),
     Allowed("the rows are missing, whoever calls step()", system="trl_ppo_step", field="schedule.not_evaluated."),
     Allowed(
         "gradients of the last rollout of a pass: how many there are depends on the rows",
@@ -211,6 +243,11 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("as the launch says it", system="trl_ppo_step", field="schedule.settings.", before="^null$"),
     Allowed("no rollout, no update", system="trl_ppo", field="schedule.updates", before="^null$", after="^0$"),
     Allowed("no rollout, no update", system="trl_ppo", field="schedule.lags"),
+    Allowed("refused: what its sizes mean is said", field="notes", only_refused=True),
+    Allowed("refused: what its sizes mean is said", field="formulas", only_refused=True, before="^null$"),
+    Allowed(
+        "a number of processes that nothing gives is named", field="notes", after="assumes: 1 process: the launch does"
+    ),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
 
@@ -220,7 +257,7 @@ ALLOWED: tuple[Allowed, ...] = (
 
 def answer(launch: Launch) -> dict[str, Any]:
     """All that a plan says, as plain JSON; without what is None or empty."""
-    with _beside(launch) as (words, options):
+    with beside(launch) as (words, options):
         try:
             plan = plan_launch(words, Options(**options))
         except (LaunchError, OSError) as error:
@@ -256,7 +293,7 @@ def _without_nothing(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _beside(launch: Launch) -> Iterator[tuple[list[str], dict[str, Any]]]:
+def beside(launch: Launch) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """A folder with the launch's files, which is the working directory meanwhile."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as name:

@@ -57,7 +57,8 @@ def check_formulas(reading: Reading) -> None:
         expected = quantity(reading.schedule, formula.quantity)
         if expected is None:
             continue
-        value = run(formula) if formula.inputs else evaluate(formula.text, reading.schedule)
+        declared = formula.inputs or not language.names_in(formula.text)
+        value = run(formula) if declared else evaluate(formula.text, reading.schedule)
         assert value == expected, f"{formula.quantity} = {formula.text} gives {value}, the Schedule says {expected}"
         assert formula.source, f"{formula.quantity} has no source"
 

@@ -44,7 +44,7 @@ FILES: dict[str, tuple[str, str, dict[str, int | str]]] = {
         {},
     ),
     "sb3 a2c": ("train.py", SB3 + "A2C('MlpPolicy', make_vec_env('C', 8)).learn(1000)\n", {}),
-    "llamafactory": ("ppo.yaml", LLAMA, {"rows": 192}),
+    "llamafactory": ("ppo.yaml", LLAMA, {"rows": 192, "world_size": 1}),
 }
 
 
@@ -73,7 +73,7 @@ def test_the_buffer_size_of_llamafactory_is_the_number_of_minibatches(tmp_path: 
     """Golden: 64 samples, 16 updates of 8 micro-batches, and 128 of one in the last rollout of each pass."""
     file = tmp_path / "ppo.yaml"
     file.write_text(LLAMA)
-    schedule = read(file, rows=192).schedule
+    schedule = read(file, rows=192, world_size=1).schedule
     assert schedule.updates_per_rollout / schedule.reuse_epochs == schedule.settings["ppo_buffer_size"] == 4
     made: list[list[int]] = []
     for event in expected_events(schedule):

@@ -242,7 +242,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS113": lambda: of_schedule({"nominal_updates_per_rollout": 1}, minibatches=(86,) * 5 + (82,)),
     "RLS114": lambda: launched("trl grpo --num_iterations 4 --save_steps 10"),
     "RLS115": lambda: of_schedule({"minibatch_unit": "samples"}, minibatches=(64,) * 8),
-    "RLS116": lambda: launched(f"{VERL} actor_rollout_ref.rollout.n_agent=5"),
+    "RLS116": lambda: launched(f"{VERL} actor_rollout_ref.rollout.tries_per_prompt=5"),
     # Counts and order
     "RLS201": lambda: judged(without(without(run(), MicroBatch, 2, 3), Update, 1)),
     "RLS202": lambda: judged(without(without(run(), Rollout, 2), Refresh, 2)),
@@ -310,6 +310,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
         measured(run(), "rollouts", advantages_off=12400.0, advantages_fit="each those of the sample before it")
     ),
     "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
+    "RLS518": lambda: judged(measured(run(), "rollouts", 2, masks_wrong=4)),
     # The learning rate
     "RLS601": lambda: of_schedule(lr_horizon=24),
     "RLS602": lambda: judged(changed(run(), Update, 7, lr_tick=8)),

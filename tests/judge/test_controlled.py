@@ -30,11 +30,10 @@ from rlstep_hooks.record.events import (
     Unobserved,
     Update,
     WeightSync,
-    decode,
-    encode,
 )
 from rlstep_hooks.record.ledger import CONTROLLER, MemoryLedger
 from rlstep_hooks.record.tail import Tail
+from rlstep_hooks.record.wire import decode, encode
 from rlstep_hooks.record.writer import EventWriter
 from tests.scripted_phases import (
     Live,

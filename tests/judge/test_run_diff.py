@@ -32,8 +32,8 @@ from rlstep_hooks.record.events import (
     RunStarted,
     Unobserved,
     Update,
-    encode,
 )
+from rlstep_hooks.record.wire import encode
 from rlstep_hooks.systems.trl.releases import TrlRelease
 from tests.scripted import cases, make_plan, scripted_run
 from tests.scripted_phases import PhaseCase, Script, phase_plan, scripted_phases, write_records

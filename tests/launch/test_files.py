@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import read_config
 from rlstep_hooks.launch.python_file import read_calls
 from rlstep_hooks.launch.rows import count_rows
@@ -84,7 +85,7 @@ def test_calls_of_a_python_file(tmp_path: Path) -> None:
         "c = GRPOConfig('out', batch=N, size=M, often=K, n=-1, epochs=int(1e6), names=['a'], call=len(x), **extra, **{'mu': 2})\n"
         "model = PPO('Mlp', env, n_steps=2048)\nmodel.learn(total_timesteps=1_000_000)\n"
     )
-    found = read_calls(path)
+    found = read_calls(path).settings
     values = {name: setting.value for name, setting in found.items() if not setting.unknown}
     assert not witness.exists()
     assert values["GRPOConfig.0"] == "out"
@@ -145,3 +146,24 @@ def test_rows_that_are_not_known_have_a_reason(tmp_path: Path) -> None:
         assert rows.count is None
         assert reason in rows.source
         assert "--rows" in rows.source
+
+
+def test_a_file_is_found_from_the_root_of_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home" / "repo" / ".git").mkdir(parents=True)
+    root = tmp_path / "home" / "repo"
+    folder = root / "examples" / "a"
+    folder.mkdir(parents=True)
+    outside = tmp_path / "home" / "x.yaml"
+    for file in (root / "configs" / "c.yaml", root / "pkg" / "config" / "d.yaml", outside, folder / "own.yaml"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("a: 1")
+    monkeypatch.chdir(tmp_path)
+    assert find_file("configs/c.yaml", folder) == root / "configs" / "c.yaml"
+    assert find_file("own.yaml", folder) == folder / "own.yaml"
+    assert find_file("d.yaml", folder, beside=("pkg", "pkg/config")) == root / "pkg" / "config" / "d.yaml"
+    assert (
+        find_file(str(tmp_path / "configs" / "c.yaml"), folder) == root / "configs" / "c.yaml"
+    )  # `$(pwd)/configs/c.yaml`
+    assert find_file("x.yaml", folder) is None
+    assert find_file("x.yaml", folder, str(outside.parent)) == outside
+    assert find_file("", folder) is None

@@ -92,3 +92,10 @@ def test_any_value_is_read_as_hydra_does_or_refused(text: str) -> None:
 def test_values_that_no_launch_has(text: str) -> None:
     with pytest.raises(SettingError):
         override_value(text, Place("run.sh", 3, 1))
+
+
+def test_a_bracket_that_nothing_opened_is_no_sweep() -> None:
+    with pytest.raises(SettingError, match="closes what nothing opened"):
+        override_value("qwen3_4b_grpo_8npu}")
+    with pytest.raises(SettingError, match="means a sweep"):
+        override_value("1,2")

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from rlstep_hooks.record.columns import Columns
-from rlstep_hooks.record.events import Measured, MicroBatchValues, UpdateValues, decode, encode
+from rlstep_hooks.record.events import Measured, MicroBatchValues, UpdateValues
+from rlstep_hooks.record.wire import decode, encode
 
 
 class Values(msgspec.Struct, frozen=True):

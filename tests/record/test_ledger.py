@@ -23,10 +23,9 @@ from rlstep_hooks.record.events import (
     RunEnded,
     SampleRows,
     UpdateValues,
-    decode,
-    encode,
 )
 from rlstep_hooks.record.ledger import FolderLedger, MemoryLedger, rank_process, records
+from rlstep_hooks.record.wire import decode, encode
 from rlstep_hooks.session.recorder import Recorder
 from tests.scripted import make_plan, scripted_run, started
 

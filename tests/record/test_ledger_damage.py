@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from rlstep_hooks.cli.report import show
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.replay import report_of
-from rlstep_hooks.record.events import AnyEvent, MicroBatch, RunEnded, Update, encode
+from rlstep_hooks.record.events import AnyEvent, MicroBatch, RunEnded, Update
 from rlstep_hooks.record.ledger import LONGEST_LINE, FolderLedger, MemoryLedger, rank_process, read_lines, records
+from rlstep_hooks.record.wire import encode
 from rlstep_hooks.session.recorder import Recorder
 from tests.scripted import make_plan, scripted_run, started
 

@@ -13,9 +13,9 @@ import pytest
 from rlstep_hooks.cli import main
 from rlstep_hooks.cli.copying import Copying
 from rlstep_hooks.judge.replay import report_of
-from rlstep_hooks.record.events import encode
 from rlstep_hooks.record.ledger import MemoryLedger, open_ledger
 from rlstep_hooks.record.remote import RemoteError, RemoteFolder, fetched
+from rlstep_hooks.record.wire import encode
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 
 if TYPE_CHECKING:

@@ -25,18 +25,9 @@ from rlstep_hooks.judge.rules import progress
 from rlstep_hooks.judge.standing import Standing
 from rlstep_hooks.judge.timeline import LoaderPosition
 from rlstep_hooks.planning.finding import Finding, Where
-from rlstep_hooks.record.events import (
-    AnyEvent,
-    Attached,
-    Measured,
-    MicroBatch,
-    Rollout,
-    RunEnded,
-    RunStarted,
-    Update,
-    encode,
-)
+from rlstep_hooks.record.events import AnyEvent, Attached, Measured, MicroBatch, Rollout, RunEnded, RunStarted, Update
 from rlstep_hooks.record.ledger import CONTROLLER
+from rlstep_hooks.record.wire import encode
 from rlstep_hooks.show import console, live
 from rlstep_hooks.show.console import ConsoleListener, LiveListener
 from rlstep_hooks.show.live import Lines, Redrawn, live_line

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import rlstep_hooks
 from rlstep_hooks.record import tail
-from rlstep_hooks.record.events import Measured, MicroBatchValues, Rollout, Update, decode
+from rlstep_hooks.record.events import Measured, MicroBatchValues, Rollout, Update
 from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
+from rlstep_hooks.record.wire import decode
 from rlstep_hooks.show.page import build
 from rlstep_hooks.show.page.build import page_of
 from rlstep_hooks.show.page.overview import CELLS

@@ -19,7 +19,7 @@ from rlstep_hooks.show.markdown import escaped, escaped_html, report_markdown
 from tests.judge.test_judge import judge
 from tests.scripted import make_plan, scripted_run
 
-PLAN = make_plan(iterations=3, max_steps=60, rows=60)
+PLAN = msgspec.structs.replace(make_plan(iterations=3, max_steps=60, rows=60), settings={})
 GITHUB = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 """As much of GitHub's reading as decides what is markup."""
 HOSTILE = [

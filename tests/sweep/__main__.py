@@ -1,7 +1,8 @@
 """Plan every launch of some folders: `python -m tests.sweep DIR [DIR ...]`.
 
 Each folder is one row of the table; of a folder that only holds folders (one a repository), each is. Reasons stand below, those that
-differ only in their numbers together. The exit status is 1 if a file crashed the plan.
+differ only in their numbers together. The exit status is 1 if a file crashed the plan, or a plan has other numbers than
+those that are known of its script.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.planning.launched import Options
+from tests.sweep.facts import compared
 from tests.sweep.outcomes import KINDS, Outcome, outcome_of
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ def main() -> int:
     given = parser.parse_args()
     endings = (*SCRIPTS, *(CONFIGS if given.configs else ()))
     outcomes: list[Outcome] = []
+    right, wrong = 0, []
     rows = [["folder", "files", *KINDS, "ms, median / most"]]
     with ProcessPoolExecutor(2) as pool:
         for folder in repositories(given.folders):
@@ -93,11 +96,18 @@ def main() -> int:
             found = list(pool.map(plan, files_below(folder, endings), chunksize=8))
             rows.append(row(folder.name, found))
             outcomes += found
+            as_known, others = compared(folder, found)
+            right, wrong = right + as_known, wrong + others
     print(table([*rows, row("all", outcomes)]))
+    print(
+        f"\n{right} plans have the numbers that are known of their scripts, {len(wrong)} numbers differ",
+        *wrong,
+        sep="\n",
+    )
     print(reasons(outcomes, given.most))
     if given.jsonl is not None:
         given.jsonl.write_bytes(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
-    return 1 if any(outcome.kind == "crashed" for outcome in outcomes) else 0
+    return 1 if wrong or any(outcome.kind == "crashed" for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

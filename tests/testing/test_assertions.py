@@ -49,8 +49,8 @@ def test_scripts_and_configuration_files_are_read(tmp_path: Path) -> None:
     config.write_text(
         "per_device_train_batch_size: 4\ngradient_accumulation_steps: 8\nsteps_per_generation: 4\nmax_steps: 4\n"
     )
-    assert_schedule(config, framework="trl", updates_per_rollout="1/2")
-    assert_schedule(config, framework="trl", version="1.16.0", updates_per_rollout=Fraction(1, 2))
+    assert_schedule(config, framework="trl", world_size=1, updates_per_rollout="1/2")
+    assert_schedule(config, framework="trl", world_size=1, version="1.16.0", updates_per_rollout=Fraction(1, 2))
     critic = {"updates_per_rollout": 4}
     assert_schedule(SCRIPTS / "verl_ppo_critic.sh", rows=7473, critic=critic)
     assert "critic.updates_per_rollout" in refusal(

@@ -9,10 +9,10 @@ import msgspec
 
 from rlstep_hooks.judge.controlled.compose import TrainerPhases, TrainerStream
 from rlstep_hooks.judge.deviations import DeviationsOf, none_known
-from rlstep_hooks.judge.judge import Judge, merge_findings
+from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks import listed, shape, why_it_matters
-from rlstep_hooks.judge.report import Counts, Report, Summary
+from rlstep_hooks.judge.report import Counts, Report, Summary, merge_findings
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Verdict, Where
 from rlstep_hooks.record.events import TOPICS, AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 HEARD = 65_536
-"""Largest number of events kept for those who follow the run; nobody may be following."""
+"""Largest number of events kept for followers of the run, because there may be none to take them."""
 
 
 class _Trainer:
@@ -201,7 +201,7 @@ class ControlledRun:
         return merge_findings(report, findings, outcomes, processes=["controller", *attached])
 
     def _cut(self) -> dict[str, str]:
-        """Records that end within a call, as they do in a run that raised."""
+        """Records that end within a call, as in a run that raised."""
         trainers: dict[str, list[int]] = {}
         for trainer in self._trainers:
             for name, number in trainer.phases.cut:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlstep_hooks.judge.rules import observation, resume, weights
+from rlstep_hooks.judge.rules import observation, resume
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.data import advantages, documented, evaluation, rows, samples
 from rlstep_hooks.judge.rules.learning_rate import (
@@ -20,6 +20,7 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, values
+from rlstep_hooks.judge.rules.weights import moved, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -60,17 +61,17 @@ RULES: tuple[type[Rule], ...] = (
     refresh.ReferenceLogProbs,
     values.LoggedRatio,
     values.RatioNeverMoves,
-    weights.WeightsUnchanged,
-    weights.SamplerVersion,
-    weights.SamplerGap,
-    weights.WeightsMovedBetweenUpdates,
-    weights.GeneratedWithOthers,
-    weights.SyncNotAsPlanned,
-    weights.SampledOtherwise,
-    weights.ReferenceMoved,
-    weights.NothingLearned,
-    weights.OptimizerHoldsOthers,
-    weights.PartNotTrained,
+    training.WeightsUnchanged,
+    sampler.SamplerVersion,
+    sampler.SamplerGap,
+    moved.WeightsMovedBetweenUpdates,
+    moved.GeneratedWithOthers,
+    sampler.SyncNotAsPlanned,
+    sampler.SampledOtherwise,
+    moved.ReferenceMoved,
+    training.NothingLearned,
+    training.OptimizerHoldsOthers,
+    training.PartNotTrained,
     advantages.PromptGroups,
     samples.SamplesConserved,
     evaluation.EvaluationInTraining,
@@ -85,6 +86,7 @@ RULES: tuple[type[Rule], ...] = (
     rows.OtherRowsTrained,
     documented.AdvantagesNotDocumented,
     documented.AdvantagesAltered,
+    documented.MaskNotDocumented,
     ScheduleHorizon,
     SchedulerTicks,
     RateNotScheduled,

@@ -43,6 +43,7 @@ PLAN_RULES: tuple[type[Rule], ...] = (
 )
 """Findings that are equally severe are shown in this order."""
 
+REFUSED = Refused.code
 REPORTS: dict[str, str] = {rule.code: rule.report for rule in PLAN_RULES}
 """For each code that a plan can find: a report of what it costs."""
 

@@ -381,7 +381,11 @@ class _Walk:
             found = self._nested_text(Token(stdin.text, tokens[0].place), environment)
         else:
             found = unwrap(tokens, environment, shell=lambda token: self._nested_text(token, environment))
-        found = [msgspec.structs.replace(command, missing=missing) for command in found] if missing else found
+        place = self._scope.folder or ""
+        found = [
+            msgspec.structs.replace(command, missing=command.missing + missing, folder=command.folder or place)
+            for command in found
+        ]
         self._command_lines.update(range(node.start_point[0] + 1, node.end_point[0] + 2))
         for command in found:
             self.commands += self._followed(command)

@@ -1,4 +1,4 @@
-"""From a report and the records behind it to what the page shows."""
+"""Makes the content of the page from a report and its records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.replay import replay
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.page import EXAMPLE, page
-from rlstep_hooks.judge.rules.weights import SamplerVersion
+from rlstep_hooks.judge.rules.weights.sampler import SamplerVersion
 from rlstep_hooks.record.events import Attached, RunStarted
 from rlstep_hooks.show.page.model import Page, Process, RulePage, Timeline
 from rlstep_hooks.show.page.timeline import TimelineWatcher
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.ledger import Record
 
 PROCESSES = 64
-"""Processes that the page lists."""
+"""Largest number of processes that the page lists."""
 
 
 def page_of(report: Report, found: Sequence[Record], watcher: TimelineWatcher) -> Page:

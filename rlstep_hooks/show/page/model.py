@@ -1,4 +1,4 @@
-"""What the page shows, computed before anything is drawn."""
+"""The content of the page, complete before anything is drawn."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in the picture."""
     lag: int | None = None
     samples: int | None = None
-    """Of a micro-batch; None where those of several differ, or the data decides."""
+    """Samples of a micro-batch; None if several of different sizes are shown as one, or if the data decide the size."""
     critic: bool = False
     skipped: bool = False
     """Whether it is an update that was not applied."""
     times: int = 1
     expected: str = ""
-    """What was expected here; empty where nothing was found at it."""
+    """What was expected here instead; empty if nothing is wrong."""
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Stretch(msgspec.Struct, frozen=True):
     observed: tuple[Moment, ...]
     planned: tuple[Moment, ...] = ()
     missing: tuple[Moment, ...] = ()
-    """What the plan has after what was observed, where something else came instead."""
+    """What should have followed the observed events when something else came."""
 
 
 class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +52,11 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     number: int | None
     """Counts training rollouts from 0; None for what came before the first."""
     stretches: tuple[Stretch, ...]
-    """Of a long rollout only the first, the last, and those around the first difference."""
+    """All of them, or of a long rollout only the first, the last, and those around the first difference."""
     stretches_in_all: int
     differs: bool = False
     cut_short: bool = False
-    """Whether the plan had more of it when something else came."""
+    """Whether the next rollout came before all that was planned for this one."""
     policy_version: int = 0
     sampler_version: int | None = None
     focus: bool = False
@@ -64,7 +64,7 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def behind(self) -> int:
-        """Updates that the sampler's weights were behind; 0 where they were not, or were not seen."""
+        """Updates that the sampler's weights were behind; 0 if they were not behind or were not observed."""
         return 0 if self.sampler_version is None else max(self.policy_version - self.sampler_version, 0)
 
     @property
@@ -79,29 +79,29 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Some rollouts in a row, as the overview shows them."""
+    """Neighbouring rollouts that the overview shows as one bar."""
 
     first: int
     last: int
     updates: float
-    """Updates on each rollout; the mean of them."""
+    """Mean number of updates on a rollout."""
     differing: int
     """Rollouts that are not as planned."""
     uncompared: int
     """Rollouts whose order of events was not compared with the plan to their end."""
     policy_version: int
-    """Of the rollout whose sampler was furthest behind."""
+    """Policy version at the rollout whose sampler was furthest behind."""
     sampler_version: int | None
-    """Version that the sampler held then; None where it was not seen."""
+    """Version that the sampler held at that rollout; None if it was not observed."""
 
     @property
     def behind(self) -> int:
-        """Updates that the sampler was behind, at most; 0 where it was not, or was not seen."""
+        """Largest number of updates that the sampler was behind; 0 if it was not behind or was not observed."""
         return 0 if self.sampler_version is None else max(self.policy_version - self.sampler_version, 0)
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One trainer's run: all of it in cells, a few rollouts in detail."""
+    """One trainer's run: all rollouts in cells, and a few in detail."""
 
     rank: int
     ranks: int
@@ -157,7 +157,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     sentence: str
     rules: str
-    """How many rules came to what."""
+    """How many rules passed, failed, warned or were not evaluated."""
     problem: Finding | None
     """The finding to look at first."""
     plan: tuple[tuple[str, str, str], ...]
@@ -166,24 +166,24 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline
     not_evaluated: NotEvaluated
     links: tuple[LinkOutcome, ...]
-    """What became of each link of the run."""
+    """The outcome of each link of the run."""
     in_part: tuple[str, ...]
-    """Rules that could look at a part of what they are about, with how much."""
+    """Rules that could make only some of their checks, with how many."""
     ending: str
-    """How training ended, in short; empty where it came to its end."""
+    """How training ended, in short; empty if it reached its end."""
     recorded_by: str
-    """Which processes recorded, where there are several."""
+    """The processes that recorded; empty if there was only one."""
     sampler_note: str
-    """What the versions of the sampler rest on, where that is less than it seems."""
+    """What limits the check of the sampler's versions; empty if nothing does."""
     settings: dict[str, str]
     sources: dict[str, str]
-    """For each formula of the plan, where it was read."""
+    """The source of each formula of the plan."""
     versions: dict[str, str]
     processes: tuple[Process, ...]
     processes_in_all: int
     rule_pages: tuple[RulePage, ...]
     started: str
-    """When the run began, UTC."""
+    """The time at which the run began, UTC."""
 
     @property
     def documented(self) -> frozenset[str]:

@@ -30,14 +30,14 @@ _STRETCH = {"rollout": 0, "refresh": 0, "microbatch": 1, "update": 1, "weight_sy
 
 
 def begins_stretch(stretch: list[Moment], moment: Moment) -> bool:
-    """Whether a moment belongs to another stretch than those before it: an update ends one."""
+    """Whether a moment begins a new stretch. An update ends a stretch."""
     if not stretch:
         return False
     return stretch[-1].kind == "update" or _STRETCH[stretch[-1].kind] != _STRETCH[moment.kind]
 
 
 def append_moment(stretch: list[Moment], moment: Moment) -> None:
-    """Add a moment; equal ones in a row become one, and so do micro-batches that differ in nothing but their size."""
+    """Add a moment. Equal moments in a row become one; micro-batches count as equal even if their sizes differ."""
     last = stretch[-1] if stretch else None
     if last is None or moment.kind not in _REPEATED or _key(last) != _key(moment):
         stretch.append(moment)
@@ -54,7 +54,7 @@ def _key(moment: Moment) -> Moment:
 
 
 def stretches(moments: Iterable[Moment]) -> Iterator[tuple[Moment, ...]]:
-    """Moments cut into stretches."""
+    """Cut moments into stretches."""
     stretch: list[Moment] = []
     for moment in moments:
         if begins_stretch(stretch, moment):
@@ -66,7 +66,7 @@ def stretches(moments: Iterable[Moment]) -> Iterator[tuple[Moment, ...]]:
 
 
 def left_of(planned: tuple[Moment, ...], observed: tuple[Moment, ...]) -> tuple[Moment, ...]:
-    """What is left of a planned stretch after as many events as were observed."""
+    """The rest of a planned stretch after as many events as were observed."""
     done = sum(moment.times for moment in observed)
     rest = []
     for moment in planned:
@@ -143,7 +143,7 @@ def _epoch_end(epoch: int, expected: str) -> Moment:
 
 
 def expectation(difference: Difference) -> str:
-    """What the plan had at a difference, in words."""
+    """What was expected where a difference was found, in words."""
     expected, event = difference.expected, difference.observed
     name = name_of(expected)
     if difference.aspect == "early":

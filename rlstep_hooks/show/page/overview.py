@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import Rollout
 
 CELLS = 240
-"""Cells of an overview, at most; a long run puts several rollouts into each."""
+"""Largest number of cells in an overview; in a long run, each has several rollouts."""
 _FINE = 4 * CELLS
-"""Cells that are kept while rollouts come, at most: a few times more than are shown, so that little is lost when they are joined."""
+"""Largest number of cells while rollouts come: more than are shown, so that the cells shown are nearly as many as they may be."""
 
 
 class Overview:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _HEIGHT = 24
 _GAP = 3
 _LETTER = 7.0
-"""Width of a letter in the pictures, generously."""
+"""More than the width of a letter in the pictures."""
 _SINGLY = 8
-"""Micro-batches that a stretch shows one by one; more become one box."""
+"""Largest number of micro-batches that a stretch shows one by one; more become one box."""
 _DARKEST_LAG = 6
 _SPOKEN = 16
-"""Values that the description of a picture names."""
+"""Largest number of values that the description of a picture names."""
 _PARTED = 120
-"""Bars that have a gap between them; more would flicker."""
+"""Largest number of bars with gaps between them; with more bars, the gaps would flicker."""
 
 
 def _picture(width: float, height: float, described: str, *, stretched: bool = False) -> ElementTree.Element:
@@ -118,7 +118,7 @@ def most_updates(timeline: Timeline) -> float:
 
 
 def pins(timeline: Timeline, findings: Sequence[Finding]) -> list[tuple[float, int]]:
-    """Where findings stand over the overview: percent from its left, and which finding; one for each cell, errors first."""
+    """The marks over the overview: percent from its left, and the index of the finding. A cell has one mark; errors come first."""
     placed: dict[int, int] = {}
     for position, finding in enumerate(findings):
         rollout = finding.where.rollout
@@ -133,7 +133,7 @@ def pins(timeline: Timeline, findings: Sequence[Finding]) -> list[tuple[float, i
 
 
 def overview(timeline: Timeline) -> Markup:
-    """All rollouts: a bar each (or one for several), as high as it has updates, marked where it is not as planned."""
+    """All rollouts: a bar for each (or for several), as high as its updates, marked if something was not as planned."""
     cells = timeline.cells
     planned = float(timeline.planned_updates) if timeline.planned_updates is not None else 0.0
     top = max(most_updates(timeline), 1e-9)
@@ -190,12 +190,12 @@ def behind(cells: Sequence[Cell]) -> Markup:
 
 
 def sampler_seen(cells: Sequence[Cell]) -> bool:
-    """Whether the sampler's version is known anywhere."""
+    """Whether the sampler's version is known at any rollout."""
     return any(cell.sampler_version is not None for cell in cells)
 
 
 def most_behind(cells: Sequence[Cell]) -> int:
-    """Updates that the sampler was behind the trainer, at most."""
+    """Largest number of updates that the sampler was behind the trainer."""
     return max(cell.behind for cell in cells)
 
 
@@ -206,7 +206,7 @@ def version_range(cells: Sequence[Cell]) -> tuple[int, int]:
 
 
 def _steps(heights: Sequence[float | None]) -> str:
-    """A line of steps, one unit wide each; broken where a height is not known."""
+    """A line of steps, each one unit wide, with a gap wherever a height is not known."""
     parts = []
     for index, (before, y) in enumerate(zip([None, *heights], heights, strict=False)):
         if y is not None:
@@ -215,7 +215,7 @@ def _steps(heights: Sequence[float | None]) -> str:
 
 
 def lags(values: Sequence[LagValues]) -> Markup:
-    """The largest and the mean |log ratio| at each lag, a bar within a bar."""
+    """A bar for the largest |log ratio| at each lag, and within it a bar for the mean."""
     largest = max(value.max_abs_log_ratio for value in values)
     words = "; ".join(f"lag {value.lag}: {value.max_abs_log_ratio:.2g}" for value in values[:_SPOKEN])
     picture = _picture(len(values), 100, f"Largest |log ratio| by lag: {words}", stretched=True)
@@ -234,7 +234,7 @@ def lags(values: Sequence[LagValues]) -> Markup:
 
 
 def beside_plan(planned: int, observed: int) -> Markup:
-    """How much of a planned number was reached, and by how much it was exceeded."""
+    """An observed number beside the planned one, as a bar."""
     picture = _picture(100, 10, f"{observed} of {planned} planned", stretched=True)
     scale = 100 / max(planned, observed)
     for length, kind in ((100 / scale, "track"), (observed, "over"), (min(planned, observed), "value")):

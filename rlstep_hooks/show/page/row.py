@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from rlstep_hooks.show.page.model import Moment
 
 FIRST, LAST = 10, 4
-"""Stretches kept of a long rollout: of its beginning, and of its end and around its first difference."""
+"""How many stretches of a long rollout are kept: of its beginning, and of its end and around its first difference."""
 RAW = 512
-"""Events of one rollout that are kept as they came, at most."""
+"""Largest number of events of one rollout that are kept as they came."""
 _ORDER = "RLS2"
 """Rules on counts and order: their place is where the run stood, not the number of an event."""
 
 
 class Row:
-    """One rollout in detail, while its events come. Most rollouts are never drawn, so their events only wait here until it is known.
+    """One rollout in detail, while its events come. Most rollouts are never drawn, so events become moments only when they must.
 
     Args:
         number: Counts training rollouts from 0, including those before a resume; None for what came before the first.
@@ -55,7 +55,7 @@ class Row:
         self.differs = False
         """Whether something in it was not as planned."""
         self.cut_short = False
-        """Whether the plan had more of it when something else came."""
+        """Whether the next rollout came before all that was planned for this one."""
         self._position = position
         self._problem = problem
         self._raw: list[OrderedEvent] = []
@@ -63,7 +63,7 @@ class Row:
         self._expected: dict[int, str] = {}
         """What was expected instead of some of the latest events, by their position in `_raw`."""
         self._moments: _Moments | None = None
-        """The events before the latest ones; they can no longer be told apart."""
+        """The events before the latest ones, in which equal events can no longer be told apart."""
 
     def add(self, event: OrderedEvent, expected: str = "") -> None:
         """Add one event, with what was expected instead; that is empty if the event came as planned."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BEFORE, AFTER = 2, 2
 """Rollouts shown in detail before and after the one with the finding to look at first."""
 RECENT = 16
-"""Latest rollouts that are kept in detail, because a finding may be made some rollouts after the one that it is about."""
+"""How many of the latest rollouts are kept in detail: a finding may be made some rollouts after the one that it is about."""
 _DRAWN = frozenset({Rollout, Refresh, MicroBatch, Update, WeightSync, EpochEnd, RunEnded})
 
 
@@ -39,8 +39,9 @@ class TimelineWatcher:
 
     def __init__(self, rank: int | None = None, problem: Finding | None = None) -> None:
         self._rank = rank
-        self._known = self._problem = problem
-        """The finding to look at first: the one that was given, and the one as far as can be told by now."""
+        self._known = problem
+        self._problem = problem
+        """The finding to look at first: the known one, or else the first error so far, or else the first warning so far."""
         self._schedule: Schedule | None = None
         self._overview = Overview()
         self._before_first = Row(None, None, None, problem)

@@ -30,7 +30,7 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def page_html(page: Page) -> str:
-    """The page as HTML. Everything that is not the page's own is text in it, whatever characters it has."""
+    """The page as HTML. What comes from the run is shown as text, whatever characters it has."""
     return _template().render(page=page, pictures=pictures)
 
 
@@ -53,5 +53,5 @@ def _source(name: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Text with every character visible; markup of this package as it is."""
+    """Text with every character made visible; markup of this package stays as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

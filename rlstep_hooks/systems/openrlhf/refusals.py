@@ -2,121 +2,195 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from rlstep_hooks.systems.declaration import Check
+from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, NEEDS_GROUP
 
-from rlstep_hooks.planning.counting import countable
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.openrlhf.settings import NEEDS_GROUP, flag_of
+_CLI = "{home} cli/train_ppo_ray.py"
+_START = "at the start"
 
-if TYPE_CHECKING:
-    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
-    from rlstep_hooks.systems.openrlhf.settings import OpenRLHFSettings
-    from rlstep_hooks.systems.openrlhf.updates import Role
+_PROMPTS, _GROUP, _PIECE = "rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.micro_batch_size"
+_BATCH, _MICRO = "train.batch_size", "train.micro_batch_size"
 
 
-def check_settings(settings: OpenRLHFSettings, release: OpenRLHFRelease) -> None:
-    """The assertions on sizes at the end of cli/train_ppo_ray.py, in its order."""
-    start = "at the start"
-    source = f"OpenRLHF {release.openrlhf} cli/train_ppo_ray.py"
-    if settings.estimator in NEEDS_GROUP and settings.group == 1:
-        raise PlanError(
-            f"AssertionError: {settings.estimator} requires n_samples_per_prompt > 1",
-            when=start,
-            fix=f"{flag_of('group', release)} = 2 or more",
+def flag_of(name: str) -> str:
+    """A setting as the release's command line calls it, in a template."""
+    return f"{{flag_name('{name}', openrlhf)}}"
+
+
+def _of_role(role: str, name: str, gpus: str, processes: str, where: str) -> tuple[Check, ...]:
+    """Whole copies of the model on the GPUs of a role, and DeepSpeed's own check of its batch (config.py `_batch_assertion`)."""
+    accumulation = f"{_BATCH} * copies // {_MICRO} // {gpus}"
+    each = f"{_MICRO} * {processes}"
+    asserted = f"{where} and not dynamic" if where else "not dynamic"
+    fix = f"{flag_of(_BATCH)} = {{multiples({_BATCH}, {each})}} (a multiple of {flag_of(_MICRO)} x {{{processes}}} processes)"
+    when = f"when the {name} is built, after generation engines and models were started"
+    source = "DeepSpeed runtime/config.py _batch_assertion"
+    return (
+        Check(
+            f"{processes} > 0",
+            f"{{{gpus}}} GPUs of the {name} cannot hold one copy of the model on {{copies}}",
+            fix="{copies} GPUs or more",
+            when="when the models are built",
+            source="{home} utils/deepspeed/deepspeed.py setup_distributed",
+            where=where,
+        ),
+        Check(
+            f"{_BATCH} >= {processes}",
+            "ZeroDivisionError: integer division or modulo by zero",
+            fix=f"{flag_of(_BATCH)} = {{{processes}}} or more",
+            when="after the first rollout",
+            source="{home} trainer/ppo_utils/replay_buffer.py setup_dynamic_batch",
+            where=f"{where} and dynamic" if where else "dynamic",
+        ),
+        Check(
+            f"{role}accumulation > 0",
+            "AssertionError: Gradient accumulation steps: 0 has to be greater than 0",
+            fix=fix,
+            when=when,
             source=source,
-        )
-    if settings.partial_rollout and not settings.asynchronous:
-        name = "--train.partial_rollout_enable requires --train.async_enable."
-        raise PlanError(
-            f"AssertionError: {name if release.since('0.11') else '--partial_rollout requires --async_train.'}",
-            when=start,
-            fix=f"{flag_of('asynchronous', release)} as well, or leave {flag_of('partial_rollout', release)} out",
+            where=asserted,
+        ),
+        Check(
+            f"{_BATCH} * copies == {_MICRO} * {role}accumulation * {gpus}",
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+            f"gradient_acc_step * world_size {{{_BATCH} * copies}} != {{{_MICRO}}} * {{{accumulation}}} * {{{gpus}}}",
+            fix=fix,
+            when=when,
             source=source,
-        )
-    if release.buffers_generate_batch and settings.generated > settings.prompts and not settings.asynchronous:
-        raise PlanError(
-            f"AssertionError: --{flag_of('generate_prompts', release)} > --{flag_of('prompts', release)} requires "
-            f"--{flag_of('asynchronous', release)} (over-sampling needs async queue to buffer extra batches).",
-            when=start,
-            fix=f"{flag_of('generate_prompts', release)} = {settings.prompts}, or leave it out",
-            source=source,
-        )
-    if settings.dynamic_filtering and settings.group == 1:
-        raise PlanError(
-            "AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic filtering",
-            when=start,
-            fix=f"{flag_of('group', release)} = 2 or more",
-            source=source,
-        )
-    processes = settings.actor_nodes * settings.actor_gpus // settings.ring_attention // settings.tensor_parallel
-    pieces = settings.group * settings.prompts // settings.rollout_microbatch
-    if not release.ranks_generate and pieces < processes:
-        most = settings.group * settings.prompts // processes
-        raise PlanError(
-            "AssertionError: The number of sample batches must be greater than or equal to the effective number of actor "
-            f"processes. ({settings.group} * {settings.prompts} // {settings.rollout_microbatch} < {processes})",
-            when=start,
-            fix=f"{flag_of('rollout_microbatch', release)} = {most} or smaller"
-            if most
-            else f"at most {pieces} processes",
-            source=source,
-        )
-    if release.since("0.9.1") and settings.asynchronous and settings.queue_size <= 0:
-        raise PlanError(
-            f"ValueError: async_queue_size must be positive, got {settings.queue_size}",
-            when="when the trainer is built",
-            fix=f"{flag_of('queue_size', release)} = 1",
-            source=f"OpenRLHF {release.openrlhf} trainer/ppo_trainer_async.py PPOTrainerAsync",
-        )
-    gpus, engine_gpus = settings.actor_nodes * settings.actor_gpus, (settings.engines or 0) * settings.engine_gpus
-    if settings.colocate_all and settings.engines and not settings.asynchronous and gpus != engine_gpus:
-        raise PlanError(
-            "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
-            f"vllm_tensor_parallel_size, got {gpus} and {engine_gpus}",
-            when=start,
-            fix=f"{flag_of('engines', release)} x {flag_of('engine_gpus', release)} = {gpus}",
-            source=f"{source} train",
-        )
-
-
-def check_shares(settings: OpenRLHFSettings, release: OpenRLHFRelease, role: Role, samples: int, when: str) -> None:
-    """Whether every process gets as many micro-batches of a rollout as the others.
-
-    K = ceil(S / micro_rollout_batch_size) pieces are shared in chunks of ceil(K / W) (trainer/ray/launcher.py:348-371). A process
-    with fewer micro-batches leaves the others waiting in `all_reduce`, which each micro-batch calls (trainer/ray/ppo_actor.py:215).
-
-    Raises:
-        PlanError: The processes are given different numbers, or some none at all.
-    """
-    if release.ranks_generate or not samples:
-        return
-    size = settings.rollout_microbatch
-    pieces = -(-samples // size)
-    source = f"OpenRLHF {release.openrlhf} trainer/ray/launcher.py async_run_method_batch"
-    whole = role.processes * math.lcm(size, role.microbatch)
-    fix = (
-        f"rollouts of a multiple of {whole} samples ({flag_of('prompts', release)} x {flag_of('group', release)}; with "
-        f"{flag_of('max_samples', release)} also the last one)"
+            where=asserted,
+        ),
     )
-    if pieces < role.processes:
-        raise PlanError(
-            f"ValueError: Insufficient batch size for async_run_method_batch: total_length={pieces}, "
-            f"effective_actors={role.processes}"
-            if release.since("0.9.9")
-            else f"AssertionError: Total length {pieces} must be greater than or equal to effective actors {role.processes}",
-            when=when,
+
+
+def _shared(samples: str, processes: str, when: str, where: str) -> tuple[Check, ...]:
+    """Whether every process gets as many micro-batches of a rollout as the others, or some none at all."""
+    looked_at = f"not ranks_generate and not dynamic and {samples} > 0{where}"
+    pieces = f"ceil({samples} / {_PIECE})"
+    shares = f"shares({samples}, {_PIECE}, {processes}, {_MICRO})"
+    fix = (
+        f"rollouts of a multiple of {{{processes} * lcm({_PIECE}, {_MICRO})}} samples ({flag_of(_PROMPTS)} x {flag_of(_GROUP)}; with "
+        f"{flag_of('data.max_samples')} also the last one)"
+    )
+    source = "{home} trainer/ray/launcher.py async_run_method_batch"
+    return (
+        Check(
+            f"{pieces} >= {processes}",
+            f"ValueError: Insufficient batch size for async_run_method_batch: total_length={{{pieces}}}, "
+            f"effective_actors={{{processes}}}",
             fix=fix,
-            source=source,
-        )
-    chunk = -(-pieces // role.processes) * size
-    shares = [max(min(samples - rank * chunk, chunk), 0) for rank in range(countable(role.processes, "processes"))]
-    counts = {share // role.microbatch for share in shares}
-    if len(counts) > 1:
-        raise PlanError(
-            f"no message: of {role.processes} processes some train {max(counts)} micro-batches and others {min(counts)}, and wait "
-            "for each other until the collective times out",
             when=when,
-            fix=fix,
             source=source,
-        )
+            where=f"{looked_at} and openrlhf >= (0, 9, 9)",
+        ),
+        Check(
+            f"{pieces} >= {processes}",
+            f"AssertionError: Total length {{{pieces}}} must be greater than or equal to effective actors {{{processes}}}",
+            fix=fix,
+            when=when,
+            source=source,
+            where=looked_at,
+        ),
+        Check(
+            f"min({shares}) == max({shares})",
+            f"no message: of {{{processes}}} processes some train {{max({shares})}} micro-batches and others {{min({shares})}}, and "
+            "wait for each other until the collective times out",
+            fix=fix,
+            when=when,
+            source=source,
+            where=looked_at,
+        ),
+    )
+
+
+_LAST = "in the last rollout of an episode, which is smaller"
+
+CHECKS = (
+    Check(
+        f"algo.advantage.estimator in {tuple(ALGORITHMS)}",
+        f"argument --{flag_of('algo.advantage.estimator')}: invalid choice: {{quoted(algo.advantage.estimator)}} (choose from "
+        f"{', '.join(ALGORITHMS)})",
+        fix=f"GRPO is {flag_of('algo.advantage.estimator')} = group_norm, REINFORCE++ is reinforce",
+        when=_START,
+        source=_CLI,
+        where="program_kind != 'config'",
+    ),
+    # The assertions on sizes at the end of cli/train_ppo_ray.py, in its order.
+    Check(
+        f"{_GROUP} > 1",
+        "AssertionError: {algo.advantage.estimator} requires n_samples_per_prompt > 1",
+        fix=f"{flag_of(_GROUP)} = 2 or more",
+        when=_START,
+        source=_CLI,
+        where=f"algo.advantage.estimator in {NEEDS_GROUP}",
+    ),
+    Check(
+        "not train.partial_rollout_enable or asynchronous",
+        "AssertionError: {'--train.partial_rollout_enable requires --train.async_enable.' if openrlhf >= (0, 11) "
+        "else '--partial_rollout requires --async_train.'}",
+        fix=f"{flag_of('train.async_enable')} as well, or leave {flag_of('train.partial_rollout_enable')} out",
+        when=_START,
+        source=_CLI,
+    ),
+    Check(
+        f"generated <= {_PROMPTS} or asynchronous",
+        f"AssertionError: --{flag_of('rollout.vllm_generate_batch_size')} > --{flag_of(_PROMPTS)} requires "
+        f"--{flag_of('train.async_enable')} (over-sampling needs async queue to buffer extra batches).",
+        fix=f"{flag_of('rollout.vllm_generate_batch_size')} = {{{_PROMPTS}}}, or leave it out",
+        when=_START,
+        source=_CLI,
+        where="openrlhf >= (0, 10)",
+    ),
+    Check(
+        f"{_GROUP} > 1",
+        "AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic filtering",
+        fix=f"{flag_of(_GROUP)} = 2 or more",
+        when=_START,
+        source=_CLI,
+        where="filtered",
+    ),
+    Check(
+        f"{_GROUP} * {_PROMPTS} // {_PIECE} >= world_size",
+        "AssertionError: The number of sample batches must be greater than or equal to the effective number of actor processes. "
+        f"({{{_GROUP}}} * {{{_PROMPTS}}} // {{{_PIECE}}} < {{world_size}})",
+        fix=f"{{flag_name('{_PIECE}', openrlhf) + ' = ' + quoted({_GROUP} * {_PROMPTS} // world_size) + ' or smaller' "
+        f"if {_GROUP} * {_PROMPTS} // world_size "
+        f"else 'at most ' + quoted({_GROUP} * {_PROMPTS} // {_PIECE}) + ' processes'}}",
+        when=_START,
+        source=_CLI,
+        where="not ranks_generate",
+    ),
+    Check(
+        "train.async_queue_size > 0",
+        "ValueError: async_queue_size must be positive, got {train.async_queue_size}",
+        fix=f"{flag_of('train.async_queue_size')} = 1",
+        when="when the trainer is built",
+        source="{home} trainer/ppo_trainer_async.py PPOTrainerAsync",
+        where="openrlhf >= (0, 9, 1) and asynchronous",
+    ),
+    Check(
+        "actor_gpus == vllm.num_engines * vllm.tensor_parallel_size",
+        "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
+        "vllm_tensor_parallel_size, got {actor_gpus} and {vllm.num_engines * vllm.tensor_parallel_size}",
+        fix=f"{flag_of('vllm.num_engines')} x {flag_of('vllm.tensor_parallel_size')} = {{actor_gpus}}",
+        when=_START,
+        source=f"{_CLI} train",
+        where="train.colocate_all and vllm.num_engines and not asynchronous",
+    ),
+    *_of_role("", "actor", "actor_gpus", "world_size", where=""),
+    *_of_role("critic_", "critic", "critic_gpus", "critic.world_size", where="critic"),
+    Check(
+        f"{_PROMPTS} >= world_size",
+        "ValueError: batch_size should be a positive integer value, but got batch_size=0",
+        fix="rollout_batch_size = {world_size} or more",
+        when="when the policy is built",
+        source="{home} trainer/ray/ppo_actor.py prepare_datasets",
+        where="ranks_generate",
+    ),
+    *(
+        check
+        for processes, where in (("world_size", ""), ("critic.world_size", " and critic"))
+        for samples, when in (("samples_per_rollout", "in the first rollout"), ("samples_of_last_rollout", _LAST))
+        for check in _shared(samples, processes, when, where)
+    ),
+)
+"""In the order in which a run meets them."""

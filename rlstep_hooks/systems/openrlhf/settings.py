@@ -1,18 +1,14 @@
-"""The settings of an OpenRLHF run that the formulas need, read from `strategy.args` or from plain values. Imports no OpenRLHF."""
+"""The settings of an OpenRLHF run that the formulas need, by their names in each release. Imports no OpenRLHF."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 
 ALGORITHMS = {
     "gae": "PPO",
@@ -66,99 +62,24 @@ SETTINGS: dict[str, Typed] = {
 }
 """The settings by their names from 0.10.2 on, which plans use for all releases; the other name is that of before."""
 
-NAMES = {
-    "prompts": "rollout.batch_size",
-    "group": "rollout.n_samples_per_prompt",
-    "rollout_microbatch": "rollout.micro_batch_size",
-    "generate_prompts": "rollout.vllm_generate_batch_size",
-    "batch": "train.batch_size",
-    "microbatch": "train.micro_batch_size",
-    "epochs": "train.max_epochs",
-    "episodes": "train.num_episodes",
-    "max_samples": "data.max_samples",
-    "freezing_steps": "critic.freezing_steps",
-    "dynamic_batch": "train.dynamic_batch_enable",
-    "dynamic_filtering": "algo.dynamic_filtering_enable",
-    "asynchronous": "train.async_enable",
-    "queue_size": "train.async_queue_size",
-    "partial_rollout": "train.partial_rollout_enable",
-    "estimator": "algo.advantage.estimator",
-    "kl_coef": "algo.kl.init_coef",
-    "ring_attention": "ds.ring_attn_size",
-    "tensor_parallel": "ds.tensor_parallel_size",
-    "actor_nodes": "actor.num_nodes",
-    "actor_gpus": "actor.num_gpus_per_node",
-    "critic_nodes": "critic.num_nodes",
-    "critic_gpus": "critic.num_gpus_per_node",
-    "engines": "vllm.num_engines",
-    "engine_gpus": "vllm.tensor_parallel_size",
-    "colocate_all": "train.colocate_all",
-}
-"""The settings that the formulas need, by their name in `OpenRLHFSettings`."""
+OF_SCHEDULE = tuple(name for name in SETTINGS if not name.startswith(("actor.lr_", "ckpt.", "eval.")))
+"""The settings behind a Schedule."""
+
+FLAT_NAMES_END = (0, 10, 2)
+"""The release that renamed `--rollout_batch_size` to `--rollout.batch_size`, and so on (cli/train_ppo_ray.py)."""
 
 
-class OpenRLHFSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that the formulas need, with the release's defaults filled in."""
-
-    prompts: int
-    """B: rollout.batch_size."""
-    group: int
-    """n: rollout.n_samples_per_prompt."""
-    rollout_microbatch: int
-    """Samples that are sent to one process together for log-probs, and later for training."""
-    generate_prompts: int | None
-    """G: prompts that are generated at a time; None for B."""
-    batch: int
-    """T: samples of an update, over all processes."""
-    microbatch: int
-    """Samples of a micro-batch on one process."""
-    epochs: int
-    """E: passes over a rollout."""
-    episodes: int
-    max_samples: int
-    freezing_steps: int
-    dynamic_batch: bool
-    dynamic_filtering: bool
-    asynchronous: bool
-    queue_size: int
-    partial_rollout: bool
-    estimator: str
-    kl_coef: float
-    ring_attention: int
-    tensor_parallel: int
-    actor_nodes: int
-    actor_gpus: int
-    critic_nodes: int
-    critic_gpus: int
-    engines: int | None
-    engine_gpus: int
-    colocate_all: bool
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm as people write it."""
-        return ALGORITHMS.get(self.estimator, self.estimator)
-
-    @property
-    def generated(self) -> int:
-        """Prompts that are generated at a time."""
-        return self.generate_prompts or self.prompts
-
-    @property
-    def copies(self) -> int:
-        """Processes that share the same samples."""
-        return self.ring_attention * self.tensor_parallel
-
-
-def flag_of(name: str, release: OpenRLHFRelease) -> str:
-    """A setting as the release's command line calls it, by its name in `OpenRLHFSettings`."""
-    dotted = NAMES[name]
-    return dotted if release.has_dotted_names else SETTINGS[dotted].also[0]
+def flag_name(name: str, release: tuple[int, ...]) -> str:
+    """A setting as the command line of a release calls it."""
+    return name if release >= FLAT_NAMES_END else SETTINGS[name].also[0]
 
 
 def is_config(args: Any) -> bool:
     """Whether an object holds the arguments of an OpenRLHF trainer."""
-    return all(value_of(args, NAMES[name]) is not None for name in ("prompts", "batch", "microbatch"))
+    return all(
+        value_of(args, name) is not None
+        for name in ("rollout.batch_size", "train.batch_size", "train.micro_batch_size")
+    )
 
 
 def value_of(args: Any, name: str) -> Any:
@@ -180,29 +101,3 @@ def _walk(args: Any, path: Iterable[str]) -> Any:
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
     return value
-
-
-def read_settings(args: Any, release: OpenRLHFRelease) -> OpenRLHFSettings:
-    """The settings of live or plain arguments.
-
-    Args:
-        args: `strategy.args`, or a mapping of flags to values.
-        release: The release, for its defaults.
-
-    Raises:
-        TypeError: These are no arguments of an OpenRLHF trainer.
-    """
-    if not is_config(args):
-        raise TypeError("no arguments of an OpenRLHF trainer: there is no rollout, train or micro-batch size")
-    values = {}
-    for name, dotted in NAMES.items():
-        value = value_of(args, dotted)
-        values[name] = SETTINGS[dotted].default_in(release.openrlhf) if value is None else value
-    # Up to 0.10.0 the default of max_samples is a float.
-    values["max_samples"] = int(values["max_samples"])
-    return OpenRLHFSettings(**values)
-
-
-def written_settings(settings: OpenRLHFSettings) -> dict[str, Any]:
-    """The settings behind a plan, under their dotted names, as plain values."""
-    return {dotted: getattr(settings, name) for name, dotted in NAMES.items() if getattr(settings, name) is not None}

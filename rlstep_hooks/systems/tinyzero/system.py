@@ -12,5 +12,10 @@ SYSTEM = fork(
     "tinyzero",
     "TinyZero",
     "95df88f",
-    Entry("tinyzero", programs=("module:verl.trainer.main_ppo",), with_key="trainer.default_hdfs_dir", before="verl"),
+    Entry(
+        "tinyzero",
+        programs=("module:verl.trainer.main_ppo",),
+        with_value={"trainer.project_name": "*tinyzero*"},
+        before="verl",
+    ),
 )

@@ -44,6 +44,7 @@ def read(launch: Quantities) -> Reading:
         PlanError: verl refuses this configuration, or fails on it.
     """
     request, release = launch.request, VerlRelease(launch.request.version)
+    _refuse_another_trainer(request)
     config = nested(launch)
     dapo = _entry_point(request, config)
     _engine(launch, config)
@@ -81,16 +82,32 @@ def _planned(config: dict[str, Any], rows: int | None, release: VerlRelease) -> 
     return msgspec.structs.replace(schedule, not_evaluated=dict(schedule.not_evaluated))
 
 
-def _entry_point(request: Request, config: dict[str, Any]) -> bool:
-    """Set what the program itself sets; True for DAPO's recipe.
+_READ = ("main_ppo_sync", "main_ppo_v0", "main_dapo")
+
+
+def _program(request: Request) -> str:
+    """The program as a module; empty for a configuration alone."""
+    program = request.command.program
+    return "" if program.kind == "config" else program.name.removesuffix(".py").replace("/", ".")
+
+
+def _refuse_another_trainer(request: Request) -> None:
+    """Said before any setting is read: what a trainer of its own sets has a meaning of its own.
 
     Raises:
         LaunchError: It is a trainer of its own that was not read.
     """
-    program = request.command.program
-    name = program.name.removesuffix(".py").replace("/", ".")
-    if program.kind == "config":
-        return False
+    name = _program(request)
+    if name.startswith(("recipe.", "verl.experimental.")) and not name.endswith(_READ):
+        raise LaunchError(
+            f"{name} is a trainer of its own that is not read; verl.trainer.main_ppo and recipe.dapo.main_dapo are",
+            request.command.place,
+        )
+
+
+def _entry_point(request: Request, config: dict[str, Any]) -> bool:
+    """Set what the program itself sets; True for DAPO's recipe."""
+    name = _program(request)
     if name.endswith("main_ppo_sync"):
         place(config, "transfer_queue.enable", True)
     elif name.endswith("main_ppo_v0"):
@@ -98,11 +115,6 @@ def _entry_point(request: Request, config: dict[str, Any]) -> bool:
     elif name.endswith("main_dapo"):
         place(config, "trainer.use_v1", False)
         return True
-    elif name.startswith(("recipe.", "verl.experimental.")):
-        raise LaunchError(
-            f"{name} is a trainer of its own that is not read; verl.trainer.main_ppo and recipe.dapo.main_dapo are",
-            request.command.place,
-        )
     return False
 
 
@@ -151,6 +163,8 @@ def formulas_of(schedule: Schedule, config: Mapping[str, Any]) -> tuple[Formula,
     prompts = "data.train_batch_size"
     if schedule.prompts_per_rollout != setting(config, prompts):
         prompts = "data.gen_batch_size"
+    release = VerlRelease(schedule.version)
+    passes = f"{_ACTOR}.ppo_epochs * " if release.reads_epochs else ""
     padded = "samples_per_rollout"
     formulas = [Formula("samples_per_rollout", f"{prompts} * {group}", sources["rollouts"])]
     if schedule.samples_added_per_rollout:
@@ -163,15 +177,15 @@ def formulas_of(schedule: Schedule, config: Mapping[str, Any]) -> tuple[Formula,
         padded = "(samples_per_rollout + samples_added_per_rollout)"
     formulas += [
         Formula("samples_per_update", size, sources["minibatches"]),
-        Formula(
-            "updates_per_rollout", f"{_ACTOR}.ppo_epochs * ceil({padded} / samples_per_update)", sources["minibatches"]
-        ),
+        Formula("updates_per_rollout", f"{passes}ceil({padded} / samples_per_update)", sources["minibatches"]),
     ]
     if schedule.frozen_rollouts:
         formulas.append(Formula("frozen_rollouts", "trainer.critic_warmup - 1", sources["frozen_rollouts"]))
     if schedule.rows_bound == "exact" and not evaluates_only(config):
         length = "floor(rows / prompts_per_rollout) * trainer.total_epochs"
-        if setting(config, "trainer.total_training_steps") is not None:
+        if release.leaves_last_rollout_out:
+            length = f"min({length}, max(lr_horizon - 1, 1))"
+        elif setting(config, "trainer.total_training_steps") is not None:
             length = f"min({length}, trainer.total_training_steps)"
         formulas.append(Formula("rollouts", length, sources["rollouts"]))
         formulas.append(Formula("updates", "(rollouts - frozen_rollouts) * updates_per_rollout", sources["rollouts"]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.planning.counting import countable
-from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.refusal import PlanError, refuse
 from rlstep_hooks.planning.schedule import OldLogProbSource, Remainder, Schedule, Syncs
 from rlstep_hooks.systems.verl.minibatches import microbatches, padded_samples, split_minibatches, whole_minibatches
 from rlstep_hooks.systems.verl.releases import SUPPORTED, VerlRelease, installed_release
@@ -149,7 +149,7 @@ def _check(settings: VerlSettings, release: VerlRelease) -> None:
     asked = not release.since("0.6") or not settings.policy.checked_dynamic
     if asked and samples % settings.batch_multiple:
         by = "minimal possible batch size" if release.since("0.4") else "total n_gpus"
-        raise PlanError(
+        refuse(
             f"AssertionError: real_train_batch_size ({samples}) must be divisible by {by} ({settings.batch_multiple})",
             when="at the start",
             fix=f"choose train_batch_size x rollout.n as a multiple of {settings.batch_multiple}",
@@ -163,14 +163,14 @@ def _check(settings: VerlSettings, release: VerlRelease) -> None:
         _check_microbatch_given(settings, name, role)
         if settings.prompts < role.minibatch and release.since("0.3"):
             kind = "ValueError" if release.since("0.6") else "AssertionError"
-            raise PlanError(
+            refuse(
                 f"{kind}: train_batch_size ({settings.prompts}) must be >= {name}.ppo_mini_batch_size ({role.minibatch})",
                 when="at the start",
                 fix=f"choose {name}.ppo_mini_batch_size {settings.prompts} or smaller",
                 source=f"workers/config/{name}.py validate",
             )
     if settings.trainer in COALESCING and settings.prompts % settings.loader_batch:
-        raise PlanError(
+        refuse(
             f"ValueError: num_prompts ({settings.prompts}) must be a positive multiple of gen_batch_size "
             f"({settings.loader_batch}); it is submitted in whole gen_batch_size dataloader fetches.",
             when="at the first rollout",
@@ -179,7 +179,7 @@ def _check(settings: VerlSettings, release: VerlRelease) -> None:
         )
     trained = settings.updates_within_rollout * settings.policy.minibatch
     if settings.trainer == "v1-separate-async" and settings.prompts != trained:
-        raise PlanError(
+        refuse(
             "AssertionError: train_batch_size must equal parameter_sync_step * ppo_mini_batch_size in separate async training",
             when="at the start",
             fix=f"choose train_batch_size {trained}",
@@ -188,7 +188,7 @@ def _check(settings: VerlSettings, release: VerlRelease) -> None:
     if settings.trainer == "v1-separate-async":
         _check_separate_engine(settings)
     if settings.trainer in COALESCING and settings.algorithm == "ReMax" and not settings.evaluates_only:
-        raise PlanError(
+        refuse(
             "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: 'reward_baselines'",
             when="after the first rollout",
             fix="choose trainer.use_v1=False, whose trainer generates the greedy baselines, or another adv_estimator",
@@ -206,7 +206,7 @@ def _check_separate_engine(settings: VerlSettings) -> None:
         failure = "please use nccl/nixl/mooncake, etc. backend for separate async training"
         fix = "set actor_rollout_ref.rollout.checkpoint_engine.backend, for instance to nccl"
     if failure:
-        raise PlanError(
+        refuse(
             f"AssertionError: {failure}",
             when="at the start",
             fix=fix,
@@ -223,9 +223,9 @@ def _check_microbatch_given(settings: VerlSettings, name: str, role: RoleSetting
             "critic": "ValueError: [critic] Please set at least one of 'critic.micro_batch_size' or "
             "'critic.micro_batch_size_per_gpu'.",
         }
-        raise PlanError(failure[name], when="at the start", fix=fix, source=f"workers/config/{name}.py __post_init__")
+        refuse(failure[name], when="at the start", fix=fix, source=f"workers/config/{name}.py __post_init__")
     if name == "actor" and role.microbatch is None and settings.trainer != "ray-legacy":
-        raise PlanError(
+        refuse(
             "AssertionError: actor.ppo_micro_batch_size_per_gpu is not None",
             when="when the workers are built",
             fix=fix,
@@ -436,6 +436,8 @@ def _updates(
             not_evaluated[name] = (
                 "micro-batches are cut by token counts"
                 if role.checked_dynamic
+                else "no micro-batch size is given"
+                if not role.microbatch_given
                 else "micro-batches are cut by token counts; verl does not pass this role's micro-batch size on to its engine"
             )
     trained = max(totals.rollouts - frozen, 0) if totals else None

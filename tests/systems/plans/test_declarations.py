@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import rlstep_hooks.systems as home
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
@@ -23,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-MODULES = [import_module(f"{home.__name__}.{found.name}") for found in iter_modules(home.__path__)]
-SYSTEMS: list[System] = [module.SYSTEM for module in MODULES if hasattr(module, "SYSTEM") and not module.SYSTEM.plan]
+HOMES = [index.home_of(name) for name in dict.fromkeys(entry.name for entry in index.entries())]
+SYSTEMS: list[System] = [home.SYSTEM for home in HOMES if not home.SYSTEM.plan]
 SYSTEMS.append(swift.MEGATRON)
 """Those whose plan is said in expressions."""
 GIVEN = {"rows", "world_size", "program", "program_kind", "version", "release", "launch", *DERIVED}

@@ -31,7 +31,7 @@ warmup_ratio: 0.1
 def _read(tmp_path: Path, more: str = "", **options: int | str) -> Reading:
     file = tmp_path / "ppo.yaml"
     file.write_text(GOLDEN + more)
-    return read(file, **options)
+    return read(file, **{"world_size": 1, **options})
 
 
 def test_golden(tmp_path: Path) -> None:
@@ -60,16 +60,16 @@ def test_rounding_of_rollouts_and_of_the_rate_differ(tmp_path: Path) -> None:
 def test_the_gap_of_the_rate_is_a_finding(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yaml"
     file.write_text(GOLDEN)
-    assert "RLS610" in [finding.code for finding in planned(file, rows=256).findings]
+    assert "RLS610" in [finding.code for finding in planned(file, rows=256, world_size=1).findings]
 
 
 def test_max_steps_counts_rollouts(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yaml"
     file.write_text(GOLDEN + "max_steps: 7\n")
-    schedule = read(file, rows=192).schedule
+    schedule = read(file, rows=192, world_size=1).schedule
     assert (schedule.rollouts, schedule.lr_horizon) == (7, 7)
     assert schedule.updates == 2 * (16 + 16 + 128) + 16
-    unknown = read(file).schedule
+    unknown = read(file, world_size=1).schedule
     assert (unknown.rollouts, unknown.updates) == (7, None)
     assert "--rows" in unknown.not_evaluated["updates"]
 
@@ -79,17 +79,17 @@ def test_without_accumulation_nothing_is_flushed(tmp_path: Path) -> None:
     file.write_text(
         GOLDEN.replace("gradient_accumulation_steps: 8", "gradient_accumulation_steps: 1") + "max_steps: 7\n"
     )
-    schedule = read(file).schedule
+    schedule = read(file, world_size=1).schedule
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.updates) == (8, 16, 7 * 16)
 
 
 def test_too_few_rows_end_at_once_or_fail(tmp_path: Path) -> None:
     assert _read(tmp_path, rows=63).schedule.rollouts == 0
     file = tmp_path / "ppo.yaml"
-    assert "RLS510" in [finding.code for finding in planned(file, rows=63).findings]
+    assert "RLS510" in [finding.code for finding in planned(file, rows=63, world_size=1).findings]
     file.write_text(GOLDEN + "max_steps: 7\n")
     with pytest.raises(PlanError, match="StopIteration: 63 rows"):
-        read(file, rows=63)
+        read(file, rows=63, world_size=1)
 
 
 def test_processes(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from tests.golden.reading import read
 SCRIPT = (
     "python3 -m verl.trainer.main_ppo data.train_files=train.parquet data.train_batch_size=256 data.val_batch_size=1312 "
     "actor_rollout_ref.actor.ppo_micro_batch_size=8 actor_rollout_ref.rollout.log_prob_micro_batch_size=8 "
-    "critic.ppo_micro_batch_size=8 trainer.default_hdfs_dir=null trainer.n_gpus_per_node=2 trainer.nnodes=1 trainer.save_freq=100 "
+    "critic.ppo_micro_batch_size=8 trainer.default_hdfs_dir=null trainer.project_name=TinyZero "
+    "trainer.n_gpus_per_node=2 trainer.nnodes=1 trainer.save_freq=100 "
     "trainer.total_epochs=15 "
 )
 HEAD = SCRIPT + "actor_rollout_ref.actor.ppo_mini_batch_size=64 "

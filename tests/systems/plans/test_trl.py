@@ -106,8 +106,10 @@ def test_yaml_and_python_say_the_same_as_the_command(tmp_path: Path) -> None:
         "                  num_generations=GROUP, max_steps=20)\nGRPOTrainer(args=args)\n"
     )
     for launch in (config, script, f"trl grpo --config {config}", f"accelerate launch --num_processes 1 {script}"):
-        schedule = read(launch, rows=100).schedule
+        schedule = read(launch, rows=100, world_size=1 if launch is config else None).schedule
         assert schedule == command.schedule
+    with pytest.raises(LaunchError, match="how many processes train; give --world-size"):
+        read(config, rows=100)
 
 
 def test_an_unknown_number_of_processes_is_asked_for() -> None:

@@ -36,7 +36,7 @@ USUAL = {"epochs": 100, "steps": 10000, "batch": 32, "rollouts": 128, "chunk": 1
 def _yaml(tmp_path: Path, **changes: int) -> Reading:
     file = tmp_path / "ppo.yml"
     file.write_text(YAML.format(**{**USUAL, **changes}))
-    return read(file)
+    return read(file, world_size=1)
 
 
 def test_default_ppo_config(tmp_path: Path) -> None:
@@ -81,18 +81,18 @@ def test_processes_have_rollouts_and_ticks_of_their_own(tmp_path: Path) -> None:
 def test_rows_that_do_not_fill_chunks(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yml"
     file.write_text(YAML.format(**USUAL))
-    assert read(file, rows=1280).schedule.updates_bound == "exact"
-    assert read(file, rows=1300).schedule.updates_bound == "data_dependent"
+    assert read(file, rows=1280, world_size=1).schedule.updates_bound == "exact"
+    assert read(file, rows=1300, world_size=1).schedule.updates_bound == "data_dependent"
 
 
 def test_micro_batch_must_divide(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yml"
     file.write_text(YAML.format(**USUAL).replace("batch_size: 32", "batch_size: 32\n  minibatch_size: 12"))
     with pytest.raises(PlanError, match="Minibatch size must divide batch size") as caught:
-        read(file)
+        read(file, world_size=1)
     assert caught.value.fix == "train.minibatch_size = 8 or 16"
     file.write_text(YAML.format(**USUAL).replace("batch_size: 32", "batch_size: 32\n  minibatch_size: 8"))
-    assert read(file).schedule.microbatches_per_update == 4
+    assert read(file, world_size=1).schedule.microbatches_per_update == 4
 
 
 def test_python_file(tmp_path: Path) -> None:
@@ -103,11 +103,11 @@ def test_python_file(tmp_path: Path) -> None:
         "    method=PPOConfig(name='PPOConfig', num_rollouts=128, chunk_size=128, ppo_epochs=4, init_kl_coef=0.001),\n"
         ")\n"
     )
-    assert read(file).schedule.updates == 1600
+    assert read(file, world_size=1).schedule.updates == 1600
 
 
 def test_missing_sizes(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yml"
     file.write_text("method:\n  num_rollouts: 128\n  chunk_size: 16\n")
     with pytest.raises(SettingError, match=r"method\.ppo_epochs is missing"):
-        read(file)
+        read(file, world_size=1)

@@ -10,8 +10,9 @@ import ray
 from ray.exceptions import RayActorError
 
 from rlstep_hooks.judge.controlled.live import recorded_phases
-from rlstep_hooks.record.events import Phase, RunEnded, RunStarted, decode, encode
+from rlstep_hooks.record.events import Phase, RunEnded, RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER, FolderLedger
+from rlstep_hooks.record.wire import decode, encode
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import RayLedger, Sink
 from rlstep_hooks.session.recorder import Recorder

@@ -15,8 +15,9 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlstep_hooks.record.events import Phase, RunEnded, Unobserved, encode
+from rlstep_hooks.record.events import Phase, RunEnded, Unobserved
 from rlstep_hooks.record.ledger import record_files
+from rlstep_hooks.record.wire import encode
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.session.ray_sink import RayLedger, RecordingActor
 from tests.reports import report_of

@@ -113,7 +113,7 @@ class NoSignal(Rule):
 
     Known limits:
         - Advantages are seen in TRL's GRPO and RLOO trainers, in verl and in OpenRLHF. Rewards beside them are seen in
-          OpenRLHF's controller, so that only there lost advantages are an error.
+          OpenRLHF's controller, so that only there, with one trainer, lost advantages are an error.
         - Advantages of masked tokens do not count.
 
     Sources:

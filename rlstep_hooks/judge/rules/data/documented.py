@@ -134,3 +134,62 @@ class AdvantagesAltered(Rule):
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
         )
+
+
+class MaskNotDocumented(Rule):
+    """The loss counts other tokens of a completion than the documentation says.
+
+    What it checks:
+        The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
+        completion without an end, or none where `mask_truncated_completions` is set. Exact. All of the first eight rollouts are
+        compared, later one of seven.
+
+    Why it matters:
+        A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts
+        padding trains on it. Truncated completions that are trained although they were to be left out teach rewards of text that was
+        cut off.
+
+    Example:
+        ERROR RLS518 Completion mask is not the documented one · data epoch 0,
+        rollout 2, update 4
+          expected  masks that count each completion through its end, and truncated
+                    ones as configured
+          observed  others in 4 of 8 samples
+          why       the loss trains tokens that are not part of the answer, or
+                    leaves out tokens that are
+          fix       look for code that computes or shifts the mask, and for an end
+                    token that the tokenizer does not have
+
+    What to do:
+        Look for code that computes or shifts the mask, and for an end token that the tokenizer does not have.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only, and not with tools, a `rollout_func` or an environment: their completions have
+          several turns.
+        - Generation settings with other ends (stop strings, `ignore_eos`) are not compared.
+
+    Sources:
+        - https://huggingface.co/docs/trl/grpo_trainer: `mask_truncated_completions`
+        - https://arxiv.org/abs/2503.14476: DAPO leaves truncated completions out of the loss
+    """
+
+    code = "RLS518"
+    title = "Completion mask is not the documented one"
+    topics = ("samples",)
+    nothing_seen = "no rollout showed a mask that is to be compared"
+    optional = True
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of a training rollout."""
+        if values.masks_wrong is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not values.masks_wrong:
+            return None
+        return self.fail(
+            expected="masks that count each completion through its end, and truncated ones as configured",
+            observed=f"others in {values.masks_wrong} of {event.samples} samples",
+            where=self.progress.where_at(place, event),
+            why="the loss trains tokens that are not part of the answer, or leaves out tokens that are",
+            fix="look for code that computes or shifts the mask, and for an end token that the tokenizer does not have",
+        )

@@ -14,6 +14,7 @@ from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored
+from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
 
 if TYPE_CHECKING:
@@ -35,18 +36,23 @@ class HeldRollout(msgspec.Struct, frozen=True):
     """The rewards, if the advantages are compared with those of the documentation."""
     version: int
     """Writes to the advantages that torch had counted."""
+    counted: tuple[MaskRule, Tensor, Tensor] | None = None
+    """What decides which tokens count, the completions' tokens and their mask, each (B, T); None where they are not compared."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
 
     def kind(self) -> tuple[bool, ...]:
         """Equal for rollouts with the same columns."""
-        return self.gap is None, self.scored is None, self.drawn is None
+        return self.gap is None, self.scored is None, self.counted is None, self.drawn is None
 
     def columns(self) -> dict[str, Tensor]:
         """The rollout's numbers by name."""
         numbers = {"largest": _largest(self.advantages, self.mask)}
         if self.gap is not None:
             numbers |= {"gap": self.gap.sum(), "largest_gap": self.gap.max(), "tokens": self.mask.sum()}
+        if self.counted is not None:
+            rule, tokens, mask = self.counted
+            numbers["masks_wrong"] = rule.wrong(tokens, mask)
         if self.drawn is not None:
             used, left = self.drawn
             numbers["weights_differ"] = (used != left).count_nonzero()
@@ -75,6 +81,7 @@ class RolloutSource(msgspec.Struct, frozen=True):
             index=held.index,
             max_abs_advantage=finite(of["largest"]),
             weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
+            masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
             sampler_gap_mean=finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
@@ -146,7 +153,9 @@ class NumberCollector:
         self,
         index: int,
         output: Any,
+        *,
         scored: Scored | None = None,
+        rule: MaskRule | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Measure what generation returned.
@@ -155,14 +164,16 @@ class NumberCollector:
             index: The rollout.
             output: Its tensors.
             scored: Its rewards, if its advantages are compared with the documented ones.
+            rule: What decides which tokens count, if the mask is compared with it.
             drawn: Probed weights that generated it, and those that the update before had left.
         """
         advantages, mask = output["advantages"], token_mask(output)
         sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
         has_gap = isinstance(sampled, torch.Tensor) and old is not None
         gap = torch.nan_to_num((old - sampled).abs() * mask) if has_gap else None
+        counted = None if rule is None else (rule, output["completion_ids"], output["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
-        self._held.append(HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), drawn))
+        self._held.append(HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), counted, drawn))
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""

@@ -34,9 +34,10 @@ from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity, LogProbCall
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities, identities
-from rlstep_hooks.systems.trl.observe.limits import own_loss, uncovered_loss, unobservable
+from rlstep_hooks.systems.trl.observe.limits import own_advantages, own_loss, uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
+from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
@@ -289,7 +290,9 @@ class TrlObserver(Observer):
                 self.recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
             self._meter.mark(output, identities(index, kept), None if of_others else old)
             scored = self._rewards.take(index, kept) if purpose == "training" else None
-            self._numbers.add_rollout(index, output, scored, self._drawn)
+            own = bool(own_advantages(self.trainer))
+            rule = None if own or purpose != "training" or not is_compared(index) else read_mask_rule(self.trainer)
+            self._numbers.add_rollout(index, output, scored=scored, rule=rule, drawn=self._drawn)
         if old is not None and purpose == "training":
             made_by = self._origin(old, calls, copied=replayed)
             if made_by is not None and not replayed:

@@ -1,0 +1,6 @@
+# plan: --rows 100000
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \
+  data.train_batch_size=256 actor_rollout_ref.rollout.n=16 actor_rollout_ref.actor.ppo_mini_batch_size=128 \
+  actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.adaptive_entropy.enabled=True \
+  trainer.rejection_sample=True trainer.rejection_sample_multiplier=1 \
+  trainer.n_gpus_per_node=8 trainer.nnodes=4 trainer.total_epochs=30

@@ -1,0 +1,1 @@
+"""RLS4xx: weights, and the weights that the sampler holds."""

@@ -1,0 +1,186 @@
+"""Weights that something other than an update changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding, Where
+    from rlstep_hooks.record.events import Rollout, RolloutValues, Update, UpdateValues
+
+
+class ReferenceMoved(Rule):
+    """The weights of the reference changed.
+
+    What it checks:
+        A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact.
+
+    Why it matters:
+        The KL penalty keeps the policy near its reference. If the reference follows the policy, the penalty stays small
+        whatever the policy becomes.
+
+    Example:
+        ERROR RLS411 Reference changed · data epoch 0, rollout 2, update 4
+          expected  the weights that the reference began with
+          observed  other weights
+          why       the KL term compares the policy with something that follows it,
+                    or with another model than configured
+          fix       look for code that loads or copies weights into the reference
+
+    What to do:
+        Look for code that loads or copies weights into the reference, or for one model that serves as both.
+
+    Known limits:
+        - verl's reference is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
+        - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
+          at.
+        - Whether the first weights are those that you meant is not known.
+
+    Sources:
+        - https://arxiv.org/abs/2203.02155: the KL penalty of InstructGPT
+        - https://huggingface.co/docs/trl/grpo_trainer: sync_ref_model, where a reference that moves is wanted
+    """
+
+    code = "RLS411"
+    title = "Reference changed"
+    topics = ("samples",)
+    nothing_seen = "there is no reference, or its weights are not seen"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if event.reference_intact is None:
+            return None
+        return self._compare(event.reference_intact, self.progress.where())
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of probed weights."""
+        if values.reference_changed is None:
+            return None
+        return self._compare(not values.reference_changed, self.progress.where_at(place, event))
+
+    def _compare(self, intact: bool, where: Where) -> Finding | None:
+        self.checks += 1
+        if intact:
+            return None
+        return self.fail(
+            expected="the weights that the reference began with",
+            observed="other weights",
+            where=where,
+            why="the KL term compares the policy with something that follows it, or with another model than configured",
+            fix="look for code that loads or copies weights into the reference",
+        )
+
+
+class WeightsMovedBetweenUpdates(Rule):
+    """Weights changed where no update was made.
+
+    What it checks:
+        The probed weights before each optimizer step equal, bit for bit, their values after the step before it.
+
+    Why it matters:
+        Something other than the optimizer writes into the policy: a checkpoint that is loaded during training, an
+        average or a reference that is copied back, an engine that shares the tensors. Every count of versions is then
+        wrong.
+
+    Example:
+        ERROR RLS404 Weights changed without an update · data epoch 0, rollout 2,
+        update 5
+          expected  the weights that the last update left
+          observed  4 of 9 probed weights have other values
+          why       something other than the optimizer wrote into the policy
+          fix       look for callbacks and engines that write into the model's
+                    parameters
+
+    What to do:
+        Look for callbacks and engines that write into the model's parameters.
+
+    Known limits:
+        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
+          seen.
+        - What is written and written back between two updates is not seen.
+        - Only the policy is compared, not the critic.
+        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+
+    Sources:
+        - https://arxiv.org/abs/2506.13814: TrainCheck: weights that something else changes, among silent errors
+        - https://github.com/NovaSky-AI/SkyRL/issues/1680: weights corrupted by a sync
+    """
+
+    code = "RLS404"
+    title = "Weights changed without an update"
+    topics = ("weights",)
+    nothing_seen = "fewer than two updates were probed"
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look at the movement since the last update."""
+        if event.role == "critic":
+            return None
+        if event.index == 0 or self.progress.updates < 2:
+            return None
+        self.checks += 1
+        if not values.moved_before:
+            return None
+        return self.fail(
+            expected="the weights that the last update left",
+            observed=f"{values.moved_before} of {values.probed} probed weights have other values",
+            where=self.progress.where_at(place, event),
+            why="something other than the optimizer wrote into the policy",
+            fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+
+class GeneratedWithOthers(Rule):
+    """The policy generated with other weights than its last update left.
+
+    What it checks:
+        The probed weights at the first forward of each training rollout, bit for bit against those after the update before it. Only
+        where the trained model itself generates.
+
+    Why it matters:
+        Weights that are swapped for the generation and put back (an average, a frozen copy, weights in another precision) sample from
+        another policy than the one that is trained. Before and after the rollout everything looks right.
+
+    Example:
+        ERROR RLS412 Generated with other weights · data epoch 0, rollout 1, update
+        2
+          expected  the weights that the last update left
+          observed  1016 probed weights have other values at the first forward of
+                    the generation
+          why       the rollout is not of the policy that is trained on it
+          fix       look for callbacks and wrappers that write into the model around
+                    its generation
+
+    What to do:
+        Look for callbacks and wrappers that write into the model around its generation.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only, and not with an engine, FSDP or torch.compile.
+        - Up to four tensors of 256 weights are compared, at the first forward of a generation.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/5312: rollouts of weights that the trainer does not have
+    """
+
+    code = "RLS412"
+    title = "Generated with other weights"
+    topics = ("weights", "sampler")
+    nothing_seen = "no rollout was generated by the trained model itself after an update"
+    optional = True
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of a training rollout."""
+        if values.weights_differ is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not values.weights_differ:
+            return None
+        return self.fail(
+            expected="the weights that the last update left",
+            observed=f"{values.weights_differ} probed weights have other values at the first forward of the generation",
+            where=self.progress.where_at(place, event),
+            why="the rollout is not of the policy that is trained on it",
+            fix="look for callbacks and wrappers that write into the model around its generation",
+        )

@@ -1,0 +1,371 @@
+"""The sampler: its weights, its settings, and how far its log-probs are from the trainer's."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.precision import how_far, precision_class
+from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
+from rlstep_hooks.planning.words import number
+from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.conformance import Difference
+    from rlstep_hooks.judge.rules.progress import Place, Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import RolloutValues
+
+
+SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
+"""Largest mean |trainer log-prob - engine log-prob| without a warning.
+
+Reduced precision on either side: NeMo-RL docs/guides/grpo.md, 1.05 multiplicative. float32 on both: two implementations of one
+model differ by rounding only; a real vLLM engine on a CPU against verl's trainer stays below 1e-6 (tests/systems/verl), and
+the bound leaves three orders of magnitude."""
+
+
+ROUNDING_GAP = {"float32": 1e-5, "reduced": 1e-3}
+"""A distance below this is rounding, whatever the distances before were."""
+
+
+SUDDEN = 10.0
+"""How many times the largest distance so far is sudden. Healthy rollouts on a CPU in bf16 stay within a factor of two of each other
+(tests/systems/openrlhf); a distance that grows slowly with training raises this bound."""
+
+
+ENOUGH_MEASURED = 2
+"""Rollouts that must be measured before a distance can be called unusual."""
+
+
+TRUNCATION_SHARE = 0.15
+"""Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
+
+
+class SamplerVersion(Rule):
+    """A rollout was sampled with other weights than planned.
+
+    What it checks:
+        The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is
+        no older than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine
+        since the last update, or the policy itself generated.
+
+    Why it matters:
+        Samples of older weights are trained as if they were on-policy. That costs reward slowly and raises no error
+        (trl#5312: an engine that woke up with old weights).
+
+    Example:
+        ERROR RLS402 Rollout sampled with other weights · data epoch 0, rollout 2,
+        update 4
+          expected  a sampler with the weights of version 4
+          observed  a sampler with version 3, 1 update behind
+          why       the samples come from other weights than those that train on
+                    them, and the ratio does not show it
+          fix       look at the sync of weights to the engine: it must come after
+                    the last update and before the rollout
+
+    What to do:
+        Look at the sync of weights to the engine: was it made, and after the last update?
+
+    Known limits:
+        - An engine's version is what it was told ("by label only" in the report). Whether it holds these weights is
+          proved only where the engine itself is observed, as in OpenRLHF.
+        - TRL: with vLLM, the sync is seen and the engine is not. With `rollout_func` or a compiled model, which weights
+          sampled is not known.
+        - Loops of your own say which version sampled, or nothing; then it is not evaluated.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/5312: an engine that sampled with old weights, with a table of the signs
+        - https://github.com/NVIDIA-NeMo/RL/pull/4018: weights up to 17 steps old
+        - https://github.com/modelscope/ms-swift/pull/4584: no sync before the first rollout
+    """
+
+    code = "RLS402"
+    title = "Rollout sampled with other weights"
+    topics = ("sampler", "sampler_weights")
+    nothing_seen = "the plan does not say which weights sample a rollout"
+    cannot_see = "the version of the weights that sampled a rollout was not observed"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._engine = False
+        """Whether an engine samples that must be given new weights."""
+        self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Compare the sampler's version with the oldest that the plan allows."""
+        if event.purpose != "training":
+            return None
+        self._versions.append(event.policy_version)
+        if self.schedule.max_age is None:
+            return None
+        if event.sampler_version is None:
+            self.missed += 1
+            return None
+        self.checks += 1
+        if self._versions[0] <= event.sampler_version <= event.policy_version:
+            return None
+        if event.sampler_version == UNSENT:
+            observed = (
+                "an engine whose weights are those of no sync: some were not sent, not loaded, or changed afterwards"
+            )
+            fix = "compare the names and numbers of tensors that are synced with those that the engine loads"
+        elif event.sampler_version < 0:
+            observed = "a sampler that is not the policy being trained"
+            fix = "look for code that generates with a copy of the model"
+        else:
+            behind = event.policy_version - event.sampler_version
+            observed = f"a sampler with version {event.sampler_version}, {number(behind, 'updates')} behind"
+            fix = "look at the sync of weights to the engine: it must come after the last update and before the rollout"
+        return self.fail(
+            expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
+            observed=observed,
+            where=self.progress.where(),
+            why="the samples come from other weights than those that train on them, and the ratio does not show it",
+            fix=fix,
+            variant="unsent" if event.sampler_version == UNSENT else "",
+        )
+
+    def weight_sync(self, event: WeightSync) -> Finding | None:
+        """Remember that there is an engine."""
+        self._engine = True
+        return None
+
+    def note(self) -> str:
+        """An engine's version is what it was told: whether it holds these weights is not proved."""
+        return "by label only" if self._engine else ""
+
+    def _older(self) -> str:
+        return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""
+
+
+class SamplerGap(Rule):
+    """The engine's log-probs are far from the trainer's at the same version.
+
+    What it checks:
+        Where the engine returns log-probs of the tokens that it sampled: their mean distance from the trainer's at the
+        same policy version. The bound is 0.05 in reduced precision and 0.001 where both compute in float32. Once two
+        rollouts were measured, the rule also warns at ten times the largest distance so far. Where the distance is that
+        of a configured `top_p`, the finding says so.
+
+    Why it matters:
+        A distance at equal versions means that the engine computes something else: stale weights behind an equal
+        version, another precision, a temperature or a truncation that only one side applies (trl#4159, trl#5312).
+
+    Example:
+        WARNING RLS403 Engine and trainer disagree · data epoch 0, rollout 2, update
+        4
+          expected  mean |log-prob difference| at most 0.05
+          observed  mean 0.2, max 3.1
+          why       at the same policy version engine and trainer should give nearly
+                    the same log-probs
+          fix       compare weights first, then temperature, top-p and the engine's
+                    log-prob mode
+
+    What to do:
+        Compare the weights first, then temperature, top-p and the engine's log-prob mode.
+
+    Known limits:
+        - It needs an engine that returns log-probs. verl and OpenRLHF return them if the configuration asks for it, TRL
+          if it corrects for the engine.
+        - One mean for each rollout is compared. A few wrong tokens among thousands can stay below the bound.
+        - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
+
+    Sources:
+        - https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/grpo.md: the bound of 1.05 (token_mult_prob_error)
+        - https://github.com/huggingface/trl/issues/5312: 0.015 in a healthy run and 0.2 with stale weights
+        - https://github.com/huggingface/trl/issues/4159: a temperature that only one side applied
+        - https://arxiv.org/abs/2605.14220: a small mismatch can be enough for a collapse
+    """
+
+    code = "RLS403"
+    title = "Engine and trainer disagree"
+    severity = "warning"
+    topics = ("sampler", "sampler_weights")
+    nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
+    optional = True
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._measured = 0
+        """Rollouts whose distance was within the bound."""
+        self._largest = 0.0
+        """The largest distance among these rollouts."""
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Compare the mean gap with the bound."""
+        if event.sampler_version is not None and event.sampler_version != event.policy_version:
+            return None
+        if values.sampler_gap_mean is None:
+            self.missed += event.purpose == "training"
+            return None
+        self.checks += 1
+        facts = self.progress.started.facts
+        kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
+        tolerance = SAMPLER_GAP_TOLERANCE["float32" if kinds == {"float32"} else "reduced"]
+        gap, usual = values.sampler_gap_mean, self._usual()
+        if gap <= min(tolerance, usual * SUDDEN if usual is not None else tolerance):
+            self._measured, self._largest = self._measured + 1, max(self._largest, gap)
+            return None
+        observed = f"mean {gap:.3g}, max {values.sampler_gap_max or 0.0:.3g}"
+        where = self.progress.where_at(place, event)
+        if gap <= tolerance:
+            return self.fail(
+                expected=f"mean |log-prob difference| near the {self._largest:.3g} of the rollouts before",
+                observed=observed,
+                where=where,
+                why="at the same policy version the engine suddenly computes something else: with other weights, or other settings",
+                fix="look at the sync of weights before this rollout: are all tensors sent and loaded?",
+                variant="sudden",
+            )
+        top_p = facts.get("configured_sampling", {}).get("top_p", 1.0)
+        if top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
+            return self.fail(
+                expected=f"mean |log-prob difference| at most {tolerance:g}",
+                observed=f"{observed}, which is -ln {top_p:g}",
+                where=where,
+                why=f"the engine's log-probs are those of the tokens that top_p {top_p:g} leaves, the trainer's of all",
+                fix="sample with top_p 1, or correct with log-probs of the same distribution",
+                variant="top_p",
+            )
+        return self.fail(
+            expected=f"mean |log-prob difference| at most {tolerance:g}",
+            observed=observed,
+            where=where,
+            degree=how_far(gap, tolerance),
+            why="at the same policy version engine and trainer should give nearly the same log-probs",
+            fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
+        )
+
+    def _usual(self) -> float | None:
+        """The largest distance of the rollouts so far, no less than rounding; None until there are enough of them."""
+        facts = self.progress.started.facts
+        kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
+        least = ROUNDING_GAP["float32" if kinds == {"float32"} else "reduced"]
+        return max(self._largest, least) if self._measured >= ENOUGH_MEASURED else None
+
+
+class SampledOtherwise(Rule):
+    """The engine sampled with other settings than configured.
+
+    What it checks:
+        Where the engine or the model tells with which settings it samples: those of every rollout (temperature, top_p,
+        top_k and the like) equal those of the configuration. Exact.
+
+    Why it matters:
+        Samples of another distribution are trained as if the policy had given them. Without importance correction no
+        metric shows it, because old and new log-probs are both the trainer's own.
+
+    Example:
+        ERROR RLS410 Sampled with other settings · data epoch 1, rollout 2, update 4
+          expected  temperature 1
+          observed  temperature 0.6
+          why       the samples come from another distribution than the policy that
+                    is trained on them
+          fix       look for code that changes the sampling parameters on their way
+                    to the engine
+
+    What to do:
+        Look for code that changes the sampling parameters between the configuration and the engine.
+
+    Known limits:
+        - OpenRLHF's requests and generation by transformers in TRL tell their settings. With vLLM in TRL, and in verl,
+          it is not evaluated.
+        - Settings are compared, not distributions. A processor of logits of your own is not seen; RLS403 can show it.
+
+    Sources:
+        - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied
+        - https://github.com/huggingface/trl/issues/4159: a temperature of 0.6 that gives ratios of 2
+        - https://github.com/PrimeIntellect-ai/prime-rl/pull/697: log-probs divided by the temperature once more
+    """
+
+    code = "RLS410"
+    title = "Sampled with other settings"
+    topics = ("sampler",)
+    nothing_seen = "the engine does not tell with which settings it samples"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Compare the settings of a training rollout."""
+        planned: dict[str, float] = self.progress.started.facts.get("configured_sampling", {})
+        if event.purpose != "training" or not event.sampling or not planned:
+            return None
+        self.checks += 1
+        for used in event.sampling:
+            others = {name: value for name, value in used.items() if planned.get(name, value) != value}
+            if others:
+                return self.fail(
+                    expected=", ".join(f"{name} {planned[name]:g}" for name in others),
+                    observed=", ".join(f"{name} {value:g}" for name, value in others.items()),
+                    where=self.progress.where(),
+                    why="the samples come from another distribution than the policy that is trained on them",
+                    fix="look for code that changes the sampling parameters on their way to the engine",
+                )
+        return None
+
+
+class SyncNotAsPlanned(Rule):
+    """Weights were synced to the rollout engine at another time than planned, or not at all.
+
+    What it checks:
+        Each sync of weights to the engine: after the updates of every rollout (and before the first one, in frameworks
+        that do so), with the policy version of that moment. Integers, compared exactly.
+
+    Why it matters:
+        An engine that is not updated goes on sampling from old weights. Nothing fails: the ratio is computed from the
+        trainer's own log-probs, and rewards rise late or not at all (trl#5312).
+
+    Example:
+        ERROR RLS405 Weights not synced to the engine as planned · data epoch 1,
+        rollout 2, update 4, micro-batch 8
+          expected  a sync of version 4
+          observed  no sync
+          why       the engine then samples with other weights than the plan says,
+                    and the ratio does not show it
+          fix       look at the call that syncs weights to the engine: it must
+                    follow the updates of every rollout
+
+    What to do:
+        Look at the call that syncs weights: does every trainer make it after the updates of each rollout?
+
+    Known limits:
+        - TRL syncs when it generates, if weights have changed. Its plan has no syncs of their own, and RLS402 compares
+          versions instead.
+        - The rule sees that weights were handed over. Whether the engine loaded them is RLS402 and RLS403.
+
+    Sources:
+        - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights
+        - https://github.com/rllm-org/rllm/issues/291: a cache setting that prevents the sync
+        - https://github.com/huggingface/trl/issues/3189: a report of a missing sync that was a false alarm
+    """
+
+    code = "RLS405"
+    title = "Weights not synced to the engine as planned"
+    topics = ("order", "sampler")
+    compares = (WeightSync,)
+    nothing_seen = "weight syncs are not part of this plan"
+
+    def difference(self, difference: Difference) -> Finding | None:
+        """Claim a sync that is missing, surplus, early, or of another version."""
+        expected, observed = difference.expected, difference.observed
+        missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
+        others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
+        early = isinstance(observed, WeightSync) and difference.aspect == "early"
+        surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)
+        version = isinstance(observed, WeightSync) and difference.aspect == "version"
+        if not (missing or early or surplus or version):
+            return None
+        self.checks += 1
+        planned = f"a sync of version {expected.version}" if isinstance(expected, ExpectedSync) else "no sync here"
+        made = f"a sync of version {observed.policy_version}" if isinstance(observed, WeightSync) else "no sync"
+        if early:
+            planned, made = "a sync after the updates of the rollout", f"{made}, before updates of the same rollout"
+        return self.fail(
+            expected=planned,
+            observed=made,
+            where=difference.where,
+            why="the engine then samples with other weights than the plan says, and the ratio does not show it",
+            fix="look at the call that syncs weights to the engine: it must follow the updates of every rollout",
+            variant="missing" if missing else "early" if early else "surplus" if surplus else "version",
+        )

@@ -1,0 +1,235 @@
+"""What forks of verl 0.1 and 0.2 share: RayPPOTrainer and the FSDP workers of that time, as one declaration that a fork completes.
+
+Read in the wheel of verl 0.2 (trainer/ppo/ray_trainer.py, workers/fsdp_workers.py, workers/actor/dp_actor.py and
+workers/critic/dp_critic.py) and in each fork. A fork says what it has of its own: settings, and under the name of a quantity here
+another expression.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, Typed, count, flag, number, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ACTOR = "actor_rollout_ref.actor"
+_GROUP = "actor_rollout_ref.rollout.n"
+
+SETTINGS: dict[str, Typed] = {
+    "data.train_batch_size": count(1024),
+    _GROUP: count(1),
+    f"{_ACTOR}.ppo_mini_batch_size": count(256),
+    f"{_ACTOR}.ppo_micro_batch_size": count(64),
+    f"{_ACTOR}.use_dynamic_bsz": flag(False),
+    f"{_ACTOR}.ulysses_sequence_parallel_size": count(1),
+    f"{_ACTOR}.optim.warmup_style": text("constant"),
+    f"{_ACTOR}.optim.lr_warmup_steps_ratio": number(0),
+    "critic.ppo_mini_batch_size": count(None),
+    "critic.ppo_micro_batch_size": count(64),
+    "critic.ulysses_sequence_parallel_size": count(1),
+    "algorithm.adv_estimator": text("gae"),
+    "trainer.n_gpus_per_node": count(8),
+    "trainer.nnodes": count(1),
+    "trainer.total_epochs": count(30),
+    "trainer.total_training_steps": count(None),
+    "trainer.critic_warmup": count(0, least=-(1 << 31)),
+    "trainer.save_freq": count(-1, least=-(1 << 31)),
+    "trainer.test_freq": count(-1, least=-(1 << 31)),
+}
+"""What the loop reads, with the defaults of trainer/config/ppo_trainer.yaml, the same in all of them."""
+
+PER_GPU: dict[str, Typed] = {
+    f"{_ACTOR}.ppo_micro_batch_size": count(None),
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": count(None),
+    "critic.ppo_micro_batch_size": count(None),
+    "critic.ppo_micro_batch_size_per_gpu": count(None),
+}
+"""The sizes of a process, which came with 0.2."""
+
+DIVIDED_FIRST = {
+    "device": f"floor({_ACTOR}.ppo_mini_batch_size / world_size) * {_GROUP}",
+    "micro": f"floor({_ACTOR}.ppo_micro_batch_size / world_size) * {_GROUP}",
+    "critic_micro": "floor(critic.ppo_micro_batch_size / critic_processes)",
+}
+"""0.1: sizes are divided by the processes, rounded down, and then multiplied by the samples of a prompt."""
+
+MULTIPLIED_FIRST = {
+    "device": f"floor({_ACTOR}.ppo_mini_batch_size * {_GROUP} / world_size)",
+    "micro": f"{_ACTOR}.ppo_micro_batch_size_per_gpu or (floor({_ACTOR}.ppo_micro_batch_size / world_size) "
+    f"if {_ACTOR}.ppo_micro_batch_size else None)",
+    "critic_micro": "critic.ppo_micro_batch_size_per_gpu or (floor(critic.ppo_micro_batch_size / critic_processes) "
+    "if critic.ppo_micro_batch_size else None)",
+}
+"""0.2: the other way round; the micro-batch counts samples."""
+
+_LET: dict[str, str] = {
+    "processes": f"max(trainer.nnodes * trainer.n_gpus_per_node // {_ACTOR}.ulysses_sequence_parallel_size, 1)",
+    "gpus": f"world_size * {_ACTOR}.ulysses_sequence_parallel_size",
+    "critic_processes": "max(gpus // critic.ulysses_sequence_parallel_size, 1)",
+    "prompts": "data.train_batch_size",
+    "group": _GROUP,
+    "samples": "prompts * group",
+    "passes": "1",
+    "critic_device": f"floor((critic.ppo_mini_batch_size or {_ACTOR}.ppo_mini_batch_size) / critic_processes)",
+    "critic": "algorithm.adv_estimator == 'gae'",
+    "critic.world_size": "critic_processes",
+    "critic.reuse_epochs": "passes",
+    "reuse_epochs": "passes",
+    "algorithm": "'PPO' if critic else upper(algorithm.adv_estimator)",
+    "samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {_ACTOR}.use_dynamic_bsz else micro * world_size",
+    "critic.samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {_ACTOR}.use_dynamic_bsz "
+    "else critic_micro * critic_processes",
+    "reference_source": "'at_rollout'",
+    "old_logprob_source": "'recompute'",
+    "rows_reshuffled": "True",
+    "available": "rollouts_per_epoch * trainer.total_epochs",
+    "syncs": "unknown('weights go to the engine whenever it wakes to generate, validation included')",
+}
+
+_ALWAYS: dict[str, Any] = {
+    "loader": "drops",
+    "remainder": "keep",
+    "lr_clock": "rollout",
+    "step_unit": "rollout",
+}
+
+
+def early_fork(
+    *,
+    name: str,
+    title: str,
+    version: str,
+    source: str,
+    recognised: tuple[Entry, ...],
+    sizes: Mapping[str, str],
+    has_critic: bool = True,
+    settings: Mapping[str, Typed] | None = None,
+    let: Mapping[str, str] | None = None,
+    always: Mapping[str, Any] | None = None,
+    formulas: tuple[Formula, ...] = (),
+    checks: tuple[Check, ...] = (),
+    notes: tuple[Note, ...] = (),
+) -> System:
+    """The declaration of a fork.
+
+    Args:
+        name: Name for `--framework`, and of its module.
+        title: As people write it.
+        version: The commit that was read.
+        source: Where its `verl` folder is, for sources: "Search-R1 a14dc3a verl".
+        recognised: How its launches are recognised.
+        sizes: `DIVIDED_FIRST` or `MULTIPLIED_FIRST`.
+        has_critic: Whether it can train one.
+        settings: Settings that it has of its own, or with other defaults.
+        let: Quantities that it works out otherwise.
+        always: Quantities that are always the same in it, and otherwise than here.
+        formulas: Formulas that come before those here: with a condition, or in their place.
+        checks: What it refuses of its own, before what is refused here.
+        notes: Notes of its own.
+    """
+    trainer, workers = f"{source}/trainer/ppo/ray_trainer.py", f"{source}/workers"
+    update = f"{workers}/fsdp_workers.py __init__, {workers}/actor/dp_actor.py update_policy"
+    own = {formula.quantity for formula in formulas if not formula.where}
+    shared: tuple[Formula, ...] = (
+        Formula("prompts_per_rollout", "prompts", f"{trainer} fit"),
+        Formula("samples_per_prompt", "group", f"{trainer} fit"),
+        Formula("samples_per_update", "device * world_size", update),
+        Formula("updates_per_rollout", "passes * ceil(samples / samples_per_update)", update),
+        Formula(
+            "critic.samples_per_update", "critic_device * critic_processes", f"{workers}/fsdp_workers.py CriticWorker"
+        ),
+        Formula(
+            "critic.updates_per_rollout",
+            "passes * ceil(samples / (critic_device * critic_processes))",
+            f"{workers}/critic/dp_critic.py update_critic",
+        ),
+        Formula("rollouts_per_epoch", "floor(rows / prompts)", f"{trainer} _create_dataloader (drop_last)"),
+        Formula(
+            "rollouts",
+            "min(available, max((trainer.total_training_steps or available) - 1, 1))",
+            f"{trainer} fit: the step is counted up before it is compared with the total, so the last rollout never comes",
+        ),
+        Formula(
+            "frozen_rollouts",
+            "max(trainer.critic_warmup - 1, 0)",
+            f"{trainer} fit: critic_warmup <= global_steps, from 1",
+        ),
+        Formula("lr_horizon", "trainer.total_training_steps or available", f"{trainer} _create_dataloader"),
+        Formula("lr_ticks", "max(rollouts - frozen_rollouts, 0)", f"{workers}/fsdp_workers.py update_actor"),
+        Formula("critic.lr_ticks", "rollouts", f"{workers}/fsdp_workers.py update_critic"),
+    )
+    if not has_critic:
+        shared = tuple(formula for formula in shared if not formula.quantity.startswith("critic."))
+
+    def kept(of: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in of.items() if has_critic or not key.startswith("critic")}
+
+    return System(
+        name=name,
+        title=title,
+        version=version,
+        recognised=recognised,
+        overrides=True,
+        config_settings=(),
+        rows_from=("data.train_files",),
+        settings=kept({**SETTINGS, **(settings or {})}),
+        let={
+            **kept({**_LET, **sizes}),
+            **({} if has_critic else {"algorithm": "upper(algorithm.adv_estimator)"}),
+            **(let or {}),
+        },
+        always={**_ALWAYS, **(always or {})},
+        formulas=(*formulas, *(formula for formula in shared if formula.quantity not in own)),
+        checks=(
+            *checks,
+            Check(
+                "samples % gpus == 0",
+                "AssertionError: {samples} samples of a rollout are not a multiple of {gpus} GPUs",
+                fix=f"data.train_batch_size * {_GROUP} = {{multiples(samples, gpus)}}",
+                when="at the first rollout",
+                source=f"{source}/protocol.py DataProto.chunk",
+            ),
+            Check(
+                "device > 0",
+                "RuntimeError in batch.split(0): a mini-batch of no samples",
+                fix=f"{_ACTOR}.ppo_mini_batch_size = {{world_size}} or more",
+                when="after the first rollout",
+                source=update,
+            ),
+            Check(
+                f"{_ACTOR}.use_dynamic_bsz or micro is None or (micro > 0 and device % micro == 0)",
+                "AssertionError: a mini-batch of {device} samples of one process is not a multiple of a micro-batch of {micro}",
+                fix="a micro-batch whose share of one process divides {device}",
+                when="when the workers are built",
+                source=update,
+            ),
+            Check(
+                "rows >= prompts",
+                "AssertionError: assert len(self.train_dataloader) >= 1 ({rows} rows, {prompts} prompts)",
+                fix="data.train_batch_size = {rows} or less",
+                when="at the start",
+                source=f"{trainer} _create_dataloader",
+            ),
+        ),
+        notes=(
+            Note(
+                "unit",
+                "train_batch_size and ppo_mini_batch_size count prompts, where the samples of a prompt are `rollout.n`",
+            ),
+            *notes,
+            Note(
+                "shrinks", "the last of {available} rollouts never comes", "known(rows) and rollouts == available - 1"
+            ),
+            Note("assumes", "the rows are those left after the filter by prompt length", "known(rows)"),
+        ),
+        facts={
+            "minibatch_unit": "'prompts'",
+            "nominal_updates_per_rollout": f"passes * samples / ({_ACTOR}.ppo_mini_batch_size * {_GROUP})",
+            "lr_constant": f"{_ACTOR}.optim.warmup_style == 'constant'",
+            "lr_warmup": f"floor({_ACTOR}.optim.lr_warmup_steps_ratio * lr_horizon)",
+            "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",
+            "eval_every": "trainer.test_freq if trainer.test_freq > 0 else None",
+        },
+    )

@@ -1,0 +1,74 @@
+"""Bare configurations: whose they are, and what is said of those that are not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.launches import find_launch, plan_launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "system"),
+    [
+        ("ppo.yaml", "stage: ppo\nper_device_train_batch_size: 1\n", "llamafactory"),
+        ("grpo.yaml", "num_generations: 8\nper_device_train_batch_size: 1\n", "trl"),
+        ("grpo.yaml", "rlhf_type: grpo\nnum_generations: 8\n", "swift"),
+        ("async.yaml", "orchestration: {num_training_workers: 2, num_steps: 250}\n", "torchtune"),
+        ("grpo.yaml", "grpo_samples: 16\nbatch_size: 1\n", "torchtune"),
+        ("grpo.yaml", "grpo: {num_prompts_per_step: 8}\n", "nemo_rl"),
+        ("rlvr.yaml", "rollout_batch_size: 64\nnum_return_sequences_in_group: 8\n", "roll"),
+        ("gsm8k.yaml", "gconfig: {n_samples: 4}\n", "areal"),
+        ("ppo.yml", "method: {num_rollouts: 128}\n", "trlx"),
+        ("rl.toml", "[orchestrator]\nbatch_size = 128\n", "prime_rl"),
+        ("ppo.yaml", "actor_rollout_ref: {actor: {ppo_mini_batch_size: 256}}\n", "verl"),
+    ],
+)
+def test_a_bare_configuration_is_recognised(name: str, text: str, system: str, tmp_path: Path) -> None:
+    if name.endswith(".toml"):
+        pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+    (tmp_path / name).write_text(text)
+    assert find_launch([str(tmp_path / name)], Options()).framework == system
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo", "rm", "pt"])
+def test_other_stages_are_no_reinforcement_learning(stage: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"stage: {stage}\nper_device_train_batch_size: 1\n")
+    with pytest.raises(LaunchError, match="no framework is known"):
+        find_launch([str(tmp_path / "c.yaml")], Options())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("orchestration: {num_training_workers: 2}\n", "another recipe"),
+        ("rlhf_type: grpo\nglobal_batch_size: 16\nmicro_batch_size: 2\ntrain: {gpus: 4}\n", "for Ray"),
+        ("rlhf_type: gkd\nnum_generations: 8\n", "only grpo is read"),
+        ("num_generations: 8\n", "how many processes train; give --world-size"),
+    ],
+)
+def test_what_is_not_read_is_said(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(LaunchError, match=reason):
+        plan_launch([str(tmp_path / "c.yaml")], Options())
+
+
+def test_the_names_of_megatron_are_those_of_megatron(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "rlhf_type: grpo\nnum_generations: 8\nmicro_batch_size: 2\nglobal_batch_size: 16\nsteps_per_generation: 4\ntrain_iters: 100\n"
+    )
+    schedule = plan_launch([str(tmp_path / "c.yaml")], Options(world_size=4)).schedule
+    assert schedule is not None
+    assert (schedule.samples_per_rollout, schedule.samples_per_update, schedule.updates_per_rollout) == (64, 16, 4)
+
+
+def test_a_parent_that_only_comments_sets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "envs.yaml").write_text("# nothing yet\n")
+    (tmp_path / "c.yaml").write_text("defaults: [envs@_here_, _self_]\nrollout_batch_size: 64\n")
+    assert set(find_launch([str(tmp_path / "c.yaml")], Options(framework="roll")).given) == {"rollout_batch_size"}

@@ -1,0 +1,163 @@
+"""Forks of verl: recognised by what only they have, and planned by their own loops. Sizes are those of the forks' own scripts."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems.launches import plan_launch
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.schedule import Schedule
+
+MAIN = "python3 -m verl.trainer.main_ppo "
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+
+def plan(sizes: str, rows: int | None = None) -> Plan:
+    return plan_launch(shlex.split(MAIN + sizes), Options(rows=rows))
+
+
+def schedule_of(sizes: str, rows: int | None = None) -> Schedule:
+    schedule = plan(sizes, rows).schedule
+    assert schedule is not None
+    return schedule
+
+
+SEARCH_R1 = (
+    f"data.train_batch_size=512 {ACTOR}.ppo_mini_batch_size=256 {ACTOR}.ppo_micro_batch_size=64 trainer.n_gpus_per_node=8 "
+    "trainer.total_epochs=15 trainer.total_training_steps=1005 trainer.default_hdfs_dir=null "
+)
+DEEPSCALER = (
+    f"algorithm.adv_estimator=grpo data.train_batch_size=128 {ACTOR}.ppo_mini_batch_size=64 {ACTOR}.use_dynamic_bsz=True "
+    f"{ROLLOUT}.n=8 {ROLLOUT}.n_val=8 trainer.project_name=deepscaler trainer.total_epochs=30 "
+)
+SKYWORK = (
+    f"algorithm.adv_estimator=grpo data.train_batch_size=256 {ACTOR}.ppo_mini_batch_size=256 {ACTOR}.use_dynamic_bsz=True "
+    f"{ACTOR}.adaptive_entropy.enabled=True {ROLLOUT}.n=16 trainer.nnodes=4 trainer.rejection_sample=True "
+    "trainer.rejection_sample_multiplier=1 trainer.total_epochs=30 "
+)
+PRIME = (
+    f"data.train_batch_size=256 {ACTOR}.ppo_mini_batch_size=256 {ACTOR}.ppo_micro_batch_size=8 data.n_samples=4 "
+    "algorithm.adv_estimator=rloo trainer.total_epochs=1 "
+)
+VERL_AGENT = (
+    f"algorithm.adv_estimator=gigpo data.train_batch_size=16 {ACTOR}.ppo_mini_batch_size=256 {ACTOR}.ppo_micro_batch_size_per_gpu=32 "
+    "env.env_name=alfworld/AlfredTWEnv env.rollout.n=8 trainer.n_gpus_per_node=2 trainer.total_epochs=10 "
+)
+LOGIC_RL = (
+    f"algorithm.adv_estimator=grpo data.train_batch_size=64 {ACTOR}.ppo_mini_batch_size=32 {ACTOR}.ppo_micro_batch_size=16 "
+    f"{ROLLOUT}.n=16 trainer.n_gpus_per_node=4 trainer.project_name=GRPO_logic_KK trainer.total_epochs=5 trainer.default_hdfs_dir=null "
+)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "title", "expected"),
+    [
+        # prompts, samples of a prompt, samples of an update, updates of a rollout, rollouts
+        (f"{SEARCH_R1} algorithm.adv_estimator=grpo {ROLLOUT}.n_agent=5", 169_615, "Search-R1", (512, 5, 256, 10, 1004)),
+        (f"{SEARCH_R1} algorithm.adv_estimator=gae {ROLLOUT}.n_agent=1", 169_615, "Search-R1", (512, 1, 256, 2, 1004)),
+        (LOGIC_RL, 4500, "Logic-RL", (64, 16, 512, 2, 70 * 5 - 1)),
+        (DEEPSCALER, 40_315, "DeepScaleR", (128, 8, 512, 2, 314 * 30 - 1)),
+        (f"{DEEPSCALER} trainer.rejection_sample=True", 40_315, "DeepScaleR", (256, 8, 512, 4, 157 * 30 - 1)),
+        (SKYWORK, 100_000, "Skywork-OR1", (256, 16, 4096, 1, 390 * 30 - 1)),
+        (PRIME, 10_000, "PRIME", (256, 4, 256, 4, 39)),
+        (VERL_AGENT, None, "verl-agent", (16, 8, 128, 1, 10)),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_a_forks_own_script(
+    sizes: str, rows: int | None, title: str, expected: tuple[int, int, int, int, int]
+) -> None:
+    schedule = schedule_of(sizes, rows)
+    assert schedule.framework == title
+    assert (
+        schedule.prompts_per_rollout,
+        schedule.samples_per_prompt,
+        schedule.samples_per_update,
+        schedule.updates_per_rollout,
+        schedule.rollouts,
+    ) == expected
+
+
+def test_search_r1s_critic_counts_samples_too() -> None:
+    schedule = schedule_of(f"{SEARCH_R1} algorithm.adv_estimator=gae {ROLLOUT}.n_agent=1", 169_615)
+    assert schedule.critic is not None
+    assert schedule.critic.updates_per_rollout == 2
+
+
+def test_groups_that_are_rejected_make_the_updates_a_bound() -> None:
+    assert schedule_of(SKYWORK, 100_000).updates_bound == "upper"
+    assert schedule_of(DEEPSCALER, 40_315).updates_bound == "exact"
+    assert schedule_of(SKYWORK, 100_000).reference_source == "none"
+    assert schedule_of(DEEPSCALER, 40_315).reference_source == "at_rollout"
+
+
+def test_primes_filter_decides_how_long_the_run_is() -> None:
+    schedule = schedule_of(f"{PRIME} data.filter_accuracy=True", 10_000)
+    assert schedule.rollouts is None
+    assert schedule.rows_bound == "data_dependent"
+    assert schedule.lr_horizon == 39
+
+
+def test_an_episode_of_verl_agent_has_a_row_for_each_turn() -> None:
+    schedule = schedule_of(VERL_AGENT)
+    assert schedule.updates is None
+    assert "each turn of an episode" in schedule.not_evaluated["updates"]
+    refused = plan(f"{VERL_AGENT} {ROLLOUT}.n=8")
+    assert refused.schedule is None
+    assert "we keep n=1" in refused.findings[0].observed
+
+
+def test_tinyzero_is_said_of_tinyzero_only() -> None:
+    """`trainer.default_hdfs_dir` is a setting of every verl."""
+    sizes = f"data.train_batch_size=256 {ACTOR}.ppo_mini_batch_size=128 {ACTOR}.ppo_micro_batch_size=8 trainer.default_hdfs_dir=null"
+    assert plan(f"{sizes} trainer.project_name=TinyZero", 327_680).title == "TinyZero"
+    assert plan(f"{sizes} trainer.project_name=verl_example", 327_680).title == "verl"
+
+
+@pytest.mark.parametrize(
+    ("command", "rows", "title", "updates", "prompts"),
+    [
+        # Video-R1#58: ceil(1700 / 8) x 8; VLM-R1#183: 2000 x 6 / (6 x 4) x 2; VLM-R1#133: 7000 x 8 / (8 x 2).
+        (
+            "torchrun --nproc_per_node=8 src/open_r1/grpo_custom_video_mc.py --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 1 --num_train_epochs 8 --num_generations 6",
+            1700,
+            "R1-V (TRL 0.14)",
+            1704,
+            8,
+        ),
+        (
+            "torchrun --nproc_per_node=6 src/open_r1/grpo_jsonl.py --num_generations 6 --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 4 --num_train_epochs 2",
+            2000,
+            "VLM-R1 (TRL 0.16)",
+            1000,
+            1,
+        ),
+        (
+            "torchrun --nproc_per_node=8 src/open_r1/grpo_text.py --num_generations 8 --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 2 --num_train_epochs 1",
+            7000,
+            "VLM-R1 (TRL 0.16)",
+            3500,
+            1,
+        ),
+        (
+            "torchrun --nproc_per_node=8 src/open_r1/grpo.py --max_pixels 401408 --num_generations 8 "
+            "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --num_train_epochs 2",
+            8000,
+            "R1-V (TRL 0.14)",
+            1000,
+            8,
+        ),
+    ],
+)
+def test_copies_of_trls_trainer(command: str, rows: int, title: str, updates: int, prompts: int) -> None:
+    planned = plan_launch(shlex.split(command), Options(rows=rows))
+    assert planned.title == title
+    assert planned.schedule is not None
+    assert (planned.schedule.updates, planned.schedule.prompts_per_rollout) == (updates, prompts)
