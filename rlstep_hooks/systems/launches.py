@@ -23,7 +23,8 @@ from rlstep_hooks.systems.keys import key_list
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
 from rlstep_hooks.systems.python_launch import hidden as hidden_of
-from rlstep_hooks.systems.release import looked_at, release_for
+from rlstep_hooks.systems.reader import read
+from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if options.version is None:
+            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
                 plan,
@@ -462,7 +466,7 @@ def _request_of(launch: Launch, system: System, version: str, options: Options) 
 def _read(system: System, request: Request) -> Reading:
     """What a system makes of a launch; a plan too long to list is a `LaunchError` too."""
     try:
-        return system.read(request)
+        return read(system, request)
     except TooManyError as error:
         raise LaunchError(str(error)) from None
     except FormulaError as error:
