@@ -30,9 +30,9 @@ _OF_BOTH_ROLES = (
     "samples_per_microbatch", "microbatches_per_update", "updates_per_rollout", "minibatches", "updates_bound", "remainder",
     "samples_added_per_rollout", "samples_dropped_per_rollout", "max_age", "rows_bound", "rows_reshuffled", "lr_clock", "lr_horizon",
 )  # fmt: skip
-"""What a critic has from the policy, where nothing else is declared."""
+"""What a critic takes from the policy unless the declaration states it."""
 _OF_ROWS = ("rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs")
-"""What a critic has from the loader, which serves both."""
+"""What a critic takes from the loader, which serves both roles."""
 _CALLED = {"samples_added_per_rollout": "samples_added", "samples_dropped_per_rollout": "samples_dropped"}
 _ELSEWHERE = {
     "framework",
@@ -178,7 +178,7 @@ def _minibatches(known: dict[str, Any], samples: int, size: Any) -> tuple[int, .
 
 
 def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
-    """What becomes of the rows, by the declaration's `loader`."""
+    """How rows become rollouts, by the declaration's `loader`."""
     loader, rollouts, per_epoch = said("loader"), said("rollouts"), said("rollouts_per_epoch")
     made = None if isinstance(rollouts, Unknown) else rollouts
     per_epoch = None if isinstance(per_epoch, Unknown) else per_epoch
