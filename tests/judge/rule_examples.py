@@ -19,8 +19,9 @@ from rich.console import Console
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.plan_checks import check_plan
-from rlstep_hooks.planning.phases import Passes, schedule_in_phases
+from rlstep_hooks.planning.phases import Passes
 from rlstep_hooks.planning.reading import Reading
+from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.record.events import (
     AnyEvent,
     ConfigChanged,
