@@ -120,6 +120,9 @@ def _add_plan(verbs: _Verbs) -> None:
     plan.add_argument("--markdown", action="store_true", help="print Markdown")
     plan.add_argument("--explain", action="store_true", help="show every formula with its numbers and its source")
     plan.add_argument("--strict", action="store_true", help="warnings fail too")
+    plan.add_argument(
+        "--all-versions", action="store_true", help="plan it for every known release, and say where the numbers differ"
+    )
 
 
 def _add_run(verbs: _Verbs) -> None:
@@ -168,14 +171,19 @@ def _add_report(verbs: _Verbs) -> None:
 def _add_diff(verbs: _Verbs) -> None:
     words = "The first difference between two plans, two recorded runs, or a run and a plan, and the settings that cause it."
     diff = _add(verbs, "diff", _diff, words)
-    diff.usage = "rlstep diff [options] A B | rlstep diff [options] A -- <launch command>"
+    diff.usage = (
+        "rlstep diff [options] A B | rlstep diff [options] A -- <launch command>"
+        " | rlstep diff --version-a RELEASE --version-b RELEASE -- <launch command>"
+    )
     diff.add_argument(
         "sides",
-        nargs="+",
+        nargs="*",
         metavar="A",
         help="a command in quotes, a file, recipe:NAME, or a recorded run: its folder or URL, or FOLDER/RUN",
     )
     _add_launch_options(diff)
+    diff.add_argument("--version-a", metavar="RELEASE", help="the framework's release for A")
+    diff.add_argument("--version-b", metavar="RELEASE", help="the framework's release for B; one launch is enough then")
     diff.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -212,6 +220,10 @@ def _plan(given: argparse.Namespace) -> int:
 
     if given.json_schema:
         return plan.print_schema()
+    if given.all_versions:
+        from rlstep_hooks.cli import versions
+
+        return launches.run(lambda: versions.show([*given.words, *given.command], _options(given), as_json=given.json))
     return launches.run(
         lambda: plan.show(
             [*given.words, *given.command],
@@ -265,7 +277,10 @@ def _report(given: argparse.Namespace) -> int:
 def _diff(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import diff, launches
 
-    return launches.run(lambda: diff.show(given.sides, given.command, _options(given), as_json=given.json))
+    versions = (given.version_a, given.version_b)
+    return launches.run(
+        lambda: diff.show(given.sides, given.command, _options(given), versions=versions, as_json=given.json)
+    )
 
 
 def _convert(given: argparse.Namespace) -> int:

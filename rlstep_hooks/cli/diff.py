@@ -23,13 +23,25 @@ if TYPE_CHECKING:
 _STATUS = {"same": 0, "differ": 1, "unknown": 2}
 
 
-def show(sides: list[str], command: list[str], options: Options, *, as_json: bool = False) -> int:
+Versions = tuple[str | None, str | None]
+"""The releases of A and B, where they are given apart."""
+
+
+def show(
+    sides: list[str],
+    command: list[str],
+    options: Options,
+    *,
+    versions: Versions = (None, None),
+    as_json: bool = False,
+) -> int:
     """Print where two sides differ. A side is a launch, or a recorded run: its folder or URL, or `FOLDER/RUN`.
 
     Args:
         sides: A, and B if no command is given.
         command: The launch command of B.
         options: Options that complete the launches.
+        versions: The releases of both; with both of them one launch is enough.
         as_json: Whether to print JSON.
 
     Returns:
@@ -38,16 +50,23 @@ def show(sides: list[str], command: list[str], options: Options, *, as_json: boo
     Raises:
         LaunchError: A side cannot be read, or its framework refuses it.
     """
-    first, second = _split(sides, command)
+    one_launch = command or sides
+    if all(versions) and (not sides or (not command and len(sides) == 1)) and one_launch:
+        first, second = list(one_launch), list(one_launch)
+    else:
+        first, second = _split(sides, command)
+    of_a, of_b = (
+        msgspec.structs.replace(options, version=version) if version is not None else options for version in versions
+    )
     with ExitStack() as copies:
         a, b = _recorded(first, copies), _recorded(second, copies)
         if a is not None and b is not None:
             return _runs(a, b, as_json)
         if a is not None:
-            return _run_and_plan("A", a, second, options, as_json)
+            return _run_and_plan("A", a, second, of_b, as_json)
         if b is not None:
-            return _run_and_plan("B", b, first, options, as_json)
-        return _plans(_planned(first, options), _planned(second, options), as_json)
+            return _run_and_plan("B", b, first, of_a, as_json)
+        return _plans(_planned(first, of_a), _planned(second, of_b), as_json)
 
 
 def _split(sides: list[str], command: list[str]) -> tuple[list[str], list[str]]:
@@ -107,8 +126,10 @@ def _plans_shown(a: Plan, b: Plan, differences: list[QuantityDifference]) -> Ren
     from rlstep_hooks.show.difference import quantities
 
     if not differences:
-        return f"the same schedule: {a.title} from {a.source}, {b.title} from {b.source}"
-    return quantities(differences, f"A {a.title} from {a.source}", f"B {b.title} from {b.source}")
+        return f"the same schedule: {a.title} {a.version} from {a.source}, {b.title} {b.version} from {b.source}"
+    return quantities(
+        differences, f"A {a.title} {a.version} from {a.source}", f"B {b.title} {b.version} from {b.source}"
+    )
 
 
 def _runs(a: RecordedRun, b: RecordedRun, as_json: bool) -> int:

@@ -1,14 +1,23 @@
-"""A Python file -> the calls in it with literal arguments. Parsed, never executed."""
+"""A Python file -> the calls in it, and what it assigns to their results, where both are literal. Parsed, never executed.
+
+What a file decides only when it runs is unknown, never left out: a value in a branch, one of several calls, what `**kwargs` brings.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
@@ -16,7 +25,38 @@ _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Mult: lambda a, b: a * b,
     ast.Div: lambda a, b: a / b,
     ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
 }
+_COMPARISONS: dict[type[ast.cmpop], Any] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+    ast.Is: lambda a, b: a is b,
+    ast.IsNot: lambda a, b: a is not b,
+}
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
+_PARSED = "parsed"
+"""Stands for the class of arguments that a parser makes."""
+
+
+class Calls(msgspec.Struct, frozen=True):
+    """What a Python file calls."""
+
+    settings: dict[str, Setting]
+    """Keywords of calls, "Callee.keyword"; see `read_calls`."""
+    assigned: dict[str, Setting] = {}
+    """What is assigned to attributes of a call's result, "Callee.attribute"; "parsed.attribute" for arguments that are parsed."""
+    callees: frozenset[str] = frozenset()
+    packages: dict[str, str] = {}
+    """Callee -> the package that it is imported from, where the file imports it."""
+    opened: dict[str, UnknownText] = {}
+    """Callees that are given more keywords than can be known (`**kwargs`)."""
 
 
 class _NotLiteralError(Exception):
@@ -24,12 +64,12 @@ class _NotLiteralError(Exception):
         self.node = node
 
 
-def read_calls(path: str | Path) -> dict[str, Setting]:
+def read_calls(path: str | Path) -> Calls:
     """Keyword arguments of all calls in a file, named "Callee.keyword" ("learn.total_timesteps" for `model.learn(...)`).
 
-    Positional arguments are named by their number ("PPO.0"). Names that are assigned a literal once, and arithmetic on numbers, are
-    resolved; everything else is unknown, and `--set NAME=VALUE` does not reach into Python. If a call occurs twice, the arguments of
-    the last one hold. Defaults of dataclass fields and of `add_argument` are named "ClassName.field" and "--name".
+    Positional arguments are named by their number ("PPO.0"). Names that are bound once, to a literal, arithmetic on numbers, and
+    conditions on both are resolved; everything else is unknown, and `--set NAME=VALUE` does not reach into Python. Where calls of one
+    name differ in a keyword, it is unknown too. Defaults of dataclass fields are named "ClassName.field".
 
     Raises:
         LaunchError: It is not Python.
@@ -45,16 +85,267 @@ def read_calls(path: str | Path) -> dict[str, Setting]:
         raise LaunchError(
             f"not Python: {getattr(error, 'msg', error)}", Place(source, line, 1) if line else Place(source)
         ) from None
-    constants = _constants(tree)
-    settings: dict[str, Setting] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            callee = _name(node.func)
-            if callee:
-                settings.update(_call(callee, node, constants, source))
-        elif isinstance(node, ast.ClassDef):
-            settings.update(_fields(node, constants, source))
-    return settings
+    return _File(tree, source).calls()
+
+
+class _File:
+    """One parsed file."""
+
+    def __init__(self, tree: ast.Module, source: str) -> None:
+        self._tree = tree
+        self._source = source
+        self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self._constants = self._bound_once()
+        self._made = dict(self._results())
+
+    def calls(self) -> Calls:
+        settings: dict[str, Setting] = {}
+        given: dict[str, list[set[str]]] = {}
+        opened: dict[str, UnknownText] = {}
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.ClassDef):
+                settings |= self._fields(node)
+            callee = _name(node.func) if isinstance(node, ast.Call) else ""
+            if not callee or not isinstance(node, ast.Call):
+                continue
+            found, hidden = self._arguments(callee, node)
+            if hidden is not None:
+                opened[callee] = hidden
+            given.setdefault(callee, []).append(set(found))
+            for name, setting in found.items():
+                settings[name] = self._one_of(settings[name], setting) if name in settings else setting
+        for callee, each in given.items():
+            if len(each) > 1 and callee.endswith(("Config", "Arguments", "Args")):
+                for name in {name for names in each for name in names if not all(name in other for other in each)}:
+                    settings[name] = self._unknown(
+                        settings[name], f"{callee} is called {len(each)} times, and only some give it"
+                    )
+        return Calls(settings, self._assignments(), frozenset(given), dict(self._imports()), opened)
+
+    # Names.
+
+    def _bound_once(self) -> dict[str, ast.expr]:
+        """Names that one unconditional assignment binds in the whole file."""
+        bound: Counter[str] = Counter()
+        found: dict[str, ast.expr] = {}
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                bound[node.id] += 1
+            elif isinstance(node, ast.arg):
+                bound[node.arg] += 1
+            elif isinstance(node, ast.alias):
+                bound[(node.asname or node.name).partition(".")[0]] += 1
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                bound[node.name] += 1
+            elif isinstance(node, ast.Global | ast.Nonlocal):
+                bound.update(node.names)
+            if (
+                isinstance(node, ast.Assign | ast.AnnAssign)
+                and node.value is not None
+                and self._condition(node) is None
+            ):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
+        return {name: value for name, value in found.items() if bound[name] == 1}
+
+    def _imports(self) -> Iterator[tuple[str, str]]:
+        """Callees with the package that the file imports them from."""
+        modules: dict[str, str] = {}
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Import):
+                modules |= {
+                    (alias.asname or alias.name).partition(".")[0]: alias.name.partition(".")[0] for alias in node.names
+                }
+            elif isinstance(node, ast.ImportFrom):
+                package = (node.module or "").partition(".")[0] if not node.level else "."
+                yield from ((alias.asname or alias.name, package) for alias in node.names)
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                root: ast.expr = node.func
+                while isinstance(root, ast.Attribute):
+                    root = root.value
+                if isinstance(root, ast.Name) and root.id in modules:
+                    yield node.func.attr, modules[root.id]
+
+    def _results(self) -> Iterator[tuple[str, str]]:
+        """Names with the callee whose result they are, also through a function of the file that returns it."""
+        returns: dict[str, str] = {}
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.FunctionDef):
+                made = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)]
+                if len(made) == 1 and isinstance(made[0], ast.Call):
+                    returns[node.name] = _name(made[0].func)
+        for node in ast.walk(self._tree):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            callee = _name(node.value.func)
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, _PARSED if callee.startswith("parse_args") else returns.get(callee, callee)
+                elif isinstance(target, ast.Tuple) and callee.startswith("parse_"):
+                    yield from ((part.id, _PARSED) for part in target.elts if isinstance(part, ast.Name))
+
+    def _assignments(self) -> dict[str, Setting]:
+        """`args.batch_size = 4` and `setattr(args, "batch_size", 4)`, where `args` is the result of a call."""
+        found: dict[str, Setting] = {}
+        functions: dict[str, ast.AST | None] = {}
+        for node in ast.walk(self._tree):
+            for path, value in _assigned(node):
+                root, _, attribute = path.partition(".")
+                if root not in self._made or not attribute:
+                    continue
+                name = f"{self._made[root]}.{attribute}"
+                setting = self._setting(name, value)
+                condition = self._condition(node)
+                if condition is not None:
+                    setting = self._unknown(setting, f"it is assigned only in some runs ({condition})")
+                function = self._function(node)
+                if name in found and (found[name].unknown or functions[name] is not function):
+                    setting = self._one_of(found[name], setting)
+                functions[name] = function
+                found[name] = setting
+        return found
+
+    def _function(self, node: ast.AST) -> ast.AST | None:
+        above = self._above.get(node)
+        while above is not None and not isinstance(above, _FUNCTIONS):
+            above = self._above.get(above)
+        return above
+
+    def _condition(self, node: ast.AST) -> str | None:
+        """The condition under which a statement runs, in short; None if there is none inside its function."""
+        while (above := self._above.get(node)) is not None and not isinstance(above, _FUNCTIONS):
+            if isinstance(above, _BRANCHES) and not _is_main(above):
+                return f"line {above.lineno}: {type(above).__name__.lower()}"
+            node = above
+        return None
+
+    # Values.
+
+    def _arguments(self, callee: str, node: ast.Call) -> tuple[dict[str, Setting], UnknownText | None]:
+        found: dict[str, Setting] = {}
+        hidden: UnknownText | None = None
+        for index, argument in enumerate(node.args):
+            found[f"{callee}.{index}"] = self._setting(f"{callee}.{index}", argument)
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                name = f"{callee}.{keyword.arg}"
+                found[name] = self._setting(name, keyword.value)
+                # A configuration changed in parts: config.evolve(train=dict(batch_size=8)).
+                parts = self._pairs(keyword.value) if callee == "evolve" else None
+                found |= {f"{name}.{part}": self._setting(f"{name}.{part}", value) for part, value in parts or ()}
+                continue
+            pairs = self._pairs(keyword.value)
+            if pairs is None:
+                place = Place(self._source, keyword.value.lineno, keyword.value.col_offset + 1)
+                hidden = UnknownText(
+                    "", f"{callee} is given **{_shown(keyword.value)}, which is known only in the run", place
+                )
+            for key, value in pairs or ():
+                found[f"{callee}.{key}"] = self._setting(f"{callee}.{key}", value)
+        return found, hidden
+
+    def _pairs(self, node: ast.expr) -> list[tuple[str, ast.expr]] | None:
+        """The pairs of a mapping that is written out; None if it is not."""
+        if isinstance(node, ast.Name) and node.id in self._constants:
+            node = self._constants[node.id]
+        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+            return [
+                (str(key.value), value)
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant)
+            ]
+        if (
+            isinstance(node, ast.Call)
+            and _name(node.func) == "dict"
+            and not node.args
+            and all(k.arg for k in node.keywords)
+        ):
+            return [(str(inner.arg), inner.value) for inner in node.keywords]
+        return None
+
+    def _fields(self, node: ast.ClassDef) -> dict[str, Setting]:
+        """Default values of annotated fields."""
+        found: dict[str, Setting] = {}
+        for statement in node.body:
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and statement.value is not None
+            ):
+                name = f"{node.name}.{statement.target.id}"
+                found[name] = self._setting(name, statement.value)
+        return found
+
+    def _one_of(self, before: Setting, after: Setting) -> Setting:
+        """The value of two calls of one name: known where they agree."""
+        if before.unknown or (not after.unknown and before.value == after.value):
+            return before
+        return self._unknown(after, f"it is written as {before.value} in line {before.place.line} too")
+
+    def _unknown(self, setting: Setting, why: str) -> Setting:
+        return msgspec.structs.replace(setting, unknown=(UnknownText("", why, setting.place),))
+
+    def _setting(self, name: str, node: ast.expr) -> Setting:
+        place = Place(self._source, node.lineno, node.col_offset + 1)
+        written = name.partition(".")[2]
+        try:
+            return Setting(name, self._literal(node, 0), place, written)
+        except _NotLiteralError as error:
+            shown = _shown(error.node)
+            return Setting(
+                name,
+                shown,
+                place,
+                written,
+                (UnknownText("", f"it is written as {shown}, which is not a literal", place),),
+            )
+
+    def _literal(self, node: ast.expr, depth: int) -> Any:
+        if depth > 20:
+            raise _NotLiteralError(node)
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name) and node.id in self._constants:
+            return self._literal(self._constants[node.id], depth + 1)
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self._literal(part, depth + 1) for part in node.elts]
+        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+            keys = (key.value for key in node.keys if isinstance(key, ast.Constant))
+            return {str(key): self._literal(value, depth + 1) for key, value in zip(keys, node.values, strict=True)}
+        if isinstance(node, ast.IfExp):
+            return self._literal(node.body if self._literal(node.test, depth + 1) else node.orelse, depth + 1)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return not self._literal(node.operand, depth + 1)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self._numeric(node.operand, depth)
+        if isinstance(node, ast.BoolOp):
+            values = [self._literal(part, depth + 1) for part in node.values]
+            chosen = (value for value in values[:-1] if bool(value) == isinstance(node.op, ast.Or))
+            return next(chosen, values[-1])
+        try:
+            return self._worked_out(node, depth)
+        except (ZeroDivisionError, OverflowError, ValueError, TypeError):
+            raise _NotLiteralError(node) from None
+
+    def _worked_out(self, node: ast.expr, depth: int) -> Any:
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
+            left, right = self._literal(node.left, depth + 1), self._literal(node.comparators[0], depth + 1)
+            return _COMPARISONS[type(node.ops[0])](left, right)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](self._numeric(node.left, depth), self._numeric(node.right, depth))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            if node.func.id == "int" and len(node.args) == 1:
+                return int(self._numeric(node.args[0], depth))
+            if node.func.id in ("max", "min") and len(node.args) > 1:
+                return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
+        raise _NotLiteralError(node)
+
+    def _numeric(self, node: ast.expr, depth: int) -> int | float:
+        value = self._literal(node, depth + 1)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _NotLiteralError(node)
+        return value
 
 
 def _name(node: ast.expr) -> str:
@@ -63,111 +354,33 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names that are assigned exactly once in the file."""
-    found: dict[str, ast.expr] = {}
-    often: set[str] = set()
-    for node in ast.walk(tree):
-        targets = (
-            node.targets
-            if isinstance(node, ast.Assign)
-            else [node.target]
-            if isinstance(node, ast.AnnAssign | ast.AugAssign)
-            else []
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The attributes that a statement assigns, with their values."""
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Attribute):
+                yield ast.unparse(target), node.value
+    elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        yield (
+            ast.unparse(node.target),
+            ast.Name(
+                f"{ast.unparse(node.target)} changed in place",
+                ctx=ast.Load(),
+                lineno=node.lineno,
+                col_offset=node.col_offset,
+            ),
         )
-        for target in targets:
-            if isinstance(target, ast.Name):
-                if target.id in found or isinstance(node, ast.AugAssign):
-                    often.add(target.id)
-                elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                    found[target.id] = node.value
-        if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-            often.add(node.target.id)
-    return {name: value for name, value in found.items() if name not in often}
+    elif isinstance(node, ast.Call) and _name(node.func) == "setattr" and len(node.args) == 3:
+        owner, attribute, value = node.args
+        if isinstance(owner, ast.Name) and isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):
+            yield f"{owner.id}.{attribute.value}", value
 
 
-def _call(callee: str, node: ast.Call, constants: dict[str, ast.expr], source: str) -> dict[str, Setting]:
-    found: dict[str, Setting] = {}
-    for index, argument in enumerate(node.args):
-        found[f"{callee}.{index}"] = _setting(f"{callee}.{index}", argument, constants, source)
-    for keyword in node.keywords:
-        if keyword.arg is not None:
-            name = f"{callee}.{keyword.arg}"
-            found[name] = _setting(name, keyword.value, constants, source)
-            continue
-        mapping = keyword.value
-        if isinstance(mapping, ast.Name) and mapping.id in constants:
-            mapping = constants[mapping.id]
-        if isinstance(mapping, ast.Dict):
-            pairs = [
-                (key.value, value)
-                for key, value in zip(mapping.keys, mapping.values, strict=True)
-                if isinstance(key, ast.Constant)
-            ]
-        elif isinstance(mapping, ast.Call) and _name(mapping.func) == "dict":
-            pairs = [(inner.arg, inner.value) for inner in mapping.keywords]
-        else:
-            pairs = []
-        for key, value in pairs:
-            name = f"{callee}.{key!s}"
-            found[name] = _setting(name, value, constants, source)
-    return found
+def _is_main(node: ast.AST) -> bool:
+    """Whether it is `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-def _fields(node: ast.ClassDef, constants: dict[str, ast.expr], source: str) -> dict[str, Setting]:
-    """Default values of annotated fields."""
-    found: dict[str, Setting] = {}
-    for statement in node.body:
-        if (
-            isinstance(statement, ast.AnnAssign)
-            and isinstance(statement.target, ast.Name)
-            and statement.value is not None
-        ):
-            name = f"{node.name}.{statement.target.id}"
-            found[name] = _setting(name, statement.value, constants, source)
-    return found
-
-
-def _setting(name: str, node: ast.expr, constants: dict[str, ast.expr], source: str) -> Setting:
-    place = Place(source, node.lineno, node.col_offset + 1)
-    written = name.partition(".")[2]
-    try:
-        return Setting(name, _literal(node, constants, 0), place, written)
-    except _NotLiteralError as error:
-        shown = ast.unparse(error.node)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        return Setting(
-            name, shown, place, written, (UnknownText("", f"it is written as {shown}, which is not a literal", place),)
-        )
-
-
-def _literal(node: ast.expr, constants: dict[str, ast.expr], depth: int) -> Any:
-    if depth > 20:
-        raise _NotLiteralError(node)
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name) and node.id in constants:
-        return _literal(constants[node.id], constants, depth + 1)
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(part, constants, depth + 1) for part in node.elts]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_numeric(node.operand, constants, depth)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        left, right = _numeric(node.left, constants, depth), _numeric(node.right, constants, depth)
-        try:
-            return _OPERATIONS[type(node.op)](left, right)
-        except (ZeroDivisionError, OverflowError):
-            raise _NotLiteralError(node) from None
-    if isinstance(node, ast.Call) and _name(node.func) == "int" and len(node.args) == 1 and not node.keywords:
-        try:
-            return int(_numeric(node.args[0], constants, depth))
-        except (OverflowError, ValueError):
-            raise _NotLiteralError(node) from None
-    raise _NotLiteralError(node)
-
-
-def _numeric(node: ast.expr, constants: dict[str, ast.expr], depth: int) -> int | float:
-    value = _literal(node, constants, depth + 1)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _NotLiteralError(node)
-    return value
+def _shown(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= 60 else text[:57] + "..."

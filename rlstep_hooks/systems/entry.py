@@ -19,6 +19,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of which one is enough to know the system: for configuration files and for scripts with common names."""
     calls: tuple[str, ...] = ()
     """Classes or functions of which a Python file calls one."""
+    packages: tuple[str, ...] = ()
+    """Packages that `calls`, and the callees of `keys`, are imported from; empty where that is not looked at."""
     with_key: str = ""
     """A setting that must be there as well, where the program alone is not enough."""
     with_value: dict[str, str] = {}

@@ -123,21 +123,29 @@ def _loaded(point: EntryPoint) -> System:
     return system
 
 
-def recognise(command: Command, keys: Iterable[str], values: Mapping[str, str] | None = None) -> str | None:
+def recognise(
+    command: Command,
+    keys: Iterable[str],
+    values: Mapping[str, str] | None = None,
+    packages: Mapping[str, str] | None = None,
+) -> str | None:
     """The system that a command belongs to, or None.
 
     Args:
         command: The command.
         keys: Names of the settings that it gives, in arguments and configuration files ("Callee.keyword" in Python files).
         values: Values of settings, as they were written.
+        packages: Callee -> package that a Python file imports it from.
     """
     given = {**dict.fromkeys(keys, ""), **(values or {})}
-    return _recognised(entries(), command, given) or _recognised_by_others(command, given)
+    packages = packages or {}
+    return _recognised(entries(), command, given, packages) or _recognised_by_others(command, given, packages)
 
 
-def _recognised(candidates: Iterable[Entry], command: Command, given: Mapping[str, str]) -> str | None:
+def _recognised(
+    candidates: Iterable[Entry], command: Command, given: Mapping[str, str], packages: Mapping[str, str]
+) -> str | None:
     candidates = tuple(candidates)
-    callees = {key.partition(".")[0] for key in given}
     for entry in candidates:
         if entry.with_key and entry.with_key not in given:
             continue
@@ -148,7 +156,10 @@ def _recognised(candidates: Iterable[Entry], command: Command, given: Mapping[st
     if command.program.kind == "executable":
         return None
     for entry in candidates:
-        if given.keys() & entry.keys or callees.intersection(entry.calls):
+        own = set(given)
+        if entry.packages:
+            own = {key for key in given if packages.get(key.partition(".")[0], entry.packages[0]) in entry.packages}
+        if own & {*entry.keys} or {key.partition(".")[0] for key in own}.intersection(entry.calls):
             return entry.name
     return None
 
@@ -159,8 +170,8 @@ def _others_loaded() -> Iterator[System]:
             yield _loaded(point)
 
 
-def _recognised_by_others(command: Command, given: Mapping[str, str]) -> str | None:
-    found = (_recognised(system.recognised, command, given) and system.name for system in _others_loaded())
+def _recognised_by_others(command: Command, given: Mapping[str, str], packages: Mapping[str, str]) -> str | None:
+    found = (_recognised(system.recognised, command, given, packages) and system.name for system in _others_loaded())
     return next((name for name in found if name), None)
 
 

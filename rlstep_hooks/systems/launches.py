@@ -12,7 +12,7 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
@@ -21,7 +21,10 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.keys import key_list
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
-from rlstep_hooks.systems.release import looked_at, release_for
+from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
+from rlstep_hooks.systems.python_launch import hidden as hidden_of
+from rlstep_hooks.systems.reader import read
+from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     missing: tuple[Parent, ...] = ()
     """Files that it inherits from or names, which are not here."""
+    hidden: UnknownText | None = None
+    """What a Python file gives to the framework's configuration that cannot be known."""
     environment: dict[str, str] = {}
     """Variables that the command or `--set` sets, where their values are known."""
 
@@ -92,6 +97,9 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         ask_for_processes(system, request, refusal, _read)
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if options.version is None:
+            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
                 plan,
@@ -199,6 +207,10 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     if not known:
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
+        read = (calls_of(command, folder) for command in commands)
+        others = [other for calls in read if calls is not None for other in of_others(calls)]
+        if others:
+            raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
         raise NoLaunchError(
             f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
             Place(source),
@@ -229,14 +241,17 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
 
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | None:
     """A command with its settings, if a system knows it."""
-    calls = _python_settings(command, folder)
+    calls = calls_of(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
-    keys = {*_keys(plain), *_keys(overridden), *_keys(calls)}
+    keys = {*_keys(plain), *_keys(overridden)}
+    if calls is not None:
+        keys |= {*calls.settings, *(f"{callee}." for callee in calls.callees)}
+    packages = calls.packages if calls is not None else {}
     values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
-    framework = options.framework or index.recognise(command, keys, values)
+    framework = options.framework or index.recognise(command, keys, values, packages)
     if framework is None:
-        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)}, values)
+        framework = index.recognise(command, {*keys, *_quiet_config_keys(command, folder)}, values, packages)
     if framework is None:
         return None
     system = index.system_of(framework)
@@ -245,15 +260,20 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
     ]
     notes += [Note("ignores", command.cut_off)] if command.cut_off else []
-    merged = {**_flat_calls(calls, framework), **given, **_set_settings(options.variables)}
+    hidden = None
+    if calls is not None:
+        given, more = settings_of(calls, given, system)
+        notes += more
+        hidden = hidden_of(calls, system)
     return Launch(
         command=command,
         framework=framework,
-        given=merged,
+        given={**given, **_set_settings(options.variables)},
         source=source,
         folder=folder,
         notes=tuple(notes),
         missing=missing,
+        hidden=hidden,
         environment=_environment(command, options),
     )
 
@@ -380,26 +400,6 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
     return keys
 
 
-def _python_settings(command: Command, folder: Path) -> dict[str, Setting]:
-    """Calls in the Python file that a command runs, if it is here."""
-    if command.program.kind != "script" or not command.program.name.endswith(".py"):
-        return {}
-    path = find_file(command.program.name, folder, command.folder)
-    if path is None:
-        return {}
-    from rlstep_hooks.launch.python_file import read_calls
-
-    return read_calls(path)
-
-
-def _flat_calls(calls: dict[str, Setting], framework: str) -> dict[str, Setting]:
-    """Settings of Python calls; those of the framework's configuration classes also by their bare name."""
-    classes = {call for entry in index.entries_of(framework) for call in entry.calls}
-    named = [name for name in calls if name.partition(".")[0] in classes]
-    bare = {name.partition(".")[2]: msgspec.structs.replace(calls[name], name=name.partition(".")[2]) for name in named}
-    return {**calls, **bare}
-
-
 def _config_launch(path: Path, options: Options) -> Launch:
     """A configuration file on its own."""
     from rlstep_hooks.launch.inheritance import read_config
@@ -449,6 +449,8 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
 
 def _request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
     _refuse_missing(launch.missing)
+    if launch.hidden is not None:
+        raise LaunchError(launch.hidden.why, launch.hidden.place, remedy="write the settings in the call")
     defaults = system.defaults(version)
     settings = Settings(launch.given, defaults, functions=system.resolvers, environment=launch.environment)
     return Request(
@@ -464,7 +466,7 @@ def _request_of(launch: Launch, system: System, version: str, options: Options) 
 def _read(system: System, request: Request) -> Reading:
     """What a system makes of a launch; a plan too long to list is a `LaunchError` too."""
     try:
-        return system.read(request)
+        return read(system, request)
     except TooManyError as error:
         raise LaunchError(str(error)) from None
     except FormulaError as error:

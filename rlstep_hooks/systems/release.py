@@ -7,19 +7,22 @@ no release has is a misspelling, or the launch is one of a fork.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.keys import KeyList, key_list, runs_of
 from rlstep_hooks.systems.request import release_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
@@ -57,6 +60,26 @@ def planned_releases(system: System) -> tuple[str, ...]:
         return (system.version,)
     first, end = (release_of(each) for each in system.releases)
     return tuple(each for each in key_list(system.keys.file).releases if first <= release_of(each) < end)
+
+
+def accepted_by_others(system: System, read: Callable[[str], object]) -> tuple[Note, ...]:
+    """The releases that accept a launch which the assumed one refuses.
+
+    Args:
+        system: The system.
+        read: Reads the launch for a release.
+    """
+    if system.keys is None:
+        return ()
+    accepted = []
+    for release in planned_releases(system):
+        with suppress(PlanError, LaunchError):
+            read(release)
+            accepted.append(release)
+    if not accepted:
+        return ()
+    runs = runs_of(accepted, key_list(system.keys.file).releases)
+    return (Note("assumes", f"accepted by {system.title} {runs}: --version {accepted[-1]} plans it so"),)
 
 
 def _subject(keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting]) -> list[str]:

@@ -5,7 +5,7 @@ trlx/trainer/accelerate_base_trainer.py (`__init__`, `learn`), trlx/pipeline/ppo
 scheduler.py `step`.
 """
 
-from rlstep_hooks.systems.declaration import REQUIRED, Check, Entry, Formula, Note, System, count
+from rlstep_hooks.systems.declaration import REQUIRED, Check, Demand, Entry, Formula, Note, System, count, text
 
 _PPO = "trlX 3340c2f trlx/trainer/accelerate_ppo_trainer.py"
 _BASE = "trlX 3340c2f trlx/trainer/accelerate_base_trainer.py"
@@ -14,7 +14,26 @@ SYSTEM = System(
     name="trlx",
     title="trlX",
     version="3340c2f",
-    recognised=(Entry("trlx", calls=("TRLConfig",), keys=("method.num_rollouts", "PPOConfig.num_rollouts")),),
+    recognised=(
+        Entry(
+            "trlx",
+            calls=("TRLConfig", "default_ppo_config"),
+            keys=("method.num_rollouts", "PPOConfig.num_rollouts"),
+        ),
+    ),
+    # trlx/data/default_configs.py
+    helpers={
+        "default_ppo_config": {
+            "method.num_rollouts": 128,
+            "method.chunk_size": 128,
+            "method.ppo_epochs": 4,
+            "train.batch_size": 32,
+            "train.epochs": 100,
+            "train.total_steps": 10_000,
+            "train.checkpoint_interval": 10_000,
+            "train.eval_interval": 100,
+        }
+    },
     settings={
         "method.num_rollouts": count(REQUIRED, also=("PPOConfig.num_rollouts",)),
         "method.chunk_size": count(REQUIRED, also=("PPOConfig.chunk_size",)),
@@ -22,6 +41,7 @@ SYSTEM = System(
         "train.batch_size": count(REQUIRED, also=("TrainConfig.batch_size",)),
         "train.epochs": count(REQUIRED, also=("TrainConfig.epochs",)),
         "train.total_steps": count(REQUIRED, also=("TrainConfig.total_steps",)),
+        "train.trainer": text(also=("TrainConfig.trainer",)),
         "train.minibatch_size": count(also=("TrainConfig.minibatch_size",)),
         "train.checkpoint_interval": count(also=("TrainConfig.checkpoint_interval",)),
         "train.eval_interval": count(also=("TrainConfig.eval_interval",)),
@@ -61,6 +81,11 @@ SYSTEM = System(
         Formula("rollouts", "ceil(updates / updates_per_rollout)", f"{_BASE} learn"),
     ),
     checks=(
+        Demand(
+            "train.trainer is None or train.trainer == 'AcceleratePPOTrainer'",
+            "train.trainer = {train.trainer}: only AcceleratePPOTrainer is read",
+            about="train.trainer",
+        ),
         Check(
             "train.batch_size % micro == 0",
             "Minibatch size must divide batch size",

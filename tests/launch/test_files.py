@@ -85,7 +85,7 @@ def test_calls_of_a_python_file(tmp_path: Path) -> None:
         "c = GRPOConfig('out', batch=N, size=M, often=K, n=-1, epochs=int(1e6), names=['a'], call=len(x), **extra, **{'mu': 2})\n"
         "model = PPO('Mlp', env, n_steps=2048)\nmodel.learn(total_timesteps=1_000_000)\n"
     )
-    found = read_calls(path)
+    found = read_calls(path).settings
     values = {name: setting.value for name, setting in found.items() if not setting.unknown}
     assert not witness.exists()
     assert values["GRPOConfig.0"] == "out"

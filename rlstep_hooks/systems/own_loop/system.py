@@ -9,7 +9,7 @@ from rlstep_hooks.systems.declaration import System
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Reading
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.quantities import Quantities
 
 
 def read(launch: Quantities) -> Reading:

@@ -39,6 +39,7 @@ SYSTEM = System(
             programs=("module:rl_zoo3.train", "module:rl_zoo3", "script:rl_zoo3/train.py", "executable:rl_zoo3"),
             keys=("PPO.n_steps", "PPO.n_epochs", "PPO.0", "A2C.n_steps", "A2C.0"),
             calls=("make_vec_env", "make_atari_env"),
+            packages=("stable_baselines3", "sb3_contrib"),
         ),
     ),
     config_settings=("conf_file", "conf"),

@@ -9,6 +9,8 @@ from packaging.version import Version
 
 FIRST = Version("0.16")
 """First supported release: the first with `num_iterations` and `_generate_and_score_completions`."""
+FIRST_PLANNED = Version("0.14")
+"""First release that is planned: the first with GRPOTrainer."""
 FIRST_UNSUPPORTED = Version("1.17")
 """First release after those that were read and trained for real."""
 

@@ -1,6 +1,6 @@
 """TRL's GRPO and RLOO: `trl grpo`, a script with GRPOConfig's flags, a YAML file, or a Python file.
 
-Read in the wheels from 0.16.1 to 1.16.0: trl/trainer/grpo_config.py and rloo_config.py (defaults, `__post_init__`), grpo_trainer.py and
+Read in the wheels from 0.14.0 to 1.16.0: trl/trainer/grpo_config.py and rloo_config.py (defaults, `__post_init__`), grpo_trainer.py and
 rloo_trainer.py (`_get_train_sampler`, `_prepare_inputs`, `_generate_and_score_completions`), RepeatSampler. What the loader makes of
 the rows is in `rlstep_hooks.systems.trl.loader`; a live configuration is planned by the same formulas (`plan`).
 """
@@ -13,7 +13,7 @@ from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
 from rlstep_hooks.systems.trl.names import KEYS
-from rlstep_hooks.systems.trl.releases import FIRST, FIRST_UNSUPPORTED
+from rlstep_hooks.systems.trl.releases import FIRST, FIRST_PLANNED, FIRST_UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,8 @@ SYSTEM = System(
     name="trl",
     title="TRL",
     version="1.16.0",
-    releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
+    releases=(str(FIRST_PLANNED), str(FIRST_UNSUPPORTED)),
+    observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="trl",
     keys=KEYS,
     recognised=(
@@ -75,6 +76,7 @@ SYSTEM = System(
             ),
             keys=("num_generations", "steps_per_generation"),
             calls=("GRPOConfig", "RLOOConfig", "GRPOTrainer", "RLOOTrainer"),
+            packages=("trl",),
         ),
     ),
     defaults_of=_of_algorithm,
@@ -124,34 +126,44 @@ SYSTEM = System(
         **loader.LET,
         "algorithm": "algorithm_of(launch)",
         "transformers": "transformers_version or transformers_of(version)",
-        # 0.16: one generation for each micro-batch of the first pass, gated by `global_step % num_iterations`.
+        # 0.16: one generation for each micro-batch of the first pass, gated by `global_step % num_iterations`; before, for each one.
         "by_microbatch": "release < (0, 17)",
+        # 0.14: a row of the batch is a prompt, whose samples the loss generates (grpo_trainer.py 0.14.0 compute_loss).
+        "by_prompt": "release < (0, 15)",
         "trigger": "'global_step % num_iterations == 0' if by_microbatch "
         "else 'every gradient_accumulation_steps * num_iterations micro-steps' if release < (0, 18) "
         "else 'every steps_per_generation * num_iterations micro-steps'",
         "steps": "gradient_accumulation_steps if release < (0, 18) "
         "else generation_batch_size // microbatch if generation_batch_size is not None "
         "else steps_per_generation if steps_per_generation is not None else gradient_accumulation_steps",
-        "generated": "microbatch if by_microbatch else microbatch * steps",
+        "generated": "microbatch * (num_generations if by_prompt else 1) if by_microbatch else microbatch * steps",
         "rollouts_per_cycle": "gradient_accumulation_steps if by_microbatch else 1",
         "microbatches_per_rollout": "num_iterations if by_microbatch else steps * num_iterations",
         # GFPO filters each prompt's samples before it cuts them into micro-batches (gfpo_trainer.py 0.24.0 and 1.0.0).
         "kept": "num_remains_in_group or num_generations",
-        "samples_per_microbatch": "microbatch * kept // num_generations",
+        "samples_per_microbatch": "(generated if by_prompt else microbatch) * kept // num_generations",
         "samples_dropped_per_rollout": "floor(prompts_per_rollout * (num_generations - kept))",
         "prompts_per_chunk": "floor(prompts_per_rollout * rollouts_per_cycle) if by_microbatch else floor(prompts_per_rollout)",
         "rows_reshuffled": "shuffle_dataset or by_microbatch",
         # Up to 0.19 the sampler's length counts the rows that it drops (`RepeatSampler.__len__`); the loader divides it by its
         # batch, and accelerate that by the processes, each rounded up.
-        "loader_length": "ceil(ceil(rows * num_generations * num_iterations / per_device_train_batch_size) / world_size) "
+        "loader_length": "ceil(ceil(rows * (1 if by_prompt else num_generations * num_iterations) / per_device_train_batch_size) "
+        "/ world_size) "
         "if release < (0, 20) else microbatches_per_epoch",
         "updates_counted": "max(floor(loader_length / gradient_accumulation_steps) if rounds_down(version, transformers) "
         "else ceil(loader_length / gradient_accumulation_steps), 1)",
         # With the rollout, except in 0.18, where the loss does it. RLOO adds the KL term to the reward.
-        "reference_source": "'none' if beta == 0 else 'in_loss' if release >= (0, 18) and release < (0, 19) else 'at_rollout'",
+        "reference_source": "'none' if beta == 0 else 'in_loss' if by_prompt or release >= (0, 18) and release < (0, 19) "
+        "else 'at_rollout'",
     },
     always={"loop": "loader", "step_means": "1 step = 1 update"},
     formulas=(
+        Formula(
+            "samples_per_rollout",
+            "per_device_train_batch_size * world_size * num_generations",
+            f"{_TRAINER} compute_loss: one generation for each micro-batch of prompts",
+            where="by_prompt",
+        ),
         Formula(
             "samples_per_rollout",
             "per_device_train_batch_size * world_size",
@@ -174,6 +186,14 @@ SYSTEM = System(
             "steps * num_iterations / gradient_accumulation_steps",
             f"{_TRAINER} _prepare_inputs: {{trigger}}",
         ),
+        Formula(
+            "rows_dropped_per_epoch",
+            "0",
+            f"{_TRAINER}: the sampler of 0.15 and the loader of 0.14 drop none",
+            where="release < (0, 16)",
+        ),
+        Formula("microbatches_per_epoch", "loader_length", "transformers Trainer", where="release < (0, 16)"),
+        Formula("rollouts_per_epoch", "loader_length", f"{_TRAINER}: each micro-batch", where="release < (0, 16)"),
         Formula(
             "rows_dropped_per_epoch",
             "rows % prompts_per_chunk",
@@ -280,7 +300,12 @@ SYSTEM = System(
         ),
     ),
     notes=(
-        Note("unit", "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts"),
+        Note(
+            "unit",
+            "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts",
+            "not by_prompt",
+        ),
+        Note("unit", "per_device_train_batch_size counts prompts, each with num_generations samples", "by_prompt"),
     ),
     facts={
         **loader.FACTS,

@@ -116,3 +116,48 @@ def test_tinyzero_is_said_of_tinyzero_only() -> None:
     sizes = f"data.train_batch_size=256 {ACTOR}.ppo_mini_batch_size=128 {ACTOR}.ppo_micro_batch_size=8 trainer.default_hdfs_dir=null"
     assert plan(f"{sizes} trainer.project_name=TinyZero", 327_680).title == "TinyZero"
     assert plan(f"{sizes} trainer.project_name=verl_example", 327_680).title == "verl"
+
+
+@pytest.mark.parametrize(
+    ("command", "rows", "title", "updates", "prompts"),
+    [
+        # Video-R1#58: ceil(1700 / 8) x 8; VLM-R1#183: 2000 x 6 / (6 x 4) x 2; VLM-R1#133: 7000 x 8 / (8 x 2).
+        (
+            "torchrun --nproc_per_node=8 src/open_r1/grpo_custom_video_mc.py --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 1 --num_train_epochs 8 --num_generations 6",
+            1700,
+            "R1-V (TRL 0.14)",
+            1704,
+            8,
+        ),
+        (
+            "torchrun --nproc_per_node=6 src/open_r1/grpo_jsonl.py --num_generations 6 --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 4 --num_train_epochs 2",
+            2000,
+            "VLM-R1 (TRL 0.16)",
+            1000,
+            1,
+        ),
+        (
+            "torchrun --nproc_per_node=8 src/open_r1/grpo_text.py --num_generations 8 --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 2 --num_train_epochs 1",
+            7000,
+            "VLM-R1 (TRL 0.16)",
+            3500,
+            1,
+        ),
+        (
+            "torchrun --nproc_per_node=8 src/open_r1/grpo.py --max_pixels 401408 --num_generations 8 "
+            "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --num_train_epochs 2",
+            8000,
+            "R1-V (TRL 0.14)",
+            1000,
+            8,
+        ),
+    ],
+)
+def test_copies_of_trls_trainer(command: str, rows: int, title: str, updates: int, prompts: int) -> None:
+    planned = plan_launch(shlex.split(command), Options(rows=rows))
+    assert planned.title == title
+    assert planned.schedule is not None
+    assert (planned.schedule.updates, planned.schedule.prompts_per_rollout) == (updates, prompts)

@@ -159,3 +159,54 @@ def test_releases_in_words() -> None:
     known = ("1", "2", "3", "4", "5")
     assert runs_of(("1", "2", "3", "5"), known) == "1 to 3 and 5"
     assert runs_of(("2",), known) == "2"
+
+
+def test_the_releases_that_accept_a_refused_launch_are_named() -> None:
+    command = (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.ppo_micro_batch_size=64"
+    )
+    assert "accepted by verl 0.2 to 0.7.1: --version 0.7.1" in said(planned(command))
+    # Video-R1#58: 1 700 rows, 8 GPUs, 6 samples of a prompt; its copy of TRL counts prompts for each device.
+    refused = planned(f"{TRL} --num_generations 6 --per_device_train_batch_size 1")
+    assert refused.schedule is None
+    assert "accepted by TRL 0.14.0: --version 0.14.0" in said(refused)
+
+
+@pytest.mark.parametrize(
+    ("version", "updates", "prompts"),
+    [
+        # Hand-computed: 0.14 counts prompts, ceil(1700 / 8) = 213 updates in each of 8 passes; later ones samples, 8 x 1 / 8 prompts.
+        ("0.14.0", 213 * 8, 8),
+        ("0.15.2", 1700 * 8, 1),
+        ("0.16.1", 1700 * 8, 1),
+        ("1.16.0", 1700 * 8, 1),
+    ],
+)
+def test_the_first_releases_of_trl(version: str, updates: int, prompts: int) -> None:
+    command = f"{TRL} --per_device_train_batch_size 1 --num_train_epochs 8"
+    schedule = plan_launch(shlex.split(command), Options(rows=1700, version=version)).schedule
+    assert schedule is not None
+    assert (schedule.updates, schedule.prompts_per_rollout, schedule.samples_per_prompt) == (updates, prompts, 8)
+
+
+def test_two_releases_of_one_launch_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    from rlstep_hooks.cli.app import main
+
+    command = [
+        "--",
+        *shlex.split(
+            f"{VERL} algorithm.adv_estimator=gae critic.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.n=8"
+        ),
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main(["diff", "--rows", "10000", "--version-a", "0.3.0.post1", "--version-b", "0.9.1", *command])
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert "verl 0.3.0.post1" in said
+    assert "critic.updates_per_rollout" in said
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--rows", "10000", "--all-versions", *command])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "0.4.0 to 0.7.1" in said
+    assert "critic.updates_per_rollout: 16 -> 2" in said

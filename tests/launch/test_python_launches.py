@@ -1,0 +1,179 @@
+"""Python files as launches: assignments, conditions, helpers, classes of other packages; what cannot be known is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.python_file import read_calls
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems.launches import plan_launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.planning.schedule import Schedule
+
+TRL = "from trl import GRPOConfig, GRPOTrainer\n"
+PARSED = (
+    "from trl import GRPOConfig, GRPOTrainer, TrlParser\n"
+    "script_args, training_args, model_args = TrlParser((A, GRPOConfig, M)).parse_args_and_config()\n"
+)
+
+
+def planned(folder: Path, text: str, more: str = "") -> Plan:
+    path = folder / "train.py"
+    path.write_text(text)
+    return plan_launch(["python", str(path), *more.split()], Options(rows=1_000))
+
+
+def schedule(folder: Path, text: str, more: str = "") -> Schedule:
+    plan = planned(folder, text, more)
+    assert plan.schedule is not None, plan.findings
+    return plan.schedule
+
+
+# What is known.
+
+
+def test_what_is_assigned_holds_over_the_call(tmp_path: Path) -> None:
+    text = TRL + (
+        "args = GRPOConfig(output_dir='o', num_generations=8, per_device_train_batch_size=8)\n"
+        "args.num_generations = 4\nargs.max_steps = 20\nargs.max_steps = 40\n"
+        "setattr(args, 'num_iterations', 2)\nGRPOTrainer(args=args)\n"
+    )
+    found = schedule(tmp_path, text)
+    assert (found.samples_per_prompt, found.updates, found.reuse_epochs) == (4, 40, 2)
+
+
+def test_what_is_assigned_holds_over_the_flags(tmp_path: Path) -> None:
+    text = PARSED + "training_args.num_generations = 4\nscript_args.name = 'x'\nGRPOTrainer(args=training_args)\n"
+    found = schedule(tmp_path, text, "--num_generations 8 --max_steps 10")
+    assert (found.samples_per_prompt, found.updates) == (4, 10)
+
+
+def test_a_function_of_the_file_makes_the_configuration(tmp_path: Path) -> None:
+    text = TRL + (
+        "def configuration(name):\n    return GRPOConfig(output_dir=name, num_generations=8)\n"
+        "def main():\n    args = configuration('o')\n    args.num_generations = 4\n    GRPOTrainer(args=args)\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    assert schedule(tmp_path, text).samples_per_prompt == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "generations"),
+    [
+        ("2 if DEBUG else 4", 4),
+        ("4 if not DEBUG else 2", 4),
+        ("4 if SIZE == 'small' else 8", 4),
+        ("4 if SIZE in ('small', 'tiny') and not DEBUG else 8", 4),
+        ("N * 2 if N > 1 else 8", 4),
+        ("max(N, 4)", 4),
+        ("min(16, 8) % 6 + N", 4),
+    ],
+)
+def test_conditions_on_known_names(value: str, generations: int, tmp_path: Path) -> None:
+    text = (
+        TRL
+        + f"DEBUG = False\nSIZE = 'small'\nN = 2\nargs = GRPOConfig(num_generations={value})\nGRPOTrainer(args=args)\n"
+    )
+    assert schedule(tmp_path, text).samples_per_prompt == generations
+
+
+# What is not.
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("args = GRPOConfig(num_generations=4 if DEBUG else 8)\n", "num_generations cannot be known"),
+        ("if flag:\n    N = 4\nargs = GRPOConfig(num_generations=N)\n", "num_generations cannot be known"),
+        (
+            "def f(N):\n    return GRPOConfig(num_generations=N)\nN = 4\nargs = f(8)\n",
+            "num_generations cannot be known",
+        ),
+        ("N, M = 4, 8\nN2 = 4\nfor N in (1, 2):\n    pass\nargs = GRPOConfig(num_generations=N)\n", "cannot be known"),
+        ("args = GRPOConfig()\nif flag:\n    args.num_generations = 4\n", "assigned only in some runs"),
+        ("args = GRPOConfig()\nargs.num_generations *= 2\n", "changed in place"),
+        ("args = GRPOConfig()\nargs.num_generations = len(rewards)\n", "it is written as len"),
+        (
+            "if flag:\n    args = GRPOConfig(num_generations=4)\nelse:\n    args = GRPOConfig(num_generations=8)\n",
+            "it is written as 4 in line 3 too",
+        ),
+        (
+            "a = GRPOConfig(output_dir='o')\nb = GRPOConfig(output_dir='o', num_generations=4)\n",
+            "is called 2 times, and only some give it",
+        ),
+        ("args = GRPOConfig(**settings)\n", r"GRPOConfig is given \*\*settings"),
+    ],
+)
+def test_what_only_the_run_decides_is_not_planned(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=reason):
+        planned(tmp_path, TRL + text + "GRPOTrainer(args=args)\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import verifiers as vf\nargs = vf.grpo_defaults(run_name='x')\nargs.num_generations = 4\nvf.GRPOTrainer(args=args)\n",
+        "from verifiers import GRPOTrainer\ntrainer = GRPOTrainer(args=None)\n",
+        "from .trainer import GRPOTrainer\ntrainer = GRPOTrainer(args=None)\n",
+    ],
+)
+def test_a_trainer_of_another_package_is_not_trl(text: str, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"GRPOTrainer of (verifiers|a file beside it): a trainer that is not known"):
+        planned(tmp_path, text)
+
+
+# trlX.
+
+
+def test_the_configuration_that_trlx_makes(tmp_path: Path) -> None:
+    text = (
+        "import trlx\nfrom trlx.data.default_configs import TRLConfig, default_ppo_config\n"
+        "config = default_ppo_config()\nconfig.method.num_rollouts = 256\ntrlx.train(config=config)\n"
+    )
+    found = schedule(tmp_path, text)
+    # trlx/data/default_configs.py 3340c2f: chunks of 128, 4 passes in batches of 32, 100 rollouts or 10 000 updates.
+    assert (found.samples_per_rollout, found.updates_per_rollout, found.updates) == (256, 32, 3_200)
+
+
+def test_a_part_of_the_configuration_is_changed(tmp_path: Path) -> None:
+    text = (
+        "import trlx\nfrom trlx.data.default_configs import default_ppo_config\n"
+        "config = default_ppo_config().evolve(train=dict(batch_size=64, total_steps=40), method={'ppo_epochs': 2})\n"
+        "trlx.train(config=config)\n"
+    )
+    found = schedule(tmp_path, text)
+    assert (found.samples_per_update, found.updates_per_rollout, found.updates) == (64, 4, 40)
+    other = text.replace("batch_size=64", "trainer='NeMoPPOTrainer'")
+    with pytest.raises(LaunchError, match="only AcceleratePPOTrainer is read"):
+        planned(tmp_path, other)
+
+
+def test_hyperparameters_that_are_merged(tmp_path: Path) -> None:
+    text = (
+        "import trlx\nfrom trlx.data.default_configs import TRLConfig, default_ppo_config\n"
+        "def main(hparams={}):\n    config = TRLConfig.update(default_ppo_config().to_dict(), hparams)\n"
+        "    trlx.train(config=config)\nmain()\n"
+    )
+    plan = planned(tmp_path, text)
+    assert plan.schedule is not None
+    assert plan.schedule.updates_per_rollout == 16
+    assert any(note.kind == "assumes" and note.text.startswith("hparams") for note in plan.notes)
+    known = schedule(tmp_path, text.replace(", hparams)", ", {'train.batch_size': 64})"))
+    assert known.updates_per_rollout == 8
+
+
+# The reading itself.
+
+
+def test_imports_tell_where_a_callee_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import a.b as c\nimport d.e\nfrom f.g import H as I\nc.X()\nd.e.Y()\nI()\nz.W()\n")
+    calls = read_calls(path)
+    assert calls.packages == {"I": "f", "X": "a", "Y": "d"}
+    assert calls.callees == {"X", "Y", "I", "W"}
