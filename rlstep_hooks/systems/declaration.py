@@ -144,9 +144,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Release or commit whose formulas were read; the default of `--version`."""
     releases: tuple[str, str] | None = None
-    """First release that is known, and the first that is not any more; None where one commit was read."""
+    """The first release that is known, and the first later one that is not; None where one commit was read."""
     other_releases: str = ""
-    """What is to be said of those."""
+    """A remark on other releases, for the error message."""
     keys: Keys | None = None
     """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
@@ -163,7 +163,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """What the framework registers as resolvers of OmegaConf: `${name:...}`."""
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
-    """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
+    """Classes or functions whose keyword arguments in a Python file also give these settings, if no flag of that name is given."""
     helpers: Mapping[str, Mapping[str, Any]] = {}
     """Functions of the framework that make a configuration (`default_ppo_config()`), with what it sets."""
     defaults_of: Callable[[Request], Mapping[str, Any]] | None = None
@@ -171,9 +171,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     instead: Callable[[Request], System | None] | None = None
     """Another declaration for some launches: a second trainer of the same program, with settings of its own."""
     reads_as: Callable[[Request], tuple[str, tuple[Note, ...]]] | None = None
-    """The release that the launch's settings fit, where that is another one than asked for, with a note that says so."""
+    """The release that the launch's settings fit, with a note if it is not the one that was asked for."""
     given_of: Callable[[Request], Mapping[str, Setting]] | None = None
-    """What the launch sets, under the names of `settings`, where it is written otherwise: positional arguments, a file of its own."""
+    """What the launch sets, under the names of `settings`, if it is written in another form: positional arguments, or a file."""
     rows_from: tuple[str, ...] = ()
     """Setting (and its other names) that lists the files of the training set."""
     let: dict[str, str] = {}
@@ -189,7 +189,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[str, ...] | None = None
     """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""
     resolved: dict[str, str] = {}
-    """Of those, settings that are shown with the value of an expression, not as they were written."""
+    """Settings among them that are shown with the value of an expression instead of the written value."""
     writes: Any = None
     """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
     plan: str = ""
@@ -197,13 +197,13 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     live: str = ""
     """Function that plans a live configuration or trainer, "module:function"; see `rlstep_hooks.systems.live_plan`."""
     framework: str = ""
-    """Its name in a Schedule, where that is not the title."""
+    """The name in a Schedule, if it is not the title."""
     package: str = ""
     """Distribution whose installed release counts, for example "trl"."""
     deviations: str = ""
     """Where the known deviations are, "module:NAME"."""
     observed_releases: tuple[str, str] | None = None
-    """First release of which a run is observed, and the first that is not any more; None where they are those that are planned."""
+    """The first release whose runs are observed, and the first later one whose runs are not; None where these are the planned ones."""
     trained_releases: tuple[str, ...] = ()
     """Releases that this project's tests train with; `noxfile.py` pins them."""
     observes: tuple[str, ...] = ()

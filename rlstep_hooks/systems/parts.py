@@ -23,20 +23,20 @@ NOTHING: Any = _Nothing()
 
 
 class Typed(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting: what its value must be, and what holds without it."""
+    """One setting: the values that it may have, and its default."""
 
     kind: Literal["count", "number", "flag", "text"]
     default: Any
     least: int = 1
-    """Of a count: the smallest value that is accepted."""
+    """The smallest value that a count may have."""
     also: tuple[str, ...] = ()
     """Other names of the setting."""
     off: str = ""
-    """Of a flag: another flag that turns it off, for example "no_anneal_lr"."""
+    """Another flag that turns this one off, for example "no_anneal_lr"."""
     since: tuple[tuple[str, Any], ...] = ()
-    """Other defaults: release from which on, and default, ascending."""
+    """Defaults of later releases: the first release that has it, and the default, in ascending order."""
     where: str = ""
-    """The condition under which the framework looks at it: only then is it demanded, read and shown."""
+    """The condition under which the framework looks at the setting. In other launches it is not required, read or shown."""
 
     def default_in(self, version: str) -> Any:
         """The default of a release."""
@@ -62,7 +62,7 @@ def number(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (
 def flag(
     default: Any = NOTHING, *, also: tuple[str, ...] = (), off: str = "", since: Any = (), where: str = ""
 ) -> Typed:
-    """True or false; without a default false where the launch does not say it, and None with the default None."""
+    """True or false. Without a default it is false if the launch does not set it; with the default None it is None."""
     return Typed(kind="flag", default=default, also=also, off=off, since=since, where=where)
 
 
@@ -75,7 +75,7 @@ class Check(msgspec.Struct, frozen=True):
     """A launch that the framework itself ends."""
 
     holds: str
-    """Refused where this is false."""
+    """The launch is refused if this expression is false."""
     says: str
     """How the run ends, in the framework's own words; with {expressions}, as is `fix`."""
     fix: str
@@ -84,11 +84,11 @@ class Check(msgspec.Struct, frozen=True):
     """When the user would see it."""
     source: str
     where: str = ""
-    """The condition under which the framework looks at all."""
+    """The condition under which the framework makes this check."""
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """A launch of which no plan can be made, for the framework's behaviour then was not read, or means nothing."""
+    """A launch that cannot be planned: nobody has read what the framework does then, or it has no meaning."""
 
     holds: str
     says: str

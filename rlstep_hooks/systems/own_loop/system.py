@@ -1,4 +1,4 @@
-"""A loop of one's own: it says its events, and torch's hooks count the updates."""
+"""A hand-written loop: it reports its events, and torch's hooks count the updates."""
 
 from __future__ import annotations
 
