@@ -64,9 +64,8 @@ def test_each_launch_is_of_a_system() -> None:
 
 def test_the_tests_train_with_the_releases_that_declarations_name() -> None:
     """The documentation's table of releases is made from these."""
-    pins = (ROOT / "noxfile.py").read_text() + (
-        ROOT / "tests" / "systems" / "openrlhf" / "requirements.txt"
-    ).read_text()
+    files = (ROOT / "noxfile.py", *(ROOT / "tests" / "systems").glob("*/requirements.txt"))
+    pins = "\n".join(file.read_text() for file in files)
     trained = {name: getattr(index.system_of(name), "trained_releases", ()) for name in index.names()}
     observed = {name for name in index.names() if getattr(index.system_of(name), "attaches_by", "")}
     assert {name for name, releases in trained.items() if releases} == observed

@@ -183,6 +183,7 @@ SYSTEM = System(
     package=PACKAGE,
     deviations="rlstep_hooks.systems.llamafactory.deviations:DEVIATIONS",
     # 0.9.3 pins TRL 0.9.6 at most. 0.9.4 and 0.9.5 pin TRL 0.18 or later, and their PPO refuses that.
+    trained_releases=("0.9.3",),
     observed_releases=("0.9.3", "0.9.4"),
     attaches_by="`rlstep run -- llamafactory-cli train ...`.",
     on_import={"llamafactory.train.ppo.trainer": "rlstep_hooks.systems.llamafactory.observe.audit:audit_ppo"},

@@ -207,6 +207,7 @@ SYSTEM = System(
     live="rlstep_hooks.systems.swift.plan:plan_live",
     package=PACKAGE,
     deviations="rlstep_hooks.systems.swift.deviations:DEVIATIONS",
+    trained_releases=("4.6.0",),
     observed_releases=(".".join(map(str, FIRST)), ".".join(map(str, FIRST_UNSUPPORTED))),
     attaches_by="`rlstep run -- swift rlhf ...`, or `callbacks_map['rlstep'] = lambda args, trainer: StepAuditCallback()` in a file of "
     "--external_plugins, and --callbacks rlstep.",
