@@ -187,6 +187,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("a critic's sizes count with a critic", system="skyrl", field="unused", before="^null$"),
     Allowed("a setting that no release has is a finding", field="findings", after="RLS116"),
+    Allowed("a horizon a few ticks off is information", field="findings", before="RLS601", after='RLS601.*"info"'),
     Allowed(
         "a demand that is about a setting says its place",
         system="nemo_rl",

@@ -210,3 +210,27 @@ def test_two_releases_of_one_launch_are_compared(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert "0.4.0 to 0.7.1" in said
     assert "critic.updates_per_rollout: 16 -> 2" in said
+
+
+def test_a_program_of_somebodys_own_with_settings_of_its_own_is_a_fork() -> None:
+    sizes = "data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.use_dynamic_bsz=True"
+    plan = planned(f"python3 -m verl_tool.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
+    assert plan.foreign == ("actor_rollout_ref.agent.enable_agent",)
+    assert ("RLS116", "warning") in codes(plan)
+    assert planned(f"python3 -m mine.main_ppo {sizes}").foreign == ()
+
+
+@pytest.mark.parametrize("more", ["trainer.test_freq=False", "trainer.save_freq=False", "trainer.test_freq=0"])
+def test_false_is_no_interval(more: str) -> None:
+    assert codes(planned(f"{VERL} {more}")) == []
+
+
+def test_a_horizon_a_few_ticks_off_is_information() -> None:
+    """Search-R1's 1 004 of 1 005 rollouts: nothing that its user could change."""
+    command = (
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
+        "actor_rollout_ref.rollout.n_agent=5 algorithm.adv_estimator=grpo trainer.total_training_steps=1005 "
+        "actor_rollout_ref.actor.optim.warmup_style=cosine trainer.total_epochs=60"
+    )
+    [finding] = [finding for finding in planned(command).findings if finding.code == "RLS601"]
+    assert (finding.severity, finding.fix) == ("info", "nothing, for so few ticks")
