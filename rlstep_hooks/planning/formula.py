@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from rlstep_hooks.planning.counting import countable
+from rlstep_hooks.planning.counting import countable, multiples, nearest
 from rlstep_hooks.planning.phases import equal_minibatches, minibatches_of
-from rlstep_hooks.planning.reading import multiples, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -42,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     unused: tuple[Setting, ...] = ()
     """Settings that were given and that the plan did not read."""
     no_effect: tuple[str, ...] = ()
-    """The names of those of them that were looked at: the schedule does not depend on them."""
+    """The names of the unused settings that were read in the framework's source: the schedule does not depend on them."""
     foreign: tuple[str, ...] = ()
     """Settings that no release has: the launch is one of a fork."""
 

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlstep_hooks.planning.counting import countable
-from rlstep_hooks.planning.schedule import (
-    Bound,
-    Clock,
-    CriticOrder,
-    Flush,
-    OldLogProbSource,
-    ReferenceSource,
-    Remainder,
-    Schedule,
-    StepUnit,
-    Syncs,
-)
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.kinds import (
+        Bound,
+        Clock,
+        CriticOrder,
+        Flush,
+        OldLogProbSource,
+        ReferenceSource,
+        Remainder,
+        StepUnit,
+        Syncs,
+    )
 
 STEP_WORDS: dict[StepUnit, str] = {
     "rollout": "rollout",
@@ -125,7 +126,7 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
         return cls(rows=None, rollouts=limit, unknown=dict.fromkeys(names, reason))
 
 
-def schedule_in_phases(
+def fields_in_phases(
     *,
     framework: str,
     version: str,
@@ -159,13 +160,13 @@ def schedule_in_phases(
     lr_horizon: int | None = None,
     step_unit: StepUnit = "rollout",
     step_means: str = "",
-    critic: Schedule | None = None,
+    critic: Any = None,
     critic_order: CriticOrder = "before",
     settings: dict[str, Any] | None = None,
-    formulas: tuple[Any, ...] = (),
+    sources: dict[str, str] | None = None,
     not_evaluated: dict[str, str] | None = None,
-) -> Schedule:
-    """A Schedule with `loop="phases"`. The arguments are fields of `Schedule`, with these differences.
+) -> dict[str, Any]:
+    """All fields of a Schedule with `loop="phases"`. The arguments are fields of `Schedule`, with these differences.
 
     Args:
         passes: How rows become rollouts.
@@ -179,7 +180,6 @@ def schedule_in_phases(
             "engine" and "none".
         lr_horizon: None if the schedule has no end (a constant rate) or is built for exactly the run's ticks.
         step_means: Default: words for one unit with its updates.
-        formulas: The system's formulas, for `sources`.
     """
     prompts = Fraction(prompts_per_rollout)
     samples = samples_per_rollout if samples_per_rollout is not None else int(prompts * samples_per_prompt)
@@ -207,56 +207,56 @@ def schedule_in_phases(
     unknown = {**passes.unknown, **(not_evaluated or {})}
     if lr_clock in ("microbatch", "sample"):
         unknown.setdefault("lr_ticks", f"the schedule counts {lr_clock}s")
-    return Schedule(
-        framework=framework,
-        version=version,
-        algorithm=algorithm,
-        loop="phases",
-        world_size=world_size,
-        prompts_per_rollout=prompts,
-        samples_per_prompt=samples_per_prompt,
-        samples_per_rollout=samples,
-        samples_of_last_rollout=passes.last_prompts * samples_per_prompt,
-        samples_per_microbatch=samples_per_microbatch,
-        reuse_epochs=reuse_epochs,
-        microbatches_per_rollout=microbatches_per_rollout,
-        microbatches_per_update=microbatches_per_update,
-        samples_per_update=minibatches[0] if minibatches else None,
-        updates_per_rollout=per_rollout,
-        updates_bound=updates_bound,
-        minibatches=minibatches,
-        remainder=remainder,
-        flush=flush,
-        samples_added_per_rollout=samples_added,
-        samples_dropped_per_rollout=samples_dropped,
-        frozen_rollouts=frozen_rollouts,
-        max_age=max_age,
-        syncs=syncs,
-        rows=passes.rows,
-        rows_dropped_per_epoch=passes.dropped,
-        rows_bound=rows_bound,
-        rows_reshuffled=rows_reshuffled,
-        rollouts_per_epoch=passes.per_epoch,
-        microbatches_per_epoch=None,
-        rollouts=rollouts,
-        updates=updates,
-        data_epochs=passes.consumed / passes.rows if passes.consumed is not None and passes.rows else None,
-        loader_epochs=Fraction(rollouts, passes.per_epoch) if rollouts is not None and passes.per_epoch else None,
-        old_logprob_source=old_logprob_source,
-        lags=lags if lags is not None else tuple(range(max(made, 1))),
-        ratio_one_updates=ratio_one_updates,
-        reference_source=reference_source,
-        lr_ticks=ticks,
-        lr_horizon=lr_horizon if lr_horizon is not None else ticks,
-        lr_clock=lr_clock,
-        step_unit=step_unit,
-        step_means=step_means or _step_means(step_unit, per_rollout),
-        critic=critic,
-        critic_order=critic_order,
-        settings=settings or {},
-        sources={formula.quantity: formula.source for formula in formulas},
-        not_evaluated=unknown,
-    )
+    return {
+        "framework": framework,
+        "version": version,
+        "algorithm": algorithm,
+        "loop": "phases",
+        "world_size": world_size,
+        "prompts_per_rollout": prompts,
+        "samples_per_prompt": samples_per_prompt,
+        "samples_per_rollout": samples,
+        "samples_of_last_rollout": passes.last_prompts * samples_per_prompt,
+        "samples_per_microbatch": samples_per_microbatch,
+        "reuse_epochs": reuse_epochs,
+        "microbatches_per_rollout": microbatches_per_rollout,
+        "microbatches_per_update": microbatches_per_update,
+        "samples_per_update": minibatches[0] if minibatches else None,
+        "updates_per_rollout": per_rollout,
+        "updates_bound": updates_bound,
+        "minibatches": minibatches,
+        "remainder": remainder,
+        "flush": flush,
+        "samples_added_per_rollout": samples_added,
+        "samples_dropped_per_rollout": samples_dropped,
+        "frozen_rollouts": frozen_rollouts,
+        "max_age": max_age,
+        "syncs": syncs,
+        "rows": passes.rows,
+        "rows_dropped_per_epoch": passes.dropped,
+        "rows_bound": rows_bound,
+        "rows_reshuffled": rows_reshuffled,
+        "rollouts_per_epoch": passes.per_epoch,
+        "microbatches_per_epoch": None,
+        "rollouts": rollouts,
+        "updates": updates,
+        "data_epochs": passes.consumed / passes.rows if passes.consumed is not None and passes.rows else None,
+        "loader_epochs": Fraction(rollouts, passes.per_epoch) if rollouts is not None and passes.per_epoch else None,
+        "old_logprob_source": old_logprob_source,
+        "lags": lags if lags is not None else tuple(range(max(made, 1))),
+        "ratio_one_updates": ratio_one_updates,
+        "reference_source": reference_source,
+        "lr_ticks": ticks,
+        "lr_horizon": lr_horizon if lr_horizon is not None else ticks,
+        "lr_clock": lr_clock,
+        "step_unit": step_unit,
+        "step_means": step_means or _step_means(step_unit, per_rollout),
+        "critic": critic,
+        "critic_order": critic_order,
+        "settings": settings or {},
+        "sources": sources or {},
+        "not_evaluated": unknown,
+    }
 
 
 def lr_ticks(

@@ -6,15 +6,15 @@ the surrogate on mini-batches of M <= N*T samples. Table 5 (Atari: N = 8, T = 12
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.planning.phases import Passes, equal_minibatches, schedule_in_phases
-from rlstep_hooks.planning.reading import Formula, nearest
+from rlstep_hooks.planning.counting import nearest
+from rlstep_hooks.planning.phases import Passes, equal_minibatches, fields_in_phases
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.schedule import CriticOrder, OldLogProbSource, Schedule
+    from rlstep_hooks.planning.kinds import CriticOrder, OldLogProbSource
 
 FRAMEWORK = "A loop of your own"
 
@@ -22,7 +22,7 @@ _SOURCE = "Schedule.ppo, after arXiv:1707.06347 Algorithm 1"
 _NOT_ASKED = "Schedule.ppo does not ask for the learning-rate schedule"
 
 
-def ppo_schedule(
+def ppo_fields(
     *,
     actors: int,
     steps: int,
@@ -32,11 +32,11 @@ def ppo_schedule(
     microbatches: int,
     early_stop: bool,
     old_logprobs: OldLogProbSource,
-    critic: Schedule | None,
+    critic: Any,
     critic_order: CriticOrder,
     algorithm: str,
-) -> Schedule:
-    """See `Schedule.ppo`."""
+) -> dict[str, Any]:
+    """All fields of the Schedule; see `Schedule.ppo`."""
     given = {"actors": actors, "steps": steps, "epochs": epochs, "microbatches": microbatches}
     if rollouts is not None:
         given["rollouts"] = rollouts
@@ -53,7 +53,7 @@ def ppo_schedule(
     if rollouts is None:
         why = "Schedule.ppo was not given the number of rollouts"
         passes = msgspec.structs.replace(passes, unknown=passes.unknown | dict.fromkeys(("rollouts", "updates"), why))
-    schedule = schedule_in_phases(
+    fields = fields_in_phases(
         framework=FRAMEWORK,
         version="",
         algorithm=algorithm,
@@ -73,14 +73,10 @@ def ppo_schedule(
         critic=critic,
         critic_order=critic_order,
         settings=given | {"minibatches": minibatches},
-        formulas=(
-            Formula("samples_per_rollout", "actors * steps", _SOURCE),
-            Formula("samples_per_update", "actors * steps / minibatches", _SOURCE),
-            Formula("updates_per_rollout", "epochs * minibatches", _SOURCE),
-        ),
+        sources=dict.fromkeys(("samples_per_rollout", "samples_per_update", "updates_per_rollout"), _SOURCE),
         not_evaluated={"lr_ticks": _NOT_ASKED, "lr_horizon": _NOT_ASKED},
     )
-    return msgspec.structs.replace(schedule, lr_ticks=None, lr_horizon=None)
+    return fields | {"lr_ticks": None, "lr_horizon": None}
 
 
 def _sizes(samples: int, minibatches: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from rlstep_hooks.planning.schedule import Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NoteKind = Literal["drops", "pads", "carries", "shrinks", "grows", "ignores", "assumes", "unit"]
 """A silent effect: samples are dropped, padded or carried, updates are fewer or more than the sizes suggest, a setting is ignored. Also
@@ -58,16 +55,3 @@ class Conversion(msgspec.Struct, frozen=True):
     """The launch command, word by word."""
     lost: tuple[str, ...] = ()
     """Quantities that the framework's settings cannot express, each with the reason."""
-
-
-def nearest(value: int, valid: Callable[[int], bool], *, most: int = 1 << 22) -> str:
-    """The valid values nearest to `value` on both sides, for a message: "64 or 128"."""
-    below = next((v for v in range(value - 1, max(value - most, 0), -1) if valid(v)), None)
-    above = next((v for v in range(value + 1, min(2 * value, value + most) + 65) if valid(v)), None)
-    return " or ".join(str(v) for v in (below, above) if v is not None)
-
-
-def multiples(value: int, of: int) -> str:
-    """The multiples of `of` nearest to `value` on both sides, for a message."""
-    below, above = value // of * of, -(-value // of) * of
-    return " or ".join(str(v) for v in dict.fromkeys((below, above)) if v > 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.planning.formula import FormulaError, Unknown
-from rlstep_hooks.planning.phases import Passes, equal_minibatches, minibatches_of, schedule_in_phases
+from rlstep_hooks.planning.phases import Passes, equal_minibatches, fields_in_phases, minibatches_of
 from rlstep_hooks.planning.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ _DERIVED_FROM = (
     "rows_reshuffled", "old_logprob_source", "lags", "ratio_one_updates", "reference_source", "lr_clock", "lr_horizon", "step_unit",
     "step_means", "critic_order",
 )  # fmt: skip
-"""Fields of the Schedule from which `schedule_in_phases` derives the others."""
+"""Fields of the Schedule from which `fields_in_phases` derives the others."""
 _OF_BOTH_ROLES = (
     "algorithm", "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs", "samples_per_update",
     "samples_per_microbatch", "microbatches_per_update", "updates_per_rollout", "minibatches", "updates_bound", "remainder",
     "samples_added_per_rollout", "samples_dropped_per_rollout", "max_age", "rows_bound", "rows_reshuffled", "lr_clock", "lr_horizon",
 )  # fmt: skip
-"""What a critic has from the policy, where nothing else is declared."""
+"""What a critic takes from the policy unless the declaration states it."""
 _OF_ROWS = ("rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs")
-"""What a critic has from the loader, which serves both."""
+"""What a critic takes from the loader, which serves both roles."""
 _CALLED = {"samples_added_per_rollout": "samples_added", "samples_dropped_per_rollout": "samples_dropped"}
 _ELSEWHERE = {
     "framework",
@@ -143,8 +143,13 @@ def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Sch
     return msgspec.structs.replace(schedule, **{**over, **nothing, "not_evaluated": not_evaluated})
 
 
+def schedule_in_phases(**arguments: Any) -> Schedule:
+    """A Schedule with `loop="phases"`; arguments as those of `rlstep_hooks.planning.phases.fields_in_phases`."""
+    return Schedule(**fields_in_phases(**arguments))
+
+
 def _role(said: Said) -> dict[str, Any]:
-    """What `schedule_in_phases` needs of one role."""
+    """What `fields_in_phases` needs of one role."""
     values = {name: said(name) for name in _DERIVED_FROM}
     known = {name: value for name, value in values.items() if value is not None and not isinstance(value, Unknown)}
     for name in ("algorithm", "prompts_per_rollout", "samples_per_prompt"):
@@ -173,7 +178,7 @@ def _minibatches(known: dict[str, Any], samples: int, size: Any) -> tuple[int, .
 
 
 def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
-    """What becomes of the rows, by the declaration's `loader`."""
+    """How rows become rollouts, by the declaration's `loader`."""
     loader, rollouts, per_epoch = said("loader"), said("rollouts"), said("rollouts_per_epoch")
     made = None if isinstance(rollouts, Unknown) else rollouts
     per_epoch = None if isinstance(per_epoch, Unknown) else per_epoch

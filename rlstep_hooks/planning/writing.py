@@ -154,7 +154,7 @@ class Target:
 
 
 def whole_rollouts(schedule: Schedule) -> tuple[str, ...]:
-    """What is lost if the run ends between the updates of a rollout, because the target always makes all of them."""
+    """What is lost if the run ends between two updates of a rollout: the target always makes all of them."""
     if schedule.rollouts is None or schedule.updates is None:
         return ()
     made = math.floor(max(schedule.rollouts - schedule.frozen_rollouts, 0) * schedule.updates_per_rollout)

@@ -100,31 +100,29 @@ None, is derived (`planning.phases`). In a declaration there is one more: `loade
 `whole_slices`, else `parts`). A critic is there where the quantity `critic` is true; it has the policy's sizes, but for what is
 declared as `critic.<field>`.
 
-**What is kept in a file of Python, and not here:** a live configuration's reading, hooks, deviations with code (`plan.py`,
+**What is kept in a file of Python, and not here:** functions that expressions call, hooks, deviations with code (`launch.py`,
 `observe/`, `deviations.py` in the folder of an observed system, whose `system.py` holds SYSTEM: nothing is loaded where a framework
-imports the hooks alone). A system whose plan cannot be said in expressions names a function instead:
+imports the hooks alone). A live configuration or trainer is planned by the same formulas: `plan.py` reads its settings, and
+`rlstep_hooks.systems.reader.read_config` plans them. A system whose plan cannot be said in expressions names a function instead:
 `System(..., plan="rlstep_hooks.systems.verl.launch:read")`. It gets the launch's `Quantities`, in which each setting is read as it is
 declared, and returns a `Reading`.
+
+**A run whose loader triggers rollouts and updates** (TRL's) says `loop: "loader"`. Nothing is derived then: the declaration states
+every field of the Schedule (`rlstep_hooks.systems.trl.loader` has the expressions).
 '''
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.command import Command, Program
-from rlstep_hooks.launch.settings import MISSING, Setting, Settings, plain
-from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
-from rlstep_hooks.planning import formula as language
-from rlstep_hooks.planning.explained import shown
-from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
-from rlstep_hooks.planning.reading import Formula, Note, Reading
-from rlstep_hooks.planning.refusal import PlanError, refuse
-from rlstep_hooks.planning.shape import shaped
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.entry import Entry, named
+from rlstep_hooks.systems.parts import NOTHING, REQUIRED, Check, Demand, Keys, Typed, count, flag, number, text
 from rlstep_hooks.systems.request import Request, release_of
 
 if TYPE_CHECKING:
@@ -134,124 +132,6 @@ if TYPE_CHECKING:
 __all__ = [
     "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number", "text",
 ]  # fmt: skip
-
-REQUIRED: Any = MISSING
-"""The default of a setting that the framework demands."""
-
-
-class _Nothing:
-    def __repr__(self) -> str:
-        return "NOTHING"
-
-
-NOTHING: Any = _Nothing()
-"""The default of a setting that is only read where it is given, and is not shown among those behind a plan."""
-
-
-DERIVED = {
-    "samples_per_rollout": "prompts_per_rollout * samples_per_prompt",
-    "samples_per_update": "samples_per_rollout",
-    "reuse_epochs": "1",
-    "frozen_rollouts": "0",
-    "updates": "floor(max(rollouts - frozen_rollouts, 0) * updates_per_rollout)",
-}
-"""Quantities that expressions may name where the declaration does not state them."""
-
-
-class Typed(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting: what its value must be, and what holds without it."""
-
-    kind: Literal["count", "number", "flag", "text"]
-    default: Any
-    least: int = 1
-    """Of a count: the smallest value that is accepted."""
-    also: tuple[str, ...] = ()
-    """Other names of the setting."""
-    off: str = ""
-    """Of a flag: another flag that turns it off, for example "no_anneal_lr"."""
-    since: tuple[tuple[str, Any], ...] = ()
-    """Other defaults: release from which on, and default, ascending."""
-    where: str = ""
-    """The condition under which the framework looks at it: only then is it demanded, read and shown."""
-
-    def default_in(self, version: str) -> Any:
-        """The default of a release."""
-        found = self.default
-        for first, default in self.since:
-            if release_of(version) >= release_of(first):
-                found = default
-        return found
-
-
-def count(
-    default: Any = NOTHING, *, least: int = 1, also: tuple[str, ...] = (), since: Any = (), where: str = ""
-) -> Typed:
-    """A whole number of at least `least`."""
-    return Typed(kind="count", default=default, least=least, also=also, since=since, where=where)
-
-
-def number(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
-    """Any number, exact."""
-    return Typed(kind="number", default=default, also=also, since=since, where=where)
-
-
-def flag(
-    default: Any = NOTHING, *, also: tuple[str, ...] = (), off: str = "", since: Any = (), where: str = ""
-) -> Typed:
-    """True or false; without a default false where the launch does not say it, and None with the default None."""
-    return Typed(kind="flag", default=default, also=also, off=off, since=since, where=where)
-
-
-def text(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
-    """A text."""
-    return Typed(kind="text", default=default, also=also, since=since, where=where)
-
-
-class Check(msgspec.Struct, frozen=True):
-    """A launch that the framework itself ends."""
-
-    holds: str
-    """Refused where this is false."""
-    says: str
-    """How the run ends, in the framework's own words; with {expressions}, as is `fix`."""
-    fix: str
-    """The smallest change, with the nearest values that work."""
-    when: str
-    """When the user would see it."""
-    source: str
-    where: str = ""
-    """The condition under which the framework looks at all."""
-
-
-class Demand(msgspec.Struct, frozen=True):
-    """A launch of which no plan can be made, for the framework's behaviour then was not read, or means nothing."""
-
-    holds: str
-    says: str
-    about: str = ""
-    """The setting whose place is shown; "program" for that of the program."""
-    where: str = ""
-
-
-class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of a framework's settings, release by release; see `rlstep_hooks.systems.release`."""
-
-    file: str
-    """The list, below `rlstep_hooks/systems`: "verl/keys.json"."""
-    refusal: str
-    """What the framework says of a setting that it does not have, with {name} and {written}."""
-    strict: tuple[str, ...]
-    """Programs that know these settings only: patterns of `Program.matches`."""
-    unless: str = ""
-    """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
-    also: tuple[str, ...] = ()
-    """Patterns of further settings that these programs take."""
-    abbreviated: bool = False
-    """Whether the beginning of a name stands for it, as argparse has it."""
-    forked: bool = False
-    """Whether somebody's own program with settings that no release has is a fork, and not a script with flags of its own."""
-    no_effect: tuple[str, ...] = ()
-    """Patterns of settings that were looked at: the schedule does not depend on them."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,9 +144,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Release or commit whose formulas were read; the default of `--version`."""
     releases: tuple[str, str] | None = None
-    """First release that is known, and the first that is not any more; None where one commit was read."""
+    """The first release that is known, and the first later one that is not; None where one commit was read."""
     other_releases: str = ""
-    """What is to be said of those."""
+    """A remark on other releases, for the error message."""
     keys: Keys | None = None
     """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
@@ -283,7 +163,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """What the framework registers as resolvers of OmegaConf: `${name:...}`."""
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
-    """Classes or functions whose keywords in a Python file are these settings too, where no flag of that name is given."""
+    """Classes or functions whose keyword arguments in a Python file also give these settings, if no flag of that name is given."""
     helpers: Mapping[str, Mapping[str, Any]] = {}
     """Functions of the framework that make a configuration (`default_ppo_config()`), with what it sets."""
     defaults_of: Callable[[Request], Mapping[str, Any]] | None = None
@@ -291,9 +171,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     instead: Callable[[Request], System | None] | None = None
     """Another declaration for some launches: a second trainer of the same program, with settings of its own."""
     reads_as: Callable[[Request], tuple[str, tuple[Note, ...]]] | None = None
-    """The release that the launch's settings fit, where that is another one than asked for, with a note that says so."""
+    """The release that the launch's settings fit, with a note if it is not the one that was asked for."""
     given_of: Callable[[Request], Mapping[str, Setting]] | None = None
-    """What the launch sets, under the names of `settings`, where it is written otherwise: positional arguments, a file of its own."""
+    """What the launch sets, under the names of `settings`, if it is written in another form: positional arguments, or a file."""
     rows_from: tuple[str, ...] = ()
     """Setting (and its other names) that lists the files of the training set."""
     let: dict[str, str] = {}
@@ -309,7 +189,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[str, ...] | None = None
     """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""
     resolved: dict[str, str] = {}
-    """Of those, settings that are shown with the value of an expression, not as they were written."""
+    """Settings among them that are shown with the value of an expression instead of the written value."""
     writes: Any = None
     """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
     plan: str = ""
@@ -317,13 +197,13 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     live: str = ""
     """Function that plans a live configuration or trainer, "module:function"; see `rlstep_hooks.systems.live_plan`."""
     framework: str = ""
-    """Its name in a Schedule, where that is not the title."""
+    """The name in a Schedule, if it is not the title."""
     package: str = ""
     """Distribution whose installed release counts, for example "trl"."""
     deviations: str = ""
     """Where the known deviations are, "module:NAME"."""
     observed_releases: tuple[str, str] | None = None
-    """First release of which a run is observed, and the first that is not any more; None where they are those that are planned."""
+    """The first release whose runs are observed, and the first later one whose runs are not; None where these are the planned ones."""
     trained_releases: tuple[str, ...] = ()
     """Releases that this project's tests train with; `noxfile.py` pins them."""
     observes: tuple[str, ...] = ()
@@ -348,80 +228,6 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         known = {name: typed.default_in(version) for name, typed in self.settings.items()}
         return {name: default for name, default in known.items() if default is not NOTHING}
 
-    def read(self, request: Request) -> Reading:
-        """The Schedule that a launch means.
-
-        Raises:
-            SettingError: A setting has a value that it cannot have, or one that the plan needs is missing.
-            UnknownValueError: A setting that the plan needs cannot be known.
-            PlanError: The framework itself would end the run with an error.
-        """
-        other = self.instead(request) if self.instead is not None else None
-        if other is not None:
-            request.settings.add_defaults(other.defaults(request.version))
-            return other.read(request)
-        notes: tuple[Note, ...] = ()
-        if self.reads_as is not None:
-            version, notes = self.reads_as(request)
-            request.settings.add_defaults(self.defaults(version))
-            request = msgspec.structs.replace(request, version=version)
-        if self.given_of is not None:
-            request = msgspec.structs.replace(request, settings=request.settings.over(self.given_of(request)))
-        reading = self._read(request)
-        return msgspec.structs.replace(reading, notes=(*notes, *reading.notes))
-
-    def _read(self, request: Request, *, checked: bool = False) -> Reading:
-        """The Schedule of a launch whose settings have the names that are declared."""
-        if self.defaults_of is not None:
-            request.settings.add_defaults(self.defaults_of(request))
-        launch = Quantities(self, request)
-        if self.plan:
-            reading: Reading = named(self.plan)(launch)
-            return reading
-        try:
-            return _read(self, launch, checks=() if checked else self.checks)
-        except PlanError:
-            for name in launch.settings_looked_at():
-                launch.given(name)  # what the framework reads is not unused, also where it ends before
-            raise
-
-    def read_config(
-        self,
-        config: Mapping[str, Any],
-        *,
-        version: str = "",
-        program: str = "",
-        rows: int | None = None,
-        rows_unknown: str = "",
-        world_size: int | None = None,
-        checked: bool = False,
-    ) -> Reading:
-        """The Schedule of a live configuration.
-
-        Args:
-            config: It, nested or flat, with the names of the settings.
-            version: The release; the one that was read, if left out.
-            program: Name of the program that would have such a configuration, where the formulas ask for it.
-            rows: Rows of the training set; None if not known.
-            rows_unknown: Why they are not known.
-            world_size: Data-parallel processes, where the configuration does not say.
-            checked: Whether the framework itself has checked the configuration, so that what it refuses is not asked again.
-
-        Raises:
-            As `read` does.
-        """
-        version = version or self.version
-        given = {name: Setting(name, value) for name, value in _flat(config)}
-        request = Request(
-            settings=Settings(given, self.defaults(version)),
-            version=version,
-            command=Command(Program("config", program or self.name), ()),
-            rows_given=rows,
-            rows_unknown=rows_unknown,
-            world_size_given=world_size,
-        )
-        return self._read(request, checked=checked)
-
     def write(self, schedule: Schedule) -> Conversion:
         """A launch of this framework with the same schedule.
 
@@ -433,241 +239,3 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         writer = named(self.writes) if isinstance(self.writes, str) else self.writes
         conversion: Conversion = writer(schedule)
         return conversion
-
-
-def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested configuration under their dotted names."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
-
-
-class Quantities:
-    """The values of one launch by name, worked out when they are asked for."""
-
-    def __init__(self, system: System, request: Request) -> None:
-        self.system = system
-        self.request = request
-        self.functions: Mapping[str, Callable[..., Any]] = {**language.FUNCTIONS, **system.functions}
-        self._known: dict[str, Any] = {}
-        self._under_way: list[str] = []
-        self.declared = {*system.let, *system.always, *(formula.quantity for formula in system.formulas)}
-
-    def given(self, name: str) -> bool:
-        """Whether the launch sets a setting."""
-        return self.request.settings.is_given(*self.names(name))
-
-    def __getitem__(self, name: str) -> Any:
-        """The value of a setting or a quantity.
-
-        Raises:
-            NotKnownError: It cannot be known.
-            FormulaError: There is none of that name, or it depends on itself.
-        """
-        value = self.value(name)
-        if isinstance(value, Unknown):
-            raise NotKnownError(value.reason)
-        return value
-
-    def said(self, name: str) -> Any:
-        """The value of a quantity, `Unknown`, or None where the declaration says nothing of it."""
-        return self.value(name) if name in self.declared else None
-
-    def value(self, name: str) -> Any:
-        """The value, or `Unknown`."""
-        if self._under_way and self._under_way[-1] == name:
-            return self._given_value(name)  # within its own formula a name means what was there before it
-        if name not in self._known:
-            if name in self._under_way:
-                raise FormulaError(f"{self.system.name}: {' -> '.join((*self._under_way, name))} depends on itself")
-            self._under_way.append(name)
-            try:
-                self._known[name] = self._worked_out(name)
-            finally:
-                self._under_way.pop()
-        return self._known[name]
-
-    def _worked_out(self, name: str) -> Any:
-        if name in self.system.let:
-            return self.evaluate(self.system.let[name])
-        found = self.formula_of(name)
-        if found is not None:
-            return self.evaluate(found.text)
-        if name in self.system.always:
-            value = self.system.always[name]
-            return self.fill(value) if isinstance(value, str) else value
-        return None if name in self.declared else self._given_value(name)
-
-    def formula_of(self, name: str) -> Formula | None:
-        """The formula of a quantity whose condition holds."""
-        formulas = (formula for formula in self.system.formulas if formula.quantity == name)
-        return next((formula for formula in formulas if self.holds(formula.where)), None)
-
-    def holds(self, condition: str) -> bool:
-        """Whether a condition is known to be true; an empty one is."""
-        value = self.evaluate(condition) if condition else True
-        return not isinstance(value, Unknown) and bool(value)
-
-    def evaluate(self, expression: str) -> Any:
-        """The value of an expression, or `Unknown`.
-
-        Raises:
-            SettingError: A setting that it needs is not set.
-            FormulaError: The expression is at fault.
-        """
-        try:
-            return language.evaluate(expression, self)
-        except FormulaError:
-            for name in sorted(language.names_in(expression)):
-                if name in self.system.settings and self._known.get(name, 0) is None:
-                    settings, names = self.request.settings, self.names(name)
-                    message = f"{settings.spelled(*names)} is not set, and the plan needs it"
-                    raise SettingError(message, settings.place(*names)) from None
-            raise
-
-    def fill(self, template: str) -> str:
-        """A text with its {expressions} replaced by their values."""
-        return language.fill(template, self)
-
-    # What is given.
-
-    def _given_value(self, name: str) -> Any:
-        if name in self.system.settings:
-            return self._setting(name)
-        if name == "rows":
-            rows = self.request.rows(*self.system.rows_from)
-            return Unknown(rows.source) if rows.count is None else rows.count
-        if name == "world_size":
-            return self.request.world_size(self["processes"] if "processes" in self.declared else None)
-        program = self.request.command.program
-        others: dict[str, Callable[[], Any]] = {
-            "program": lambda: program.name,
-            "program_kind": lambda: program.kind,
-            "version": lambda: self.request.version,
-            "release": lambda: release_of(self.request.version),
-            "launch": lambda: self.request,
-        }
-        if name in DERIVED:
-            return self.evaluate(DERIVED[name])
-        if name not in others:
-            raise FormulaError(f"{self.system.name}: there is no setting or quantity {name!r}")
-        return others[name]()
-
-    def names(self, name: str) -> tuple[str, ...]:
-        """The names under which a setting may be given: a script passes its flags on to calls, so a flag comes first."""
-        settings, typed = self.request.settings, self.system.settings.get(name)
-        names = []
-        for each in (name, *(typed.also if typed is not None else ())):
-            names.append(each)
-            if self.system.keywords_of and not settings.is_given(each):
-                called = (f"{callee}.{each}" for callee in self.system.keywords_of)
-                names += [other for other in called if settings.is_given(other)]
-        return tuple(names)
-
-    def _setting(self, name: str) -> Any:
-        typed, settings, names = self.system.settings[name], self.request.settings, self.names(name)
-        default = typed.default_in(self.request.version)
-        needed = default not in (None, NOTHING) and not str(default).startswith("${")
-        if typed.kind == "count":
-            read = settings.count if needed else settings.optional_count
-            return read(*names, least=typed.least)
-        if typed.kind == "number":
-            return (settings.number if needed else settings.optional_number)(*names)
-        if typed.kind == "flag" and default is None and settings.text(*names) is None:
-            return None
-        if typed.kind == "flag":
-            return False if typed.off and settings.is_given(typed.off) else settings.flag(*names)
-        written = settings.text(*names)
-        return written if written is not None or not needed else default
-
-    def settings_looked_at(self) -> list[str]:
-        """The settings that the framework looks at in this launch."""
-        return [name for name, typed in self.system.settings.items() if self.holds(typed.where)]
-
-    def written(self) -> dict[str, Any]:
-        """The settings behind the plan, as they were written, with the defaults that hold."""
-        settings, defaults = self.request.settings, self.system.defaults(self.request.version)
-        looked_at, shown = self.settings_looked_at(), self.system.shown
-        if shown is None:
-            shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
-        return {
-            name: plain(
-                self.evaluate(self.system.resolved[name])
-                if name in self.system.resolved
-                else settings.value(*self.names(name))
-                if name in self.system.settings
-                else self.value(name)
-            )
-            for name in shown
-            if name in looked_at or name not in self.system.settings
-        }
-
-
-def _read(system: System, launch: Quantities, checks: tuple[Check | Demand, ...]) -> Reading:
-    for name in launch.settings_looked_at():
-        if system.settings[name].default is REQUIRED:
-            launch.value(name)
-        elif launch.given(name):
-            with suppress(UnknownValueError):  # whether the plan needs it is seen later, as for one that is null
-                if launch.request.settings.text(*launch.names(name)) is not None:
-                    launch.value(name)
-    for check in checks:
-        _apply(check, launch)
-    formulas = tuple(_explained(system, launch))
-    schedule = shaped(
-        launch.said,
-        framework=system.framework or launch.said("framework") or system.title,
-        version=launch.request.version,
-        rows=launch.value("rows"),
-        world_size=launch.value("world_size"),
-        settings=launch.written(),
-        sources={formula.quantity: formula.source for formula in formulas},
-        declared=launch.declared,
-    )
-    facts = {name: launch.evaluate(expression) for name, expression in system.facts.items()}
-    return Reading(
-        schedule=schedule,
-        formulas=formulas,
-        notes=tuple(Note(note.kind, launch.fill(note.text)) for note in system.notes if launch.holds(note.when)),
-        facts={name: value for name, value in facts.items() if value is not None and not isinstance(value, Unknown)},
-    )
-
-
-def _apply(check: Check | Demand, launch: Quantities) -> None:
-    """Refuse what the framework refuses; what cannot be known is not refused."""
-    if not launch.holds(check.where) or launch.evaluate(check.holds):
-        return
-    if isinstance(check, Demand) and check.about in ("", "program"):
-        raise LaunchError(launch.fill(check.says), launch.request.command.place if check.about else None)
-    if isinstance(check, Demand):
-        raise SettingError(launch.fill(check.says), launch.request.settings.place(*launch.names(check.about)))
-    refuse(
-        launch.fill(check.says),
-        when=launch.fill(check.when),
-        fix=launch.fill(check.fix),
-        source=launch.fill(check.source),
-    )
-
-
-def _explained(system: System, launch: Quantities) -> list[Formula]:
-    """The formulas of fields of the Schedule that were used, as they ran, with what went in."""
-    from rlstep_hooks.planning.schedule import Schedule
-
-    fields = Schedule.__struct_fields__
-    steps = {name: step for name, step in system.let.items() if name.removeprefix("critic.") not in fields}
-    for formula in system.formulas:
-        if formula.quantity.rpartition(".")[2] not in fields:
-            steps[formula.quantity] = (launch.formula_of(formula.quantity) or formula).text
-    # What a function of Python says of the whole launch is shown by its name.
-    steps = {name: step for name, step in steps.items() if "launch" not in language.names_in(step)}
-    with_critic = bool(launch.said("critic"))
-    found = []
-    for formula in system.formulas:
-        if formula.quantity in steps or (formula.quantity.startswith("critic.") and not with_critic):
-            continue
-        if launch.formula_of(formula.quantity) is formula and launch.value(formula.quantity) is not None:
-            text, inputs = shown(formula.text, launch, steps)
-            found.append(Formula(formula.quantity, text, launch.fill(formula.source), inputs=inputs))
-    return found

@@ -1,4 +1,4 @@
-"""How a system is recognised, as its declaration says it and the index holds it."""
+"""How a system is recognised: what its declaration states and the index stores."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     programs: tuple[str, ...] = ()
     """Patterns of `Program.matches`: "module:verl.trainer.main_ppo", "script:train_ppo_ray.py", "executable:trl grpo"."""
     keys: tuple[str, ...] = ()
-    """Settings of which one is enough to know the system: for configuration files and for scripts with common names."""
+    """Settings, any one of which identifies the system: for configuration files and for scripts with common names."""
     calls: tuple[str, ...] = ()
-    """Classes or functions of which a Python file calls one."""
+    """Classes or functions; a Python file of this system calls at least one of them."""
     packages: tuple[str, ...] = ()
     """Packages that `calls`, and the callees of `keys`, are imported from; empty where that is not looked at."""
     with_key: str = ""
-    """A setting that must be there as well, where the program alone is not enough."""
+    """A setting that the launch must also have, if the program alone does not identify the system."""
     with_value: dict[str, str] = {}
     """Settings that must have such a value (a pattern, in lower case): for forks whose settings are those of what they forked."""
     before: str = ""

@@ -23,6 +23,7 @@ from rlstep_hooks.systems.keys import key_list
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
 from rlstep_hooks.systems.python_launch import hidden as hidden_of
+from rlstep_hooks.systems.reader import read
 from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
 
@@ -465,7 +466,7 @@ def _request_of(launch: Launch, system: System, version: str, options: Options) 
 def _read(system: System, request: Request) -> Reading:
     """What a system makes of a launch; a plan too long to list is a `LaunchError` too."""
     try:
-        return system.read(request)
+        return read(system, request)
     except TooManyError as error:
         raise LaunchError(str(error)) from None
     except FormulaError as error:

@@ -42,7 +42,7 @@ def what_is_meant(system: System, request: Request, read: Read) -> Reading | Non
 
 
 def one_process(system: System, request: Request, read: Read) -> list[Note]:
-    """That a plan takes one process, where the launch does not say it and the number matters."""
+    """Note that the plan assumes one process, if the launch does not give the number and the number matters."""
     if "world_size" not in request.assumed or not _accepts(system, request, 2, read):
         return []
     said = "1 process: the launch does not say on how many it trains; give --world-size N for another number"

@@ -27,7 +27,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     world_size_given: int | None = None
     """`--world-size`."""
     rows_unknown: str = ""
-    """Of a live configuration: why the rows are not known, where they are not."""
+    """Why the rows of a live configuration are not known; empty where they are."""
     assumed: list[str] = []
     """What was taken because nothing says it; filled while the launch is read."""
 

@@ -579,6 +579,36 @@ def weights_overwritten_between_updates(trainer: Any) -> None:
     after_update(trainer, 5, average)
 
 
+@fault(
+    report="OpenRLHF, a reference that follows",
+    code="RLS411",
+    where=Where(rollout=3, update=6),
+    where_016=Where(rollout=6, update=6),
+    settings=WITH_REFERENCE,
+)
+def reference_follows_the_policy(trainer: Any) -> None:
+    """After update 5 the policy is copied into its reference."""
+
+    def follow() -> None:
+        for mine, policy in zip(trainer.ref_model.parameters(), trainer.model.parameters(), strict=True):
+            mine.data.copy_(policy.data)
+
+    after_update(trainer, 5, follow)
+
+
+@fault(
+    report="TRL, one model for policy and reference",
+    code="RLS411",
+    where=Where(rollout=1, update=2),
+    where_016=Where(rollout=2, update=2),
+    settings=WITH_REFERENCE,
+    since="0.24",  # before, other rules see that the loss computes its reference with the policy
+)
+def reference_is_the_policy(trainer: Any) -> None:
+    """The policy's own object serves as its reference."""
+    trainer.ref_model = trainer.model
+
+
 def copy_of(model: Any) -> Any:
     """A model of its own with the same weights. Not a deep copy: later releases give models a forward that a copy shares."""
     copied = type(model)(model.config)

@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.phases import Passes, equal_minibatches, schedule_in_phases
+from rlstep_hooks.planning.phases import Passes, equal_minibatches
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.systems import index
 from tests.golden.reading import read
 

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES, REPORTS, check_plan, refused
-from rlstep_hooks.planning.phases import Passes, schedule_in_phases
+from rlstep_hooks.planning.phases import Passes
 from rlstep_hooks.planning.reading import Reading
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.planning.shape import schedule_in_phases
 from tests.golden.reading import planned
 from tests.scripted import RELEASES, make_plan
 

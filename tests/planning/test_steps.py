@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstep_hooks.planning.phases import Passes, minibatches_of, schedule_in_phases
+from rlstep_hooks.planning.phases import Passes, minibatches_of
+from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.planning.steps import all_readings, logged_steps, read_steps
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.systems import reader
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, OpenRLHFRelease, installed_release
 from rlstep_hooks.systems.openrlhf.settings import OF_SCHEDULE, is_config, value_of
 from rlstep_hooks.systems.openrlhf.system import SYSTEM
@@ -38,7 +39,8 @@ def plan_config(args: Any, *, rows: int | None, release: OpenRLHFRelease | None 
     given = {name: value_of(args, name) for name in OF_SCHEDULE}
     if isinstance(given["data.max_samples"], float):  # its default up to 0.10.0
         given["data.max_samples"] = int(given["data.max_samples"])
-    reading = SYSTEM.read_config(
+    reading = reader.read_config(
+        SYSTEM,
         {name: value for name, value in given.items() if value is not None},
         version=release.openrlhf,
         rows=rows,

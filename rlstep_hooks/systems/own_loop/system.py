@@ -1,4 +1,4 @@
-"""A loop of one's own: it says its events, and torch's hooks count the updates."""
+"""A hand-written loop: it reports its events, and torch's hooks count the updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlstep_hooks.systems.declaration import System
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Reading
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.quantities import Quantities
 
 
 def read(launch: Quantities) -> Reading:

@@ -72,7 +72,7 @@ def _called(settings: Settings) -> str:
 
 
 def _raw(settings: Settings, name: str, key: str) -> Setting | None:
-    """A setting under its plain name; one that cannot be known stays so, and says it when it is read."""
+    """A setting under its plain name. A value that cannot be known stays unknown, and reading it raises the error."""
     try:
         setting = settings.given(name)
     except UnknownValueError as error:

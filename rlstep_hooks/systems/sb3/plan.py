@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.systems import reader
 from rlstep_hooks.systems.sb3.system import SYSTEM
 
 if TYPE_CHECKING:
@@ -27,4 +28,4 @@ def plan_model(model: Any, total_timesteps: int, version: str) -> Schedule:
     if hasattr(model, "batch_size"):
         own = ("batch_size", "n_epochs", "target_kl", "normalize_advantage")
         settings |= {"algo": "PPO"} | {name: getattr(model, name) for name in own}
-    return SYSTEM.read_config(settings, version=version).schedule
+    return reader.read_config(SYSTEM, settings, version=version).schedule

@@ -13,7 +13,7 @@ from rlstep_hooks.systems.verl.settings import place
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.quantities import Quantities
 
 SETTINGS: dict[str, Typed] = {
     "train_batch_size": count(256),

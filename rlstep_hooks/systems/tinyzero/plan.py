@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.planning.reading import Reading
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.quantities import Quantities
 
 SOURCES = {
     "rollouts": "TinyZero verl/trainer/ppo/ray_trainer.py:680-690 fit",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.systems import reader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 from rlstep_hooks.systems.trl.system import SYSTEM
@@ -67,7 +68,8 @@ def plan_settings(
         world_size: Data-parallel processes.
         rows: Rows of the training set; None for a stream.
     """
-    reading = SYSTEM.read_config(
+    reading = reader.read_config(
+        SYSTEM,
         {**settings, "transformers_version": release.transformers},
         version=release.trl,
         program=f"trl {algorithm.lower()}",

@@ -1,4 +1,4 @@
-"""What differs between releases of TRL, as one table. Read in the source of each named release; see `plan` for the formulas."""
+"""What differs between releases of TRL where code asks for it. Read in the source of each named release; `system` has the formulas."""
 
 from __future__ import annotations
 

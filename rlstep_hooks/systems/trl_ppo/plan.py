@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.systems import reader
 from rlstep_hooks.systems.trl.releases import installed_release
 from rlstep_hooks.systems.trl_ppo.releases import refusal
 from rlstep_hooks.systems.trl_ppo.system import SYSTEM
@@ -56,7 +57,7 @@ def read_trainer(trainer: Any, version: str) -> Reading:
     evaluation = trainer.eval_dataset
     given = _settings(trainer.args) | {"eval_rows": 0 if evaluation is None else len(evaluation)}
     processes = trainer.accelerator.num_processes
-    return SYSTEM.read_config(given, rows=len(trainer.train_dataset), world_size=processes, version=version)
+    return reader.read_config(SYSTEM, given, rows=len(trainer.train_dataset), world_size=processes, version=version)
 
 
 def read_config(config: Any, version: str, *, rows: int | None, world_size: int | None) -> Reading:
@@ -72,7 +73,7 @@ def read_config(config: Any, version: str, *, rows: int | None, world_size: int 
         PlanError: The trainer fails on these sizes.
     """
     processes = world_size or int(os.environ.get("WORLD_SIZE", "1"))
-    return SYSTEM.read_config(_settings(config), rows=rows, world_size=processes, version=version)
+    return reader.read_config(SYSTEM, _settings(config), rows=rows, world_size=processes, version=version)
 
 
 def plan_live(thing: Any, *, rows: int | None, world_size: int | None) -> Schedule | None:

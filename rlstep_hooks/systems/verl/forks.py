@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.rows import RowCount
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.quantities import Quantities
     from rlstep_hooks.systems.verl.early import ForkPlan
 
 _ACTOR = "actor_rollout_ref.actor"

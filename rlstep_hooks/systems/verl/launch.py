@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.planning.schedule import OldLogProbSource, Schedule
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.quantities import Quantities
     from rlstep_hooks.systems.request import Request
 
 _ACTOR = "actor_rollout_ref.actor"

@@ -13,7 +13,7 @@ from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.declaration import Quantities
+    from rlstep_hooks.systems.quantities import Quantities
     from rlstep_hooks.systems.verl.releases import VerlRelease
 
 Trainer = Literal["v1-sync", "v1-colocate-async", "v1-separate-async", "main-ppo-sync", "ray", "ray-legacy"]

@@ -12,9 +12,10 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems import index, swift
-from rlstep_hooks.systems.declaration import DERIVED, Check, System
+from rlstep_hooks.systems.declaration import Check, System
 from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.quantities import DERIVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

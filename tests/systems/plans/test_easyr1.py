@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems import reader
 from rlstep_hooks.systems.easyr1 import SYSTEM
 from tests.golden.reading import planned, read
 
@@ -190,5 +191,5 @@ def test_rows_must_fill_a_batch(launch: str) -> None:
 
 def test_a_live_configuration_is_read_as_its_launch(launch: str) -> None:
     """Nested, as `OmegaConf.to_container` gives it."""
-    reading = SYSTEM.read_config(yaml.safe_load(CONFIG), rows=12_000)
+    reading = reader.read_config(SYSTEM, yaml.safe_load(CONFIG), rows=12_000)
     assert reading.schedule == read(launch, rows=12_000).schedule

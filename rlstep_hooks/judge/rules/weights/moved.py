@@ -34,7 +34,8 @@ class ReferenceMoved(Rule):
         Look for code that loads or copies weights into the reference, or for one model that serves as both.
 
     Known limits:
-        - verl's reference is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
+        - The reference of TRL and verl is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
+        - In TRL some rollouts are compared: the first eight, and later one of seven.
         - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
           at.
         - Whether the first weights are those that you meant is not known.

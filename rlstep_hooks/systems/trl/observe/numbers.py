@@ -38,12 +38,14 @@ class HeldRollout(msgspec.Struct, frozen=True):
     """Writes to the advantages that torch had counted."""
     counted: tuple[MaskRule, Tensor, Tensor] | None = None
     """What decides which tokens count, the completions' tokens and their mask, each (B, T); None where they are not compared."""
+    reference: tuple[Tensor, Tensor] | None = None
+    """Probed weights of the reference, and those that it began with; None where they were not read."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
 
     def kind(self) -> tuple[bool, ...]:
         """Equal for rollouts with the same columns."""
-        return self.gap is None, self.scored is None, self.counted is None, self.drawn is None
+        return tuple(part is None for part in (self.gap, self.scored, self.counted, self.reference, self.drawn))
 
     def columns(self) -> dict[str, Tensor]:
         """The rollout's numbers by name."""
@@ -53,6 +55,9 @@ class HeldRollout(msgspec.Struct, frozen=True):
         if self.counted is not None:
             rule, tokens, mask = self.counted
             numbers["masks_wrong"] = rule.wrong(tokens, mask)
+        if self.reference is not None:
+            now, first = self.reference
+            numbers["reference_changed"] = (now != first).count_nonzero()
         if self.drawn is not None:
             used, left = self.drawn
             numbers["weights_differ"] = (used != left).count_nonzero()
@@ -81,6 +86,7 @@ class RolloutSource(msgspec.Struct, frozen=True):
             index=held.index,
             max_abs_advantage=finite(of["largest"]),
             weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
+            reference_changed=int(of["reference_changed"]) if "reference_changed" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
@@ -156,6 +162,7 @@ class NumberCollector:
         *,
         scored: Scored | None = None,
         rule: MaskRule | None = None,
+        reference: tuple[Tensor, Tensor] | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Measure what generation returned.
@@ -165,6 +172,7 @@ class NumberCollector:
             output: Its tensors.
             scored: Its rewards, if its advantages are compared with the documented ones.
             rule: What decides which tokens count, if the mask is compared with it.
+            reference: Probed weights of the reference, and those that it began with.
             drawn: Probed weights that generated it, and those that the update before had left.
         """
         advantages, mask = output["advantages"], token_mask(output)
@@ -173,7 +181,9 @@ class NumberCollector:
         gap = torch.nan_to_num((old - sampled).abs() * mask) if has_gap else None
         counted = None if rule is None else (rule, output["completion_ids"], output["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
-        self._held.append(HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), counted, drawn))
+        self._held.append(
+            HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), counted, reference, drawn)
+        )
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""

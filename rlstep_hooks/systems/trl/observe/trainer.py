@@ -40,6 +40,7 @@ from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.subject import Observer
@@ -107,6 +108,7 @@ class TrlObserver(Observer):
         """Samples that a filter takes out of each rollout on this process."""
         self._sampling = SamplingWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
+        self._reference = ReferenceWatch(trainer)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
         covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
         self._loss_settings = read_loss_settings(trainer, release, schedule.algorithm) if covered else None
@@ -290,9 +292,10 @@ class TrlObserver(Observer):
                 self.recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
             self._meter.mark(output, identities(index, kept), None if of_others else old)
             scored = self._rewards.take(index, kept) if purpose == "training" else None
-            own = bool(own_advantages(self.trainer))
-            rule = None if own or purpose != "training" or not is_compared(index) else read_mask_rule(self.trainer)
-            self._numbers.add_rollout(index, output, scored=scored, rule=rule, drawn=self._drawn)
+            compared = purpose == "training" and is_compared(index)
+            rule = read_mask_rule(self.trainer) if compared and not own_advantages(self.trainer) else None
+            reference = self._reference.look() if compared else None
+            self._numbers.add_rollout(index, output, scored=scored, rule=rule, reference=reference, drawn=self._drawn)
         if old is not None and purpose == "training":
             made_by = self._origin(old, calls, copied=replayed)
             if made_by is not None and not replayed:

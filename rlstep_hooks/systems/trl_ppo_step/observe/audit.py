@@ -13,7 +13,7 @@ from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems import index, reader
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.system import SYSTEM
 
@@ -173,7 +173,7 @@ def plan_trainer(trainer: Any, release: str) -> Schedule:
     batch = trainer.config.batch_size
     config = {name: getattr(trainer.config, name) for name in SYSTEM.settings if hasattr(trainer.config, name)}
     rows = len(loader) * batch if loader is not None else None
-    schedule = SYSTEM.read_config(config, rows=rows, world_size=1, version=release).schedule
+    schedule = reader.read_config(SYSTEM, config, rows=rows, world_size=1, version=release).schedule
     # The reference model's log-probs and the end of a pass are not observed here.
     return msgspec.structs.replace(schedule, reference_source="none", epoch_ends_between_rollouts=False)
 

@@ -1,0 +1,118 @@
+"""What a declaration is made of: settings, and what a framework or this package refuses; see `rlstep_hooks.systems.declaration`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rlstep_hooks.launch.settings import MISSING
+from rlstep_hooks.systems.request import release_of
+
+REQUIRED: Any = MISSING
+"""The default of a setting that the framework demands."""
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING: Any = _Nothing()
+"""The default of a setting that is only read where it is given, and is not shown among those behind a plan."""
+
+
+class Typed(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting: the values that it may have, and its default."""
+
+    kind: Literal["count", "number", "flag", "text"]
+    default: Any
+    least: int = 1
+    """The smallest value that a count may have."""
+    also: tuple[str, ...] = ()
+    """Other names of the setting."""
+    off: str = ""
+    """Another flag that turns this one off, for example "no_anneal_lr"."""
+    since: tuple[tuple[str, Any], ...] = ()
+    """Defaults of later releases: the first release that has it, and the default, in ascending order."""
+    where: str = ""
+    """The condition under which the framework looks at the setting. In other launches it is not required, read or shown."""
+
+    def default_in(self, version: str) -> Any:
+        """The default of a release."""
+        found = self.default
+        for first, default in self.since:
+            if release_of(version) >= release_of(first):
+                found = default
+        return found
+
+
+def count(
+    default: Any = NOTHING, *, least: int = 1, also: tuple[str, ...] = (), since: Any = (), where: str = ""
+) -> Typed:
+    """A whole number of at least `least`."""
+    return Typed(kind="count", default=default, least=least, also=also, since=since, where=where)
+
+
+def number(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
+    """Any number, exact."""
+    return Typed(kind="number", default=default, also=also, since=since, where=where)
+
+
+def flag(
+    default: Any = NOTHING, *, also: tuple[str, ...] = (), off: str = "", since: Any = (), where: str = ""
+) -> Typed:
+    """True or false. Without a default it is false if the launch does not set it; with the default None it is None."""
+    return Typed(kind="flag", default=default, also=also, off=off, since=since, where=where)
+
+
+def text(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
+    """A text."""
+    return Typed(kind="text", default=default, also=also, since=since, where=where)
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A launch that the framework itself ends."""
+
+    holds: str
+    """The launch is refused if this expression is false."""
+    says: str
+    """How the run ends, in the framework's own words; with {expressions}, as is `fix`."""
+    fix: str
+    """The smallest change, with the nearest values that work."""
+    when: str
+    """When the user would see it."""
+    source: str
+    where: str = ""
+    """The condition under which the framework makes this check."""
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """A launch that cannot be planned: nobody has read what the framework does then, or it has no meaning."""
+
+    holds: str
+    says: str
+    about: str = ""
+    """The setting whose place is shown; "program" for that of the program."""
+    where: str = ""
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of a framework's settings, release by release; see `rlstep_hooks.systems.release`."""
+
+    file: str
+    """The list, below `rlstep_hooks/systems`: "verl/keys.json"."""
+    refusal: str
+    """What the framework says of a setting that it does not have, with {name} and {written}."""
+    strict: tuple[str, ...]
+    """Programs that know these settings only: patterns of `Program.matches`."""
+    unless: str = ""
+    """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
+    also: tuple[str, ...] = ()
+    """Patterns of further settings that these programs take."""
+    abbreviated: bool = False
+    """Whether the beginning of a name stands for it, as argparse has it."""
+    forked: bool = False
+    """Whether somebody's own program with settings that no release has is a fork, and not a script with flags of its own."""
+    no_effect: tuple[str, ...] = ()
+    """Patterns of settings that were looked at: the schedule does not depend on them."""
