@@ -449,8 +449,9 @@ def collect() -> list[Case]:
     try:
         folders = [
             str(TESTS / "golden"),
-            str(TESTS / "unit" / "test_plan_command.py"),
-            str(TESTS / "unit" / "test_plan_rules.py"),
+            str(TESTS / "systems" / "plans"),
+            str(TESTS / "cli" / "test_plan_command.py"),
+            str(TESTS / "judge" / "test_plan_rules.py"),
         ]
         pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:randomly", *folders], plugins=[collector])
     finally:
@@ -463,7 +464,7 @@ def collect() -> list[Case]:
 
 
 def _system_of(test: str) -> str:
-    named = re.search(r"test_reader_(\w+)\.py", test)
+    named = re.search(r"plans/test_(\w+)\.py", test)
     return named.group(1) if named else ""
 
 
