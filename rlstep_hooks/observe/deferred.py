@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
 Key = TypeVar("Key")
@@ -56,19 +58,31 @@ class DeferredValues(Generic[Key]):
             wait: Wait for the device. Only for the end of training, where waiting slows nothing.
         """
         arrived: list[tuple[Key, list[float]]] = []
-        while self._sent:
-            keys, sizes, values, done = self._sent[0]
-            if done is not None and not wait and not done.query():  # type: ignore[attr-defined]
-                break
-            if done is not None and wait:
-                done.synchronize()  # type: ignore[attr-defined]
-            del self._sent[0]
+        for keys, sizes, values in self._arrived(wait=wait):
             numbers = values.tolist()
             start = 0
             for key, size in zip(keys, sizes, strict=True):
                 arrived.append((key, numbers[start : start + size]))
                 start += size
         return arrived
+
+    def tensors(self) -> list[tuple[Key, Tensor]]:
+        """As `ready`, with vectors on the CPU: for those that are computed with."""
+        return [
+            pair
+            for keys, sizes, values in self._arrived(wait=False)
+            for pair in zip(keys, values.split(sizes), strict=True)
+        ]
+
+    def _arrived(self, *, wait: bool) -> Iterator[tuple[list[Key], list[int], Tensor]]:
+        while self._sent:
+            keys, sizes, values, done = self._sent[0]
+            if done is not None and not wait and not done.query():  # type: ignore[attr-defined]
+                return
+            if done is not None and wait:
+                done.synchronize()  # type: ignore[attr-defined]
+            del self._sent[0]
+            yield keys, sizes, values
 
 
 def finite(number: float) -> float | None:

@@ -31,13 +31,25 @@ from rlstep_hooks.record.events import (
 from rlstep_hooks.record.writer import EventWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rlstep_hooks.observe.identity import Recognised, RefreshedSamples
     from rlstep_hooks.record.events import Attached
     from rlstep_hooks.record.ledger import Ledger
 
 Role = Literal["policy", "critic"]
+
+
+class LossNumbers(msgspec.Struct, frozen=True):
+    """A loss against its documented formula; fields as in `MicroBatchValues`."""
+
+    ratio: float | None = None
+    gap: float | None = None
+    like: str = ""
+    clipped: float | None = None
+    backward: float | None = None
+    """The factor of the loss in the backward."""
+
 
 REFRESHES = 2
 """Refreshes whose samples are remembered: this rollout's and the previous one's, to recognise samples trained too late."""
@@ -82,6 +94,8 @@ class TrainerRecord:
         """Micro-batch -> whether its old log-probs arrived unaltered."""
         self._tokens: dict[int, bool] = {}
         """Micro-batch -> whether its tokens arrived unaltered."""
+        self._masks: dict[int, bool] = {}
+        """Micro-batch -> whether its mask arrived unaltered."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
@@ -180,6 +194,11 @@ class TrainerRecord:
         """The factor of a micro-batch's loss in the backward, divided by the documented factor; a number on the device."""
         self._loss_scales.add(index, scale.detach().float().reshape(1))
 
+    def see_mask(self, *, intact: bool) -> None:
+        """The mask of the open micro-batch was compared with that of the refresh."""
+        if self._open is not None:
+            self._masks[self._open.index] = intact
+
     @property
     def open_index(self) -> int | None:
         """Index of the micro-batch whose forward is running."""
@@ -277,9 +296,15 @@ class TrainerRecord:
         self._changes.send()
         self._references.send()
 
-    def write_numbers(self) -> None:
-        """Write the numbers that have arrived."""
-        scales = {index: scale for index, (scale,) in self._loss_scales.ready()}
+    def write_numbers(self, losses: Callable[[], Mapping[int, LossNumbers]] = dict) -> None:
+        """Write the numbers that have arrived.
+
+        Args:
+            losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
+        """
+        arrived = self._log_ratios.ready()
+        compared = {index: LossNumbers(finite(scale)) for index, (scale,) in self._loss_scales.ready()} | dict(losses())
+        none = LossNumbers()
         microbatches = tuple(
             MicroBatchValues(
                 index=index,
@@ -287,11 +312,16 @@ class TrainerRecord:
                 # A micro-batch of padding alone has no ratio.
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
+                clipped=compared.get(index, none).clipped,
                 old_intact=self._intact.pop(index, None),
-                loss_ratio=finite(scales[index]) if index in scales else None,
+                loss_ratio=compared.get(index, none).ratio,
+                loss_gap=compared.get(index, none).gap,
+                loss_like=compared.get(index, none).like,
+                backward_ratio=compared.get(index, none).backward,
                 tokens_intact=self._tokens.pop(index, None),
+                mask_intact=self._masks.pop(index, None),
             )
-            for index, (tokens, maximum, total) in self._log_ratios.ready()
+            for index, (tokens, maximum, total) in arrived
         )
         updates = [
             msgspec.structs.replace(values, ungraded=len(self._ungraded[source.role]))

@@ -318,6 +318,13 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
     loss_ratio: float | None = None
     """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
+    loss_gap: float | None = None
+    """Distance of the loss from the documented one, in roundings: over the sum of the sizes of its terms, each times the epsilon of its
+    dtype. None where the observer gives `loss_ratio` alone."""
+    loss_like: str = ""
+    """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
+    mask_intact: bool | None = None
+    """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

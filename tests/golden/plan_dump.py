@@ -133,6 +133,20 @@ ALLOWED: tuple[Allowed, ...] = (
         system="openrlhf",
         field="schedule.critic.settings.rollout.micro",
     ),
+    Allowed(
+        "ms-swift computes old log-probs with every rollout since 3.11",
+        system="swift",
+        field="schedule.old_logprob_source",
+        before='^"detach"$',
+        after='^"at_rollout"$',
+    ),
+    Allowed(
+        "ms-swift computes old log-probs with every rollout since 3.11",
+        system="swift",
+        field="schedule.sources.old_logprob_source",
+        before='old_policy"$',
+        after='_prepare_batch_inputs"$',
+    ),
     Allowed("num_timesteps as it was written", system="baselines", field="schedule.settings.num_timesteps"),
     Allowed(
         "as the launch says it, not as the plan took it",
@@ -270,7 +284,8 @@ def answer(launch: Launch) -> dict[str, Any]:
                 "version": plan.version,
                 "schedule": plan.schedule,
                 "formulas": {formula.quantity: [formula.text, formula.source] for formula in plan.formulas},
-                "notes": [f"{note.kind}: {note.text}" for note in plan.notes],
+                # That a run cannot be recorded is no part of its plan.
+                "notes": [f"{note.kind}: {note.text}" for note in plan.notes if note.kind != "unobserved"],
                 "findings": plan.findings,
                 "unused": {setting.name: str(setting.value) for setting in plan.unused},
             }

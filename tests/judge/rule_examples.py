@@ -330,11 +330,12 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
         with_facts(run(), position={"rollouts": 2}, restored_policy=RESTORED),
     ),
     # Loss, gradient and optimizer
-    "RLS801": lambda: judged(measured(run(), "microbatches", loss_ratio=0.5)),
+    "RLS801": lambda: judged(measured(run(), "microbatches", 4, 5, 6, 7, loss_ratio=0.25)),
     "RLS802": lambda: judged(
         changed(run(), MicroBatch, constants=("old_logprobs", "advantages"), with_gradient=("advantages",))
     ),
     "RLS803": lambda: judged(measured(run(), "updates", 1, left_over=7)),
+    "RLS804": lambda: judged(measured(run(), "microbatches", 4, mask_intact=False)),
     "RLS805": lambda: judged(measured(run(), "microbatches", 4, backward_ratio=0.25)),
     "RLS806": lambda: judged(measured(run(), "updates", 1, optimizer_off=8200.0, optimizer_share=0.5)),
     "RLS807": lambda: judged(measured(run(), "updates", 1, moments_lost=8)),

@@ -160,6 +160,8 @@ VALUES: dict[str, tuple[str, int, dict[str, object], str]] = {
     "old log-probs overwritten": ("microbatches", 10, {"old_intact": False}, "RLS305"),
     "tokens overwritten": ("microbatches", 10, {"tokens_intact": False}, "RLS306"),
     "loss halved": ("microbatches", 10, {"loss_ratio": 0.5}, "RLS801"),
+    "loss of another formula": ("microbatches", 10, {"loss_gap": 1e6, "loss_like": "without its KL term"}, "RLS801"),
+    "mask shortened": ("microbatches", 10, {"mask_intact": False}, "RLS804"),
     "no weight changed": ("updates", 5, {"changed": 0}, "RLS401"),
     "weights written between updates": ("updates", 5, {"moved_before": 4}, "RLS404"),
     "engine far away": ("rollouts", 2, {"sampler_gap_mean": 0.2}, "RLS403"),
@@ -191,6 +193,40 @@ def test_a_value_out_of_bounds_is_one_finding_at_its_event(fault: str) -> None:
         "rollouts": finding.where.rollout,
     }
     assert place[kind] == index
+
+
+def with_losses(**values: float | str) -> list[AnyEvent]:
+    """A run as planned, but for the losses from the tenth micro-batch on."""
+    events: list[AnyEvent] = []
+    for event in scripted_run(REUSE):
+        if isinstance(event, Measured):
+            changed = [msgspec.structs.replace(v, **values) if v.index >= 10 else v for v in event.microbatches]
+            event = msgspec.structs.replace(event, microbatches=tuple(changed))
+        events.append(event)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("values", "severity", "why"),
+    [
+        ({"loss_ratio": 0.25}, "error", "the loss is the documented one divided by 4"),
+        ({"loss_ratio": -1.0}, "error", "the loss is the documented one with its sign flipped"),
+        (
+            {"loss_ratio": 0.8731},
+            "error",
+            "it is 127 times as far as rounding explains, and no known mistake gives it",
+        ),
+        ({"loss_ratio": 1.002}, "warning", "it is 2 times as far as"),
+        ({"loss_gap": 64.0}, "warning", "it is 2 times as far as"),
+        ({"loss_gap": 1e6, "loss_like": "without its KL term"}, "error", "the loss is without its KL term"),
+    ],
+)
+def test_a_loss_is_an_error_where_no_rounding_explains_it(values: dict[str, Any], severity: str, why: str) -> None:
+    report = judge(with_losses(**values))
+    [finding] = [f for f in report.findings if f.severity != "info"]
+    assert (finding.code, finding.severity, finding.where.microbatch) == ("RLS801", severity, 10)
+    assert finding.why.startswith(why)
+    assert report.verdict == ("FAIL" if severity == "error" else "PASS")
 
 
 @pytest.mark.parametrize(("dtype", "finds"), [("float32", True), ("bfloat16", False), ("unknown", False)])

@@ -97,6 +97,7 @@ RULES: tuple[type[Rule], ...] = (
     formula.LossScale,
     formula.ConstantWithGradient,
     formula.GradientsNotCleared,
+    formula.MaskAltered,
     backward.BackwardScale,
     optimizer.StepNotDocumented,
     optimizer.MomentsLost,

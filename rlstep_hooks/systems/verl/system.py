@@ -52,6 +52,8 @@ SYSTEM = System(
         "rewards beside advantages",
         "refreshes of old log-probs",
         "micro-batches",
+        "the policy's loss and what goes into its backward, against the documented formula",
+        "masks of the loss",
         "updates of policy and critic",
         "learning rate",
         "the weights of the reference",

@@ -101,6 +101,8 @@ class Expected:
     refreshes: int | None = None
     """As many as rollouts if left out."""
     lags: tuple[int, ...] = (0, 1)
+    masks: bool = True
+    """Whether masks are compared; not where a loop of one's own may change them."""
 
     def check(self, run: Audited) -> None:
         """A clean run: what was counted, and nothing found."""
@@ -118,3 +120,9 @@ class Expected:
         assert counts.old_logprob_refreshes == (self.rollouts if self.refreshes is None else self.refreshes)
         assert counts.weight_syncs == self.rollouts + 1, "one before the first rollout"
         assert tuple(values.lag for values in run.report.lags) == self.lags
+        assert all(values.clipped is not None for values in run.report.lags)
+        compared = {rule.code: rule for rule in run.report.rules if rule.code in ("RLS801", "RLS804")}
+        assert (compared["RLS801"].verdict, compared["RLS801"].missed) == ("PASS", 0), compared["RLS801"].reason
+        assert compared["RLS801"].checks == counts.microbatches
+        masks = self.masks and counts.old_logprob_refreshes > 0
+        assert compared["RLS804"].checks == (counts.microbatches if masks else 0)

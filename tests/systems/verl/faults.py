@@ -26,6 +26,7 @@ WORKER = "WG_PREFIX"
 WORKERS = "verl.workers.engine_workers"
 CONTROLLER = "verl.trainer.ppo.v1.trainer_base"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+LOSSES = "verl.workers.utils.losses"
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -504,6 +505,101 @@ def _renamed(batch: Any, names: list[str]) -> Any:
     batch.pop("uid")
     tensordict_utils.assign_non_tensor_stack(batch, "uid", names)
     return batch
+
+
+# Loss and mask
+
+
+def on_forward(at: int, act: Callable[[Any, Any], Any]) -> None:
+    """Change what a forward of training gives on a rollout: `act(loss, output)` returns both."""
+
+    def forward_step(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        here = _Now.rollout == at and trains(engine, "policy") and not kwargs.get("forward_only")
+        return act(*result) if here else result
+
+    wrap_in_trainer(ENGINE, "FSDPEngineWithLMHead", "forward_step", forward_step)
+
+
+@fault(report="ms-swift#10116", code="RLS801", variant="0.25 times")
+def loss_divided_by_four(at: int) -> None:
+    """The loss of each micro-batch is a quarter of what it should be."""
+    on_forward(at, lambda loss, output: (loss / 4, output))
+
+
+def in_loss(at: int, name: str, wrapper: Callable[[Any, Any, Any], Any]) -> None:
+    """Act in place of a function that verl's policy loss calls, on a rollout: `wrapper(function, args, kwargs)`."""
+
+    def call(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return wrapper(wrapped, args, kwargs) if _Now.rollout == at else wrapped(*args, **kwargs)
+
+    if WORKER in os.environ:
+        wrapt.when_imported(LOSSES)(lambda found: wrapt.wrap_function_wrapper(found, name, call))
+
+
+@fault(report="TinyZero, dp_actor.py:267", code="RLS801", variant="times that")
+def loss_sign_flipped(at: int) -> None:
+    """The policy's loss has the wrong sign."""
+
+    def get(function: Any, args: Any, kwargs: Any) -> Any:
+        loss = function(*args, **kwargs)
+
+        def flipped(**given: Any) -> Any:
+            value, numbers = loss(**given)
+            return -value, numbers
+
+        return flipped
+
+    in_loss(at, "get_policy_loss_fn", get)
+
+
+@fault(report="verl 0.9.1, KL loss configured and not added", code="RLS801", variant="times that")
+def kl_term_left_out(at: int) -> None:
+    """The KL term of the loss is 0."""
+    in_loss(at, "kl_penalty", lambda function, args, kwargs: function(*args, **kwargs) * 0)
+
+
+@fault(report="torchtune#2792", code="RLS801")
+def last_token_left_out_of_the_loss(at: int) -> None:
+    """The policy's loss is aggregated without the last token of each completion."""
+
+    def aggregate(function: Any, args: Any, kwargs: Any) -> Any:
+        loss = function(*args, **kwargs)
+
+        def shortened(**given: Any) -> Any:
+            return loss(**given | {"response_mask": without_last(given["response_mask"])})
+
+        return shortened
+
+    in_loss(at, "get_policy_loss_fn", aggregate)
+
+
+def without_last(mask: Any) -> Any:
+    """A padded mask without the last token of each row."""
+    return mask & (mask.cumsum(-1) < mask.sum(-1, keepdim=True))
+
+
+@fault(report="torchtune#2792", code="RLS804")
+def last_token_masked(at: int) -> None:
+    """The mask of the samples leaves out the last token of each completion before they are trained."""
+
+    def alter(data: Any) -> None:
+        for row in data["response_mask"].unbind():
+            row[-1] = 0
+
+    on_training_data(at, alter)
+
+
+@fault(report="ms-swift#10117", code="RLS805", variant="0.5 times")
+def backward_of_half_the_loss(at: int) -> None:
+    """Half of the loss goes into the backward."""
+    if WORKER in os.environ:
+        import torch
+
+        def backward(wrapped: Any, loss: Any, args: Any, kwargs: Any) -> Any:
+            return wrapped.__func__(loss / 2 if _Now.rollout == at else loss, *args, **kwargs)
+
+        wrapt.wrap_function_wrapper(torch, "Tensor.backward", backward)
 
 
 # A resumed run

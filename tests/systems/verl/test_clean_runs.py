@@ -29,7 +29,7 @@ UNEVEN = {
 
 def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | TWO_PASSES | UNEVEN | {"trainer.default_local_dir": tmp_path / "checkpoints"}
-    overrides |= {"trainer.total_epochs": 2}
+    overrides |= {"trainer.total_epochs": 2, "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum"}
     run = audited(overrides | {"trainer.total_training_steps": 3, "trainer.save_freq": 3}, tmp_path / "run")
     lags = (0, 1, 2, 3, 4, 5)
     Expected(rollouts=3, updates=18, lags=lags).check(run)
@@ -91,6 +91,8 @@ def test_critic_with_other_mini_batches_that_trains_first(assets: Assets, tmp_pa
         | {
             "critic.ppo_mini_batch_size": 3,
             "trainer.critic_warmup": 2,
+            "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean",
+            "actor_rollout_ref.actor.entropy_coeff": 0.01,
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 6,
         }
     )
@@ -110,6 +112,8 @@ def test_two_ranks_with_a_reference_and_micro_batches_by_tokens(assets: Assets, 
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 128,
             "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
             "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": True,
+            "actor_rollout_ref.actor.entropy_coeff": 0.01,
+            "actor_rollout_ref.actor.clip_ratio_high": 0.28,
             "trainer.total_training_steps": 3,
         }
     )
@@ -128,6 +132,8 @@ def test_log_probs_of_the_engine_and_replaced_groups(assets: Assets, tmp_path: P
         "algorithm.rollout_correction.bypass_mode": True,
         "algorithm.filter_groups.enable": True,
         "algorithm.filter_groups.metric": "reward",
+        "actor_rollout_ref.actor.policy_loss.loss_mode": "gspo",
+        "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum-norm",
         "trainer.total_training_steps": 3,
     }
     run = audited(overrides, tmp_path)

@@ -82,6 +82,20 @@ LAUNCHES = {
     ),
     "copies": Launch(faults={"optimizer_holds_copies": 0}, settings=TWO_PASSES, rows=32),
     "reference": Launch(faults={"reference_follows_policy": 1, "layers_frozen": 0}, settings=reference(), rows=32),
+    "loss": Launch(
+        faults={
+            "loss_divided_by_four": 1,
+            "loss_sign_flipped": 2,
+            "kl_term_left_out": 4,
+            "last_token_left_out_of_the_loss": 5,
+            "last_token_masked": 6,
+            "backward_of_half_the_loss": 7,
+        },
+        settings=TWO_PASSES
+        | reference()
+        | {"actor_rollout_ref.actor.kl_loss_coef": 0.1, "actor_rollout_ref.actor.entropy_coeff": 0.01},
+        rows=72,
+    ),
     "resumed": Launch(faults={"checkpoint_not_loaded": 0, "loader_begins_anew": 0}, settings={}, rows=32, resumed_at=2),
     "raise": Launch(faults={"optimizer_step_skipped_on_one_rank": 1}, settings={}, ranks=2, on_fail="raise"),
     "stop": Launch(

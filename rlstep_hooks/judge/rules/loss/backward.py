@@ -40,7 +40,7 @@ class BackwardScale(Rule):
         factor between loss and backward.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only; OpenRLHF's factor is part of RLS801.
+        - TRL's GRPOTrainer and RLOOTrainer, and verl only; OpenRLHF's factor is part of RLS801.
         - With a gradient scaler (float16) or DeepSpeed the factor is theirs, so it is not compared.
 
     Sources:

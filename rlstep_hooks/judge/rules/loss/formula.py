@@ -1,13 +1,15 @@
-"""RLS8xx: the scale of the loss."""
+"""RLS8xx: the loss."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
@@ -17,21 +19,55 @@ RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
 float32 sums of n terms differ by about n * 6e-8 relative to the sum of absolute values; micro-batches in which the terms
 cancel to less than a hundredth of that sum are not compared. Reduced precision has a unit roundoff of 4e-3 (bf16)."""
 
+ROUNDINGS = 32
+"""Distance in roundings that the order of sums and the exponential explain, where the observer counts in those."""
+
+BEYOND_ROUNDING = 100
+"""Times the tolerance, after which nothing but another formula explains a loss."""
+
+SEVERAL = 3
+"""Micro-batches with such a loss that make it certain."""
+
+LARGEST_FACTOR = 64
+"""Whole numbers up to this one are tried as the factor of a loss."""
+
 
 class LossScale(Rule):
     """The loss is not what its documented formula gives.
 
     What it checks:
-        The loss of each micro-batch, as the trainer returns it, over the documented formula evaluated on the same log-probs,
-        advantages and masks, in the first eight cycles of rollouts and every seventh later. Only for the clipped token losses
-        without corrections (no engine, sequence-level ratio, entropy or off-policy mask), and where the terms do not cancel.
+        The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
+        the first eight cycles of rollouts and every seventh later. In verl the formula is evaluated in float64 with all terms:
+        ratio, clip, aggregation, KL, entropy, importance weights. Beyond what rounding explains it is a warning. 100 times as
+        far in three micro-batches is an error.
 
     Why it matters:
-        A loss normalised by the wrong window scales every gradient by a constant: with clipping of the gradient norm it is
-        hardly visible, without it the learning rate is off by that factor (trl PR#6024: GA / steps_per_generation).
+        A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and
+        without it the learning rate is off by the same factor. A term that is left out, a wrong sign, another mask or another
+        aggregation trains something else than was configured.
+
+    Example:
+        ERROR RLS801 Loss is not that of its formula · data epoch 0, rollout 1,
+        update 2, micro-batch 4 · 4 times, in rollout 1
+          expected  the loss of the documented formula
+          observed  0.25 times that
+          why       the loss is the documented one divided by 4
+          fix       compare the loss function, its normaliser and what goes into it
+                    with the documented ones
 
     What to do:
-        Use a release whose normaliser is right for your accumulation, or make both periods equal.
+        The finding names the mistake if a known one gives the same loss to rounding. Otherwise compare the loss function, its
+        normaliser and what goes into it with the documented ones.
+
+    Known limits:
+        - TRL and OpenRLHF: where the terms of a loss cancel to less than a hundredth of their sizes, it is not compared.
+        - OpenRLHF: only the factor of the loss in the backward.
+        - verl: not the losses clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean and those registered by others.
+        - verl on several ranks: the number of tokens of a mini-batch is taken as verl counted it.
+
+    Sources:
+        - https://github.com/huggingface/trl/pull/6024: a loss off by accumulation over steps per generation
+        - https://github.com/verl-project/verl/issues/5625: a token mean over the micro-batch instead of the mini-batch
     """
 
     code = "RLS801"
@@ -40,19 +76,121 @@ class LossScale(Rule):
     topics = ("formula", "loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
 
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._certain = 0
+        """Micro-batches whose loss no rounding explains."""
+
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Compare the ratio of both losses with 1."""
-        if values.loss_ratio is None:
+        """Compare the loss with its formula."""
+        distance = self._distance(values)
+        if distance is None:
             return None
         self.checks += 1
-        if abs(values.loss_ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]:
+        if distance <= 1:
+            return None
+        certain = distance > BEYOND_ROUNDING
+        self._certain += certain
+        ratio = values.loss_ratio
+        like = values.loss_like or (_whole_factor(ratio, self._tolerance) if ratio is not None else "")
+        found = self.fail(
+            expected="the loss of the documented formula",
+            observed=f"{ratio:.4g} times that" if ratio is not None else "another",
+            where=self.progress.where_at(place, event),
+            why=f"the loss is {like}"
+            if like
+            else f"it is {distance:.3g} times as far as rounding explains, and no known mistake gives it",
+            fix="compare the loss function, its normaliser and what goes into it with the documented ones",
+            severity="error" if self._certain >= SEVERAL else "warning",
+            variant=like,
+            degree="certain" if certain else "near",
+        )
+        return found or (self._make_certain() if self._certain == SEVERAL else None)
+
+    @property
+    def _tolerance(self) -> float:
+        return RELATIVE_TOLERANCE[self.progress.precision]
+
+    def _distance(self, values: MicroBatchValues) -> float | None:
+        """How far a loss is from its formula, in tolerances."""
+        if values.loss_gap is not None:
+            return values.loss_gap / ROUNDINGS
+        return None if values.loss_ratio is None else abs(values.loss_ratio - 1) / self._tolerance
+
+    def _make_certain(self) -> Finding | None:
+        """What was a warning, because one or two micro-batches showed it, is an error."""
+        raised = None
+        for (_, degree, *_), reported in self._reported.items():
+            if degree == "certain" and reported.finding.severity == "warning" and not reported.finding.deviation:
+                raised = reported.finding = msgspec.structs.replace(reported.finding, severity="error")
+        return raised
+
+
+def _whole_factor(ratio: float, tolerance: float) -> str:
+    """The whole number that a loss is multiplied or divided by, in words; empty if none fits, or several do."""
+    if abs(ratio + 1) <= tolerance:
+        return "the documented one with its sign flipped"
+    for number in range(2, LARGEST_FACTOR + 1):
+        if 2 * number * tolerance > 1:
+            break
+        if abs(ratio * number - 1) <= tolerance:
+            return f"the documented one divided by {number}"
+        if abs(ratio / number - 1) <= tolerance:
+            return f"the documented one multiplied by {number}"
+    return ""
+
+
+class MaskAltered(Rule):
+    """The loss counts other tokens than the rollout did.
+
+    What it checks:
+        The mask of each sample when it is trained, against its mask when old log-probs were computed. Samples are told apart by
+        their tokens. Exact, in the rollouts whose losses are compared.
+
+    Why it matters:
+        A mask that leaves out the last token takes away the gradient of the end of each completion, and the policy does not
+        learn to stop. A mask that counts a tool's tokens trains the policy to write the tool's answers.
+
+    Example:
+        ERROR RLS804 Mask altered on the way · data epoch 0, rollout 1, update 2,
+        micro-batch 4
+          expected  the tokens that counted when old log-probs were computed
+          observed  others
+          why       the loss trains other tokens than the rollout gave it: masks
+                    were changed after old log-probs were computed
+          fix       look for code that writes to the mask between old log-probs and
+                    training
+
+    What to do:
+        Look for code between old log-probs and training that writes to the mask, and for a shift by one.
+
+    Known limits:
+        - verl only, and only where old log-probs are computed again.
+        - A mask that was wrong already when old log-probs were computed is not seen.
+        - Not compared where samples are rejected in between as configured, or where a trainer of one's own has another loop.
+
+    Sources:
+        - https://github.com/meta-pytorch/torchtune/issues/2792: the end of a sequence masked out, and models that do not stop
+    """
+
+    code = "RLS804"
+    title = "Mask altered on the way"
+    topics = ("samples", "log_ratio")
+    nothing_seen = "the observer does not see masks both with old log-probs and in training"
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison."""
+        if values.mask_intact is None or self.progress.started.facts.get("masks_change"):
+            return None
+        self.checks += 1
+        if values.mask_intact:
             return None
         return self.fail(
-            expected="the loss of the documented formula",
-            observed=f"{values.loss_ratio:.4g} times that",
+            expected="the tokens that counted when old log-probs were computed",
+            observed="others",
             where=self.progress.where_at(place, event),
-            why="every gradient of this run is scaled by this factor",
-            fix="compare the loss normaliser with the accumulation window",
+            why="the loss trains other tokens than the rollout gave it: masks were changed after old log-probs were computed",
+            fix="look for code that writes to the mask between old log-probs and training",
         )
 
 

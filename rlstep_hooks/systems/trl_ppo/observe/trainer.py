@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.patches import Patches
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
-
-_MEASURED_ROLLOUTS = 8
-"""Rollouts at the beginning whose log ratios are measured: each costs one more pass over the logits."""
-_MEASURED_EVERY = 7
-"""Later, each seventh rollout is measured."""
 
 
 class PpoObserver(Observer):
@@ -145,7 +141,8 @@ class PpoObserver(Observer):
                 self._meter.generated(queries, given["attention_mask"], sequences, output.scores)
 
     def _is_measured(self) -> bool:
-        return self._rollouts < _MEASURED_ROLLOUTS or self._rollouts % _MEASURED_EVERY == 0
+        """Whether the log ratios of this rollout are measured, which costs one more pass over the logits."""
+        return is_compared(self._rollouts)
 
     def _reference_seen(self, module: Any, args: Any) -> None:
         self._reference = True

@@ -7,6 +7,7 @@ calls and their records are complete, and reports when `fit` ends.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,11 @@ def place_hooks(patches: Patches, trainer_class: Any) -> None:
     patches.wrap(trainer_class, "_load_checkpoint", _after_load)
     # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
     patches.wrap(trainer_class, "fit", _around_fit)
+    # Trainers of one's own (verl.experimental, the recipes) have another `fit`, and some another `_load_checkpoint`. Before either is
+    # called they are built by one of these of verl 0.9.1, whichever they have kept (read in 18 trainers of verl-recipe at 48ea0a7).
+    for method in ("__init__", "init_workers", "_create_dataloader"):
+        if hasattr(trainer_class, method):
+            patches.wrap(trainer_class, method, _after_building)
     _hooked.append(trainer_class)
 
 
@@ -90,23 +96,64 @@ _controllers: dict[int, VerlController] = {}
 
 
 _hooked: list[Any] = []
-"""Classes whose `fit` has a hook."""
+"""Classes whose `fit` and `_load_checkpoint` have a hook."""
+
+_fitting: set[int] = set()
+"""Trainers whose `fit` is running, by id."""
+
+_own: dict[int, Patches] = {}
+"""Hooks of trainers whose class has one of these two of its own; by the id of the trainer, which they keep alive."""
+
+
+def _has_own(trainer: Any, method: str) -> bool:
+    """Whether a trainer's method is not that of verl's trainers."""
+    return next(kind for kind in type(trainer).__mro__ if method in vars(kind)) not in _hooked
+
+
+def _after_building(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if id(trainer) not in _own:
+        try:
+            patches = Patches()
+            for method, wrapper in (("fit", _around_fit), ("_load_checkpoint", _after_load)):
+                # On the object: the class may be of a script that Ray sends by value, wrappers and all.
+                if _has_own(trainer, method):
+                    patches.wrap(trainer, method, wrapper)
+            _own[id(trainer)] = patches
+        except Exception as error:  # noqa: BLE001 - a trainer that is not as it was read must be built all the same
+            not_evaluated(f"the end of {type(trainer).__qualname__} will not be seen: {describe(error)}")
+    return result
 
 
 def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     try:
         if id(trainer) not in _controllers:
-            controller = _controllers[id(trainer)] = VerlController(trainer)
-            controller.sees_fit_of(next(kind for kind in type(trainer).__mro__ if "fit" in vars(kind)))
+            _controllers[id(trainer)] = VerlController(trainer)
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
         not_evaluated(f"the audit could not begin: {describe(error)}")
     return result
 
 
 def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    if id(trainer) in _fitting:  # a `fit` of one's own that calls verl's
+        return wrapped(*args, **kwargs)
+    _fitting.add(id(trainer))
     try:
         result = wrapped(*args, **kwargs)
+    except BaseException as error:
+        _end(trainer, error)
+        raise
+    if inspect.iscoroutine(result):
+        return _awaited(result, trainer)
+    _end(trainer)
+    return result
+
+
+async def _awaited(fitting: Any, trainer: Any) -> Any:
+    """`fit` of a trainer that waits for its rollouts (experimental/one_step_off_policy 0.9.1)."""
+    try:
+        result = await fitting
     except BaseException as error:
         _end(trainer, error)
         raise
@@ -126,8 +173,13 @@ def _end(trainer: Any, error: BaseException | None = None) -> None:
     Raises:
         StepAuditError: The audit ended training, and `fit` returned as if all were well.
     """
+    _fitting.discard(id(trainer))
+    own = _own.pop(id(trainer), None)
+    if own is not None:
+        own.restore()
     controller = _controllers.pop(id(trainer), None)
     if controller is None:
+        not_evaluated(f"{type(trainer).__qualname__} ended, and the audit never began: it loads no checkpoint")
         return
     controller.end(error)
     if error is None and controller.stopped_for is not None:
@@ -163,8 +215,12 @@ class VerlController:
         self.stopped_for: Finding | None = None
         """The error for which the audit ended training, where it did."""
         self._followed = False
+        self._own_fit = _has_own(trainer, "fit")
+        """Whether the trainer has a loop of its own."""
         self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
-        self.schedule, reason = _plan(trainer)
+        self.schedule, reason = _plan(trainer, own_v0=self._own_fit and not self._v1)
+        if self._own_fit and not self._v1 and trainer.config.algorithm.get("filter_groups", {}).get("enable"):
+            reason = f"{type(trainer).__qualname__}.fit: how often it generates for a rollout depends on which groups it drops"
         self._recorder = self._begin()
         self._contained = Contained(self._recorder, ("order",))
         self._contained_rewards = Contained(self._recorder, ("rewards",))
@@ -174,12 +230,6 @@ class VerlController:
         with session.beginning():
             if not self._record.cannot_follow(reason) and self.schedule is not None:
                 self._attach()
-
-    def sees_fit_of(self, kind: Any) -> None:
-        """Hook `fit` on the trainer itself where a class of its own has another one (trainers of verl.experimental): of V1, whose
-        checkpoint is loaded before `fit` is called."""
-        if kind not in _hooked:
-            self._patches.wrap(self._trainer, "fit", _around_fit)
 
     def _begin(self) -> Recorder:
         trainer, schedule = self._trainer, self.schedule
@@ -192,6 +242,7 @@ class VerlController:
             "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
             "attach_hint": ATTACH_HINT,
             "evaluation_only": evaluates_only(trainer.config),
+            "masks_change": self._own_fit or _rejects(trainer.config.algorithm),
         }
         trouble = ""
         try:
@@ -434,14 +485,21 @@ class VerlController:
         self._patches.restore()
 
 
-def _plan(trainer: Any) -> tuple[Schedule | None, str]:
-    """The plan of a live trainer, and why its run cannot be followed."""
+def _plan(trainer: Any, *, own_v0: bool) -> tuple[Schedule | None, str]:
+    """The plan of a live trainer, and why its run cannot be followed.
+
+    Args:
+        trainer: verl's, or one of somebody's own that stands on it.
+        own_v0: Whether it is one of somebody's own on `RayPPOTrainer`, whose script need not set `trainer.use_v1`.
+    """
     from omegaconf import OmegaConf
 
     release = installed_release()
     if release is None or not release.supported:
         return None, f"verl {release.verl if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
     config: Any = OmegaConf.to_container(trainer.config, resolve=True)
+    if own_v0:
+        config["trainer"]["use_v1"] = False
     reason = unsupported(config)
     try:
         schedule = plan_config(config, rows=len(trainer.train_dataset), release=release)
@@ -456,6 +514,11 @@ def _rate_is_constant(optimizer: Any) -> bool:
     """Whether the learning rate of a section `optim` has no end, so that the length of its schedule does not matter."""
     # `warmup_style` is the older name, and wins where it is set (workers/config/optimizer.py 0.9.1:117-122).
     return bool((optimizer.get("warmup_style") or optimizer.get("lr_scheduler_type", "constant")) == "constant")
+
+
+def _rejects(algorithm: Any) -> bool:
+    """Whether samples or tokens are masked out after old log-probs were computed (rollout_corr_helper.py 0.9.1)."""
+    return (algorithm.get("rollout_correction") or {}).get("rollout_rs") is not None
 
 
 def _updates_before(schedule: Schedule | None, rollouts: int) -> int:

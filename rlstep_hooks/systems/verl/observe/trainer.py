@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.shards import local_shards
@@ -25,12 +26,14 @@ from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe.attach import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
+from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
-    from rlstep_hooks.observe.trainer_record import Role
+    from rlstep_hooks.observe.trainer_record import LossNumbers, Role
     from rlstep_hooks.record.events import PhaseName
+    from rlstep_hooks.systems.verl.observe.samples import Key
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
@@ -52,7 +55,8 @@ def place_hooks(patches: Patches, module: Any) -> None:
     from verl.workers.engine.fsdp import transformer_impl
     from verl.workers.utils import losses
 
-    # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both.
+    # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both. The first
+    # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
     patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
     patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
     # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
@@ -168,10 +172,14 @@ def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     forward_only = kwargs.get("forward_only", args[2] if len(args) > 2 else False)
     if trainer is None or forward_only:
         return wrapped(*args, **kwargs)
-    trainer.before_microbatch(kwargs.get("micro_batch", args[0] if args else None), role_of(instance))
+    data, loss_function = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(_FORWARD))
+    trainer.before_microbatch(data, role_of(instance), loss_function)
     result = wrapped(*args, **kwargs)
-    trainer.after_microbatch()
+    trainer.after_microbatch(instance, result)
     return result
+
+
+_FORWARD = ("micro_batch", "loss_function")
 
 
 def _optimizer_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -228,6 +236,10 @@ class VerlTrainer:
         self._loaded_from: dict[Role, str] = {}
         self._begun = False
         self._rollout_values = RolloutValues(index=NO_REFRESH)
+        self._masks: dict[Key, int] = {}
+        """Checksums of the masks at the refresh."""
+        self._formula = Contained(self._record.writer, ("formula",))
+        self._losses = LossMeter(self._formula)
 
     @property
     def version(self) -> int:
@@ -315,6 +327,8 @@ class VerlTrainer:
                 own = completion_rows(result["log_probs"], [len(row) for row in tokens])
             for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
                 refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
+            masks = rows_of(data, "response_mask") if self._losses.looks else None
+            self._masks = {key: checksum_of(row) for key, row in zip(keys or (), masks or (), strict=False)}
             positions = sum(len(row) for row in tokens) if tokens is not None else 0
             self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
@@ -333,7 +347,7 @@ class VerlTrainer:
                 largest = float(values.abs().max()) if values.numel() else 0.0
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
 
-    def before_microbatch(self, data: Any, role: Role) -> None:
+    def before_microbatch(self, data: Any, role: Role, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
         self._record.abandon_microbatch()
         with self._record.values:
@@ -341,6 +355,7 @@ class VerlTrainer:
         with self._record.samples:
             samples = int(data.shape[0])
             found = Recognised()
+            keys = None
             if role == "policy":
                 old, keys = rows_of(data, "old_log_probs"), keys_of(data)
                 found = recognise(
@@ -350,14 +365,34 @@ class VerlTrainer:
                     None if keys is None else [key[:2] for key in keys],
                 )
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
+            if role == "policy" and self._fresh and self._losses.looks:
+                self._compare_masks(data, keys)
+        with self._formula:
+            index = self._record.open_index
+            if role == "policy" and index is not None:
+                self._losses.begin(index, data, loss_function)
+            if self._losses.reason:
+                self._record.writer.cannot("formula", self._losses.reason)
+
+    def _compare_masks(self, data: Any, keys: list[Key] | None) -> None:
+        """Compare the masks of a micro-batch with those of the refresh, for the samples that are known."""
+        masks = rows_of(data, "response_mask")
+        known = [
+            (self._masks[key], row) for key, row in zip(keys or (), masks or (), strict=False) if key in self._masks
+        ]
+        if known:
+            self._record.see_mask(intact=all(mask == checksum_of(row) for mask, row in known))
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
         with self._record.values:
             self._record.see_log_probs(arguments["log_prob"], arguments["old_log_prob"], arguments["response_mask"])
 
-    def after_microbatch(self) -> None:
+    def after_microbatch(self, engine: Any, result: Any) -> None:
         """The forward is done and its loss known; the backward follows."""
+        with self._formula:
+            loss, output = result
+            self._losses.end(loss, output["model_output"], scaled=getattr(engine, "scaler", None) is not None)
         with self._record.order:
             self._record.close_microbatch()
 
@@ -370,6 +405,8 @@ class VerlTrainer:
     def after_update(self, engine: Any, norm: Any) -> None:
         """verl is done with an optimizer step, made or left out."""
         self._in_step = False
+        if role_of(engine) == "policy":
+            self._losses.next_update()
         with self._record.order:
             finite = not isinstance(norm, float) or math.isfinite(norm)
             scaler = getattr(engine, "scaler", None) is not None
@@ -402,6 +439,8 @@ class VerlTrainer:
 
     def send_numbers(self) -> None:
         """Start fetching what the device has: verl synchronises with it during the sync that follows."""
+        with self._formula:
+            self._losses.send()
         with self._record.values:
             self._record.send_numbers()
 
@@ -411,7 +450,13 @@ class VerlTrainer:
             self._record.synced(label)
         with self._record.values:
             self._measured()
-            self._record.write_numbers()
+            self._record.write_numbers(self._losses_arrived)
+        self._losses.next_rollout()
+
+    def _losses_arrived(self) -> dict[int, LossNumbers]:
+        with self._formula:
+            return self._losses.arrived()
+        return {}
 
     def _measured(self) -> None:
         """The numbers of a rollout are complete; without a refresh of its own the controller's record says which it is."""

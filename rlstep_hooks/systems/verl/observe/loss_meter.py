@@ -1,0 +1,292 @@
+"""Compares the losses of a trainer with their documented formula, once what they were computed from has arrived on the CPU.
+
+Advantages, masks and old log-probs are taken from a micro-batch before verl moves it to its device. The log-probs of the forward, its
+entropies and its loss come from there with the other numbers of a rollout; nothing waits for them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.trainer_record import LossNumbers
+from rlstep_hooks.systems.verl.observe.loss import (
+    Epsilons,
+    LossInputs,
+    LossSettings,
+    alternatives,
+    clipped_fraction,
+    documented_loss,
+    read_settings,
+)
+from rlstep_hooks.systems.verl.observe.samples import rows_of
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.contained import Contained
+
+HELD_TOKENS = 1 << 20
+"""Tokens of a rollout whose log-probs are held until they are sent; micro-batches beyond are not compared."""
+
+FITS = 32
+"""Roundings within which a loss is the documented one, or one of those it is mistaken for."""
+
+_FIELDS = ("old_log_probs", "advantages", "response_mask", "ref_log_prob", "rollout_is_weights")
+
+
+class _Update:
+    """An update, known by identity."""
+
+    def __init__(self) -> None:
+        self.microbatches = 0
+
+
+class _Held(msgspec.Struct):
+    """What one micro-batch was trained with."""
+
+    index: int
+    update: _Update
+    settings: LossSettings
+    fields: dict[str, Tensor]
+    """(B, T) by name, 0 outside the completions."""
+    ends: list[int]
+    """Where each sample ends among all tokens of the micro-batch."""
+    lengths: list[int]
+    """Tokens of each completion."""
+    loss_tokens: float
+    """Tokens that verl counts in it."""
+    ranks: int
+    tokens: float | None
+    samples: float | None
+    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32)
+    """Of log-probs and of entropies."""
+
+
+class LossMeter:
+    """Compares the policy's losses of one trainer.
+
+    Args:
+        guard: What is entered where torch calls back.
+    """
+
+    def __init__(self, guard: Contained) -> None:
+        self._guard = guard
+        self.reason = ""
+        """Why losses are not compared, where they are not."""
+        self._settings: LossSettings | None = None
+        self._rollout = -1
+        """The rollout that is trained, counted from 0: each follows a sync."""
+        self._tokens = 0
+        """Of this rollout, in what is held."""
+        self._update = _Update()
+        self._held: _Held | None = None
+        self._arriving: DeferredValues[_Held] = DeferredValues()
+        self._factors: DeferredValues[int] = DeferredValues()
+
+    @property
+    def looks(self) -> bool:
+        """Whether the losses of this rollout are compared."""
+        return is_compared(self._rollout)
+
+    def next_rollout(self) -> None:
+        """Weights went to the engine: a rollout follows."""
+        self._rollout += 1
+        self._tokens = 0
+
+    def next_update(self) -> None:
+        """The policy was updated, or its update left out."""
+        self._update = _Update()
+
+    def begin(self, index: int, data: Any, loss_function: Any) -> None:
+        """Take what a micro-batch is about to be trained with, while it is on the CPU."""
+        self._held = None
+        if self.reason or not self.looks:
+            return
+        settings = self._read_settings(loss_function)
+        if settings is None:
+            return
+        self._update.microbatches += 1
+        ends, completions = data["input_ids"].offsets()[1:], rows_of(data, "responses")
+        if completions is None or ends.device.type != "cpu" or self._tokens + int(ends[-1]) > HELD_TOKENS:
+            return
+        self._tokens += int(ends[-1])
+        lengths = [len(row) for row in completions]
+        self._held = _Held(
+            index=index,
+            update=self._update,
+            settings=settings,
+            fields={name: _padded(data[name], lengths) for name in _FIELDS if name in data.keys()},  # noqa: SIM118 - a TensorDict
+            ends=ends.tolist(),
+            lengths=lengths,
+            loss_tokens=float(_values(data["loss_mask"]).sum()),
+            ranks=int(_plain(data, "dp_size") or 1),
+            tokens=_plain(data, "batch_num_tokens"),
+            samples=_plain(data, "global_batch_size"),
+        )
+
+    def _read_settings(self, loss_function: Any) -> LossSettings | None:
+        """The settings when training began. What somebody changes in them later is not what was configured."""
+        if self._settings is None and not self.reason:
+            from verl.workers.utils import losses
+
+            function, given = getattr(loss_function, "func", loss_function), getattr(loss_function, "keywords", {})
+            ours = function is losses.ppo_loss or getattr(function, "__module__", "") == losses.__name__
+            if not ours or "config" not in given:
+                name = getattr(function, "__qualname__", type(function).__qualname__)
+                self.reason = f"the policy's loss is {name}, which is not verl's ppo_loss"
+                return None
+            found = read_settings(given["config"])
+            if isinstance(found, str):
+                self.reason = found
+            else:
+                self._settings = found
+        return self._settings
+
+    def end(self, loss: Tensor, output: dict[str, Any], *, scaled: bool) -> None:
+        """The forward is done.
+
+        Args:
+            loss: What goes into the backward.
+            output: The model's, detached.
+            scaled: Whether a gradient scaler multiplies the loss.
+        """
+        held, self._held = self._held, None
+        if held is None:
+            return
+        log_probs, entropies = _values(output["log_probs"]), output.get("entropy")
+        parts = [loss.detach().reshape(1), log_probs]
+        if entropies is not None:
+            parts.append(_values(entropies))
+        held.dtypes = log_probs.dtype, parts[-1].dtype
+        self._arriving.add(held, torch.cat([part.detach().float() for part in parts]))
+        if loss.requires_grad and not scaled:
+            # The gradient that arrives at the loss is what it is multiplied by on its way into the backward: 1.
+            loss.register_hook(partial(self._multiplied, held.index))
+
+    def _multiplied(self, index: int, factor: Tensor) -> None:
+        with self._guard:
+            self._factors.add(index, factor.detach().float().reshape(1))
+
+    def send(self) -> None:
+        """Start fetching what is on the device."""
+        self._factors.send()
+        self._arriving.send()
+
+    def arrived(self) -> dict[int, LossNumbers]:
+        """The losses that have arrived, compared; by micro-batch."""
+        arrived = self._arriving.tensors()
+        updates: dict[_Update, list[_Held]] = {}
+        for held, _ in arrived:
+            updates.setdefault(held.update, []).append(held)
+        numbers = {}
+        for held, values in arrived:
+            others, count = updates[held.update], held.update.microbatches
+            given = _inputs(held, values.double(), others if len(others) == count else None)
+            numbers[held.index] = compared(held.settings, given, float(values[0]), count)
+        for index, (factor,) in self._factors.ready():
+            known = numbers.get(index, LossNumbers())
+            numbers[index] = msgspec.structs.replace(known, backward=finite((known.backward or 0.0) + factor))
+        return numbers
+
+
+def compared(settings: LossSettings, given: LossInputs, loss: float, microbatches: int) -> LossNumbers:
+    """A loss against its formula.
+
+    Args:
+        settings: Of the formula.
+        given: What it is computed from.
+        loss: What the trainer computed.
+        microbatches: Of the update.
+    """
+    expected, rounding = documented_loss(settings, given)
+    rounding = max(rounding, torch.finfo(torch.float32).tiny)
+    gap = abs(loss - expected) / rounding
+    like = ""
+    if gap > FITS:
+        other = alternatives(settings, given, microbatches)
+        like = next((words for words, value in other if abs(loss - value) <= FITS * rounding), "")
+    cancels = abs(expected) <= 100 * FITS * rounding
+    return LossNumbers(
+        ratio=None if cancels else finite(loss / expected),
+        gap=finite(gap),
+        like=like,
+        clipped=_finite(clipped_fraction(settings, given)),
+    )
+
+
+def _finite(number: float | None) -> float | None:
+    return None if number is None else finite(number)
+
+
+def _inputs(held: _Held, values: Tensor, update: list[_Held] | None) -> LossInputs:
+    """What the formula takes.
+
+    Args:
+        held: The micro-batch.
+        values: What arrived of it.
+        update: All micro-batches of its update, where they are known: then the sizes of the mini-batch are counted anew. Tokens of
+            other ranks are known to verl alone.
+    """
+    parts = values[1:].split(held.ends[-1])
+    columns = [_rows(part, held) for part in parts]
+    fields = {name: field.double() for name, field in held.fields.items()}
+    tokens, samples = held.tokens, held.samples
+    if update is not None:
+        if tokens is not None and held.ranks == 1:
+            tokens = sum(other.loss_tokens for other in update)
+        if samples is not None:
+            samples = float(sum(len(other.lengths) for other in update) * held.ranks)
+    dtype, of_entropy = held.dtypes
+    reference = held.fields.get("ref_log_prob")
+    return LossInputs(
+        log_probs=columns[0],
+        old=fields["old_log_probs"],
+        advantages=fields["advantages"],
+        mask=fields["response_mask"].bool().double(),
+        reference=fields.get("ref_log_prob"),
+        weights=fields.get("rollout_is_weights"),
+        entropies=columns[1] if len(columns) > 1 else None,
+        epsilons=Epsilons(
+            policy=_epsilon(dtype, held.fields["old_log_probs"].dtype),
+            kl=_epsilon(dtype, dtype if reference is None else reference.dtype),
+            entropy=_epsilon(of_entropy, of_entropy),
+        ),
+        ranks=held.ranks,
+        tokens=tokens,
+        samples=samples,
+    )
+
+
+def _epsilon(one: torch.dtype, other: torch.dtype) -> float:
+    return float(torch.finfo(torch.promote_types(one, other)).eps)
+
+
+def _rows(values: Tensor, held: _Held) -> Tensor:
+    """(B, T): of numbers for all tokens those of the completions, each shifted onto its token (workers/utils/padding.py 0.9.1:139)."""
+    rows = torch.zeros_like(held.fields["advantages"], dtype=torch.float64)
+    for place, (end, length) in enumerate(zip(held.ends, held.lengths, strict=True)):
+        rows[place, :length] = values[end - length - 1 : end - 1]
+    return rows
+
+
+def _padded(field: Tensor, lengths: list[int]) -> Tensor:
+    """A copy of a field as (B, T): V1 keeps rows of their own length, V0 has padded them."""
+    if not field.is_nested:
+        return field.clone()
+    rows = field.values().split(lengths)
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+
+
+def _values(field: Tensor) -> Tensor:
+    return field.values() if field.is_nested else field
+
+
+def _plain(data: Any, name: str) -> float | None:
+    """A number that verl adds to its data."""
+    value = data[name] if name in data.keys() else None  # noqa: SIM118 - a TensorDict iterates over its rows
+    return None if value is None else float(value)

@@ -1,0 +1,257 @@
+"""The documented losses against verl's own `ppo_loss`, for random micro-batches of every covered kind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.systems.verl.launch import CPU_FOLDER, ENVIRONMENT
+
+AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
+MODES = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dro")
+KINDS = ("k1", "abs", "k2", "k3", "low_var_kl", "k3+")
+LENGTHS = (5, 9, 1, 7)
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, Any]]:
+    """What verl and the formula give for each kind of loss; in a process of its own, because importing verl settles its platform."""
+    environment = os.environ | ENVIRONMENT | {"VERL_USE_EXTERNAL_MODULES": "verl_cpu.plugin"}
+    root = str(Path(__file__).parents[3])
+    environment["PYTHONPATH"] = os.pathsep.join([str(CPU_FOLDER), root, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcomes: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return outcomes
+
+
+def test_the_formula_gives_what_verl_computes(found: list[dict[str, Any]]) -> None:
+    covered = [case for case in found if "gap" in case]
+    assert len(covered) == len(MODES) * len(AGGREGATIONS) * 2 + len(KINDS)
+    # In roundings of float32; the order of sums explains one or two.
+    assert [case for case in covered if case["gap"] > 8 or case["like"]] == []
+    assert {case["clipped"] is None for case in covered if case["mode"] not in ("vanilla", "gspo")} == {True}
+    # verl's fraction leaves out what the dual clip cuts, and counts it apart.
+    for case in covered:
+        if case["mode"] in ("vanilla", "gspo"):
+            assert case["clipped"] == pytest.approx(case["verl_clipped"], abs=1e-5)
+
+
+def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, Any]]) -> None:
+    wrong = {case["wrong"]: (case["like"], case["ratio"]) for case in found if "wrong" in case}
+    assert {name: like for name, (like, _) in wrong.items()} == {
+        "quarter": "the documented one divided by 4",
+        "sign": "the documented one with its sign flipped",
+        "no kl": "without its KL term",
+        "no entropy": "without its entropy bonus",
+        "no weights": "without the importance weights",
+        "ratio 1": "that of old log-probs equal to the current ones (ratio 1)",
+        "no last token": "that of a mask without the last token of each completion",
+        "seq-mean-token-sum": "that of loss_agg_mode=seq-mean-token-sum",
+        "one rank": f"not multiplied by the {RANKS} ranks",
+        "backward": "",
+        "nothing known": "",
+    }
+    assert wrong["quarter"][1] == pytest.approx(0.25)
+    (into_backward,) = [case["backward"] for case in found if case.get("wrong") == "backward"]
+    assert into_backward == 3
+    assert {case["backward"] for case in found if "gap" in case} == {1.0}
+
+
+def test_what_no_formula_covers_says_so(found: list[dict[str, Any]]) -> None:
+    refused = {case["refused"]: case["reason"] for case in found if "refused" in case}
+    assert "policy_loss.loss_mode=kl_cov" in refused["kl_cov"]
+    assert "policy_loss.loss_mode=mine" in refused["mine"]
+    assert "bypass_mode" in refused["bypass with rejection"]
+    assert refused["bypass"] == ""
+
+
+def config(**changes: Any) -> Any:
+    from verl.workers.config import FSDPActorConfig, PolicyLossConfig
+
+    mode, correction = changes.pop("mode", "vanilla"), changes.pop("correction", {})
+    return FSDPActorConfig(
+        strategy="fsdp2",
+        rollout_n=2,
+        ppo_micro_batch_size_per_gpu=len(LENGTHS),
+        policy_loss=PolicyLossConfig(loss_mode=mode, dro_beta=0.1, rollout_correction=correction),
+        **changes,
+    )
+
+
+def microbatch(*, reference: bool = False, weights: bool = False) -> tuple[Any, dict[str, Any]]:
+    """Random data of a micro-batch and the model's output, with a masked token and a masked sample."""
+    import torch
+    from tensordict import TensorDict
+
+    draw = torch.Generator().manual_seed(0)
+
+    def rows(make: Any) -> Any:
+        return torch.nested.as_nested_tensor([make(length) for length in LENGTHS], layout=torch.jagged)
+
+    def normal(length: int, size: float = 1.0) -> Any:
+        return torch.randn(length, generator=draw) * size
+
+    prompts = 3
+    log_probs = [normal(length + prompts) - 4 for length in LENGTHS]
+    shifted = iter(log_probs)
+    fields = {
+        "input_ids": rows(lambda length: torch.ones(length + prompts, dtype=torch.long)),
+        "prompts": rows(lambda length: torch.ones(prompts, dtype=torch.long)),
+        "responses": rows(lambda length: torch.ones(length, dtype=torch.long)),
+        "response_mask": torch.nested.as_nested_tensor(
+            [torch.ones(5), torch.tensor([1.0] * 4 + [0.0] * 2 + [1.0] * 3), torch.zeros(1), torch.ones(7)],
+            layout=torch.jagged,
+        ),
+        "old_log_probs": rows(lambda length: next(shifted)[prompts - 1 : -1] + normal(length, 0.4)),
+        "advantages": rows(normal),
+    }
+    fields["loss_mask"] = fields["response_mask"]
+    if reference:
+        fields["ref_log_prob"] = rows(lambda length: normal(length) - 4)
+    if weights:
+        fields["rollout_is_weights"] = rows(lambda length: normal(length).exp())
+    data = TensorDict(fields, batch_size=[len(LENGTHS)])
+    from verl.utils import tensordict_utils
+
+    tensordict_utils.assign_non_tensor(data, dp_size=RANKS, batch_num_tokens=61, global_batch_size=16)
+    output = {
+        "log_probs": torch.nested.as_nested_tensor(log_probs, layout=torch.jagged),
+        "entropy": rows(lambda length: normal(length + prompts).abs()),
+    }
+    return data, output
+
+
+def held(actor: Any, data: Any, output: dict[str, Any], change: Any = None, factor: float = 1.0) -> dict[str, Any]:
+    """What verl computes, against the formula."""
+    from functools import partial
+
+    import torch
+    from verl.workers.utils.losses import ppo_loss
+
+    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
+
+    class Nobody:
+        def cannot(self, what: str, why: str) -> None:
+            raise AssertionError(why)
+
+    loss, numbers = ppo_loss(actor, dict(output), data)
+    meter = LossMeter(Contained(Nobody(), ()))
+    meter.next_rollout()
+    meter.begin(0, data, partial(ppo_loss, config=actor))
+    assert not meter.reason
+    loss = loss.clone().requires_grad_()
+    changed = loss if change is None else change(loss)
+    meter.end(changed, output, scaled=False)
+    (changed * factor).backward()
+    # Another micro-batch of the same update that was not held: the sizes of the mini-batch are those that verl says.
+    meter._update.microbatches += 1
+    meter.send()
+    (compared,) = meter.arrived().values()
+    pg = {
+        name: torch.as_tensor(value.values[0] if hasattr(value, "values") else value) for name, value in numbers.items()
+    }
+    clipped = sum(float(pg[name]) for name in ("actor/pg_clipfrac", "actor/pg_clipfrac_lower") if name in pg)
+    return {
+        "gap": compared.gap,
+        "like": compared.like,
+        "ratio": compared.ratio,
+        "backward": compared.backward,
+        "clipped": compared.clipped,
+        "verl_clipped": clipped,
+    }
+
+
+def covered() -> list[dict[str, Any]]:
+    outcomes = []
+    for mode, aggregation, full in itertools.product(MODES, AGGREGATIONS, (False, True)):
+        actor = config(
+            mode=mode,
+            loss_agg_mode=aggregation,
+            clip_ratio_low=0.1,
+            clip_ratio_high=0.3,
+            entropy_coeff=0.01 if full else 0.0,
+            loss_scale_factor=12 if full else None,
+        )
+        outcomes.append({"mode": mode} | held(actor, *microbatch(weights=full)))
+    for kind in KINDS:
+        actor = config(use_kl_loss=True, kl_loss_type=kind, kl_loss_coef=0.05)
+        outcomes.append({"mode": "vanilla"} | held(actor, *microbatch(reference=True)))
+    return outcomes
+
+
+def wrong() -> list[dict[str, Any]]:
+    import torch
+
+    full = {"use_kl_loss": True, "kl_loss_coef": 0.05, "entropy_coeff": 0.01}
+    data, output = microbatch(reference=True, weights=True)
+    outcomes = []
+
+    def case(name: str, change: Any = None, factor: float = 1.0) -> None:
+        outcomes.append({"wrong": name} | _not_covered(held(config(**full), data, output, change, factor)))
+
+    def other(changes: dict[str, Any], altered: Any = None) -> Any:
+        from verl.workers.utils.losses import ppo_loss
+
+        value = ppo_loss(config(**full | changes), dict(output), data if altered is None else altered)[0]
+        return lambda loss: loss * 0 + value
+
+    case("quarter", lambda loss: loss / 4)
+    case("sign", lambda loss: -loss)
+    case("no kl", other({"use_kl_loss": False}))
+    case("no entropy", other({"entropy_coeff": 0.0}))
+    without = data.clone()
+    without.pop("rollout_is_weights")
+    case("no weights", other({}, without))
+    same = data.clone()
+    same["old_log_probs"] = torch.nested.as_nested_tensor(
+        [row[-length - 1 : -1] for row, length in zip(output["log_probs"].unbind(), LENGTHS, strict=True)],
+        layout=torch.jagged,
+    )
+    case("ratio 1", other({}, same))
+    shorter = data.clone()
+    shorter["response_mask"] = torch.nested.as_nested_tensor(
+        [torch.cat([row[:-1], torch.zeros(1)]) for row in data["response_mask"].unbind()], layout=torch.jagged
+    )
+    case("no last token", other({}, shorter))
+    case("seq-mean-token-sum", other({"loss_agg_mode": "seq-mean-token-sum"}))
+    case("one rank", lambda loss: loss / RANKS)
+    case("backward", factor=3.0)
+    case("nothing known", lambda loss: loss * 0.8731)
+    return outcomes
+
+
+def _not_covered(outcome: dict[str, Any]) -> dict[str, Any]:
+    return {name: outcome[name] for name in ("like", "ratio", "backward")}
+
+
+def refused() -> list[dict[str, Any]]:
+    from rlstep_hooks.systems.verl.observe.loss import read_settings
+
+    bypass = {"mode": "bypass_mode", "correction": {"loss_type": "ppo_clip"}}
+    cases = {
+        "kl_cov": {"mode": "kl_cov"},
+        "mine": {"mode": "mine"},
+        "bypass": bypass,
+        "bypass with rejection": bypass | {"correction": {"loss_type": "ppo_clip", "rollout_rs": "token_k1"}},
+    }
+    outcomes = []
+    for name, changes in cases.items():
+        settings = read_settings(config(**changes))
+        outcomes.append({"refused": name, "reason": settings if isinstance(settings, str) else ""})
+    return outcomes
+
+
+if __name__ == "__main__":
+    print(json.dumps([*covered(), *wrong(), *refused()]))
