@@ -47,11 +47,40 @@ def release_for(system: System, command: Command, given: Mapping[str, Setting], 
     if system.keys is None:
         return Release(version=asked or system.version, notes=_newest(system) if asked is None else ())
     known = key_list(system.keys.file)
+    if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
+        return _of_own_program(system, known, command, given, asked)
     names = _subject(system.keys, known, command, given)
     version = asked or _newest_that_accepts(system, known, names)
     unknown = [name for name in names if not known.has(name, version)]
     notes = (*_notes(system, known, names, version, asked), *_added(system, known, given))
     return _judged(Release(version=version, notes=notes), system, known, given, unknown)
+
+
+def _of_own_program(
+    system: System, known: KeyList, command: Command, given: Mapping[str, Setting], asked: str | None
+) -> Release:
+    """The release for a program of somebody's own, whose further settings show that it is a fork."""
+    from rlstep_hooks.judge.rules.plan_checks import foreign_settings
+
+    assert system.keys is not None
+    names = [
+        name
+        for name, setting in given.items()
+        if not (setting.deleted or setting.place.source in ("--set", "") or setting.place.source.endswith(".py"))
+        and "." in name
+        and not any(fnmatchcase(name, pattern) for pattern in system.keys.also)
+        and not known.below_a_setting(name)
+        and not known.is_section(name)
+    ]
+    version = asked or _newest_that_accepts(system, known, [name for name in names if known.ever(name)])
+    title = f"{system.title} {version}"
+    foreign = tuple(name for name in names if not known.ever(name))
+    notes = _notes(system, known, [name for name in names if known.ever(name)], version, asked)
+    if not foreign:
+        return Release(version=version, notes=notes)
+    program = command.program.name
+    finding = foreign_settings(title, [str(given[name]) for name in foreign], f"{program} is a program of its own.")
+    return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
 
 
 def planned_releases(system: System) -> tuple[str, ...]:
@@ -175,7 +204,8 @@ def _judged(
         findings.append(unknown_setting(title, refusal, str(given[name].place), remedy))
     if foreign:
         shown = [str(given[name]) for name in foreign]
-        findings.append(foreign_settings(title, shown, system.keys.refusal.format(name=foreign[0], written=shown[0])))
+        refusal = system.keys.refusal.format(name=foreign[0], written=shown[0])
+        findings.append(foreign_settings(title, shown, f"{title} itself ends the run: {refusal}"))
     return msgspec.structs.replace(release, findings=tuple(findings), refused=tuple(refused), foreign=tuple(foreign))
 
 
