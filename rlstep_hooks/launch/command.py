@@ -191,7 +191,7 @@ def unwrap(
             tokens = _launched(rest, given)
         elif name == "deepspeed":
             rest, given = _options(tokens[1:], name)
-            processes = _deepspeed_processes(given, place)
+            processes = _deepspeed_processes(given, place, environment.get("CUDA_VISIBLE_DEVICES"))
             tokens = _launched(rest, given)
         elif name in SHELLS:
             rest, given = _options(tokens[1:], "sh")
@@ -395,8 +395,20 @@ def _torchrun_processes(given: dict[str, Token], place: Place) -> Processes | No
     return _counted(given, place, "torchrun", ("--nproc_per_node",), "--nnodes")
 
 
-def _deepspeed_processes(given: dict[str, Token], place: Place) -> Processes | None:
+_CHOOSES_DEVICES = frozenset({"--num_gpus", "--num_nodes", "--include", "-i", "--exclude", "-e", "--hostfile", "-H"})
+
+
+def _deepspeed_processes(given: dict[str, Token], place: Place, visible: Token | None) -> Processes | None:
+    """`--num_gpus`, `--include`, else one process for each device: of those in CUDA_VISIBLE_DEVICES, if it is set.
+
+    deepspeed 0.19.6 launcher/runner.py main, "respect VISIBLE_DEVICES": on one machine it is what `--include localhost:...` would be.
+    """
     include = given.get("--include") or given.get("-i")
+    if visible is not None and not given.keys() & _CHOOSES_DEVICES:
+        if visible.unknown:
+            return Processes(None, visible.place, "deepspeed", visible.unknown[0])
+        devices = [part for part in visible.text.split(",") if part.strip()]
+        return Processes(len(devices), visible.place, "deepspeed") if devices else Processes(None, place, "deepspeed")
     if include is not None and not include.unknown:
         hosts = include.text.split("@")
         if all(":" in host for host in hosts):

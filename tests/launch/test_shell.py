@@ -79,6 +79,8 @@ SAME_AS_BASH = [
     "if [ -z \"$A\" ] && [ -z \"$B\" ]; then C=1; else C=2; fi\nif [ 1 = 2 ] || (( 3 > 2 )); then D=1; fi\ns $C $D",
     "(X=1; cd /)\ns ${X:-gone}",
     "X=1 ; s $X $EMPTY end",
+    "for i in {1..3} {9..5..2}; do X+=$i; done\ns $X {2..4}",
+    "let X=2*3 Y=X+1\nlet \"Z = (X + Y) % 5\"\ns $X $Y $Z",
 ]  # fmt: skip
 
 
@@ -208,6 +210,26 @@ def test_the_environment_holds_what_is_exported() -> None:
         "B": "2",
         "C": "3",
     }
+
+
+def test_a_job_knows_what_its_sbatch_lines_say() -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH -n 8\n#SBATCH --gres=gpu:h100:8\n#SBATCH --mem 5G\n"
+    launch = "python train.py $SLURM_NNODES $SLURM_JOB_NUM_NODES $SLURM_NTASKS $SLURM_GPUS_ON_NODE"
+    assert words(head + launch) == ["train.py", "4", "4", "8", "8"]
+    assert words(head + launch, SLURM_NNODES="2")[1] == "2"
+    assert unknown_names("#SBATCH --nodes=2-4\npython train.py --n $SLURM_NNODES") == ["SLURM_NNODES"]
+
+
+def test_deepspeed_takes_the_visible_devices() -> None:
+    for script, count in (
+        ("export CUDA_VISIBLE_DEVICES=0,1,2\ndeepspeed train.py", 3),
+        ("CUDA_VISIBLE_DEVICES=4 deepspeed train.py", 1),
+        ("export CUDA_VISIBLE_DEVICES=0,1,2\ndeepspeed --num_gpus 2 train.py", 2),
+        ("deepspeed train.py", None),
+    ):
+        processes = read_text(script, "run.sh")[-1].processes
+        assert processes is not None
+        assert processes.count == count, script
 
 
 @pytest.mark.parametrize(

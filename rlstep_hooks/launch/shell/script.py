@@ -21,6 +21,7 @@ from rlstep_hooks.launch.command import SHELLS, Command, unwrap
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.shell.conditions import test
 from rlstep_hooks.launch.shell.scope import NOT_SET, Scope, Text
+from rlstep_hooks.launch.shell.slurm import job_variables
 from rlstep_hooks.launch.shell.syntax import first_error, parse, readable, source_of
 from rlstep_hooks.launch.shell.words import arithmetic, fields_of, heredoc, joined
 from rlstep_hooks.launch.text import LaunchError, Place, Token, UnknownText
@@ -143,6 +144,8 @@ class _Walk:
         Raises:
             LaunchError: It is not shell, or contains a loop that does not end.
         """
+        for name, value in job_variables(text).items():
+            self._scope.variables.setdefault(name, Text(value))
         root = self._parsed(text.encode())
         self.run(root)
         for name, body in list(self._functions.items()):
@@ -447,6 +450,11 @@ class _Walk:
         text = self._stdin.text.strip() if whole else self._stdin.text.partition("\n")[0].strip()
         self._scope.assign(names[0], Text(text, self._stdin.unknown), place)
 
+    def _let(self, tokens: list[Token], depth: int) -> None:
+        """`let EXPRESSION`: as in `((...))`."""
+        for token in tokens[1:]:
+            self._run_children(self._parsed(f"(({token.text}))".encode()), depth + 1)
+
     def _eval(self, tokens: list[Token], depth: int) -> None:
         """`eval WORDS`: a text of shell, in this scope. Variables in it that are not known yet are looked up again."""
         text = " ".join(token.text for token in tokens[1:])
@@ -723,6 +731,7 @@ _BUILTINS: dict[str, Callable[[_Walk, list[Token], int], None]] = {
     "continue": _Walk._continue,
     "cd": _Walk._cd,
     "read": _Walk._read,
+    "let": _Walk._let,
     "eval": _Walk._eval,
 }
 _STATEMENTS: dict[str, Callable[[_Walk, Node, int], None]] = {

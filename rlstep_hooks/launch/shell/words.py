@@ -33,8 +33,26 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[Text, ...] | None = None
 
 
+_RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?\}")
+_LONGEST_RANGE = 1000
+
+
+def _range(node: Node) -> list[Text]:
+    """The words of `{1..8}` and `{0..90..30}`; none if it is something else."""
+    found = _RANGE.fullmatch(source_of(node))
+    if found is None:
+        return []
+    first, last, step = int(found[1]), int(found[2]), abs(int(found[3] or 1)) or 1
+    if abs(last - first) // step > _LONGEST_RANGE:
+        return []
+    numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+    return [Text(str(value)) for value in numbers]
+
+
 def fields_of(node: Node, scope: Scope) -> list[Text]:
     """The words that one word of the script expands to: without quotes, with variables, split at the blanks of variables."""
+    if words := _range(node):
+        return words
     fields: list[Text] = []
     open_field: Text | None = None
     for piece in _pieces(node, scope, quoted=False):

@@ -1,0 +1,27 @@
+"""What `#SBATCH` lines set: the variables that Slurm gives a job's script (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES")."""
+
+from __future__ import annotations
+
+import re
+
+_OPTION = re.compile(r"^#SBATCH[ \t]+(-N|-n|-c|-J|--[a-z-]+)(?:[= \t]+|(?<=-[Nnc]))(\S+)", re.MULTILINE)
+_NAMES = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-J": "--job-name"}
+_VARIABLES = {
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE",),
+    "--job-name": ("SLURM_JOB_NAME",),
+}
+
+
+def job_variables(text: str) -> dict[str, str]:
+    """The variables that a job's own `#SBATCH` lines decide; options of the `sbatch` command would come first."""
+    found: dict[str, str] = {}
+    for option, value in _OPTION.findall(text):
+        name = _NAMES.get(option, option)
+        found.update(dict.fromkeys(_VARIABLES.get(name, ()), value))
+        if name == "--gpus-per-node" or (name == "--gres" and value.startswith("gpu")):
+            found["SLURM_GPUS_ON_NODE"] = value.rpartition(":")[2] if ":" in value or value.isdigit() else "1"
+    return {name: value for name, value in found.items() if name == "SLURM_JOB_NAME" or value.isdigit()}
