@@ -291,6 +291,26 @@ def openrlhf(session: nox.Session) -> None:
 
 @nox.session
 @leaves_room
+def swift(session: nox.Session) -> None:
+    """Real training with ms-swift's GRPO on the CPU: clean runs and faults. Not by default: 2 GB to install."""
+    session.install(TORCH)
+    session.install("--no-deps", "-r", "tests/systems/swift/requirements.txt")
+    session.install("-e", ".", *TESTS)
+    session.run("pytest", *IN_PARALLEL, "tests/systems/swift", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+@leaves_room
+def llamafactory(session: nox.Session) -> None:
+    """Real training with LLaMA-Factory's PPO on the CPU: clean runs and faults. Not by default: 2 GB to install."""
+    session.install(TORCH)
+    session.install("--no-deps", "-r", "tests/systems/llamafactory/requirements.txt")
+    session.install("-e", ".", *TESTS)
+    session.run("pytest", *IN_PARALLEL, "tests/systems/llamafactory", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+@leaves_room
 def classic(session: nox.Session) -> None:
     """Loops of one's own, CleanRL's style, torchrl's parts and Stable-Baselines3: trained on the CPU."""
     session.install(TORCH)

@@ -20,6 +20,7 @@ from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.keys import key_list
+from rlstep_hooks.systems.observed_live import not_observed
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
 from rlstep_hooks.systems.python_launch import hidden as hidden_of
@@ -88,7 +89,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         source=launch.source,
         schedule=None,
         foreign=release.foreign,
-        notes=(*launch.notes, *release.notes),
+        notes=(*launch.notes, *release.notes, *not_observed(system, request)),
     )
     others = _other_calls(launch.given.values(), system)
     try:

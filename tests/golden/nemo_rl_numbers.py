@@ -1,7 +1,7 @@
 """The numbers of NeMo-RL's configurations, worked out anew from its source: a check of `rlstep plan` that shares no code with it.
 
     python -m tests.golden.nemo_rl_numbers FOLDER            compare each configuration below FOLDER, a checkout of NVIDIA-NeMo/RL
-    python -m tests.golden.nemo_rl_numbers FOLDER --facts    print what is expected, for `published_configurations.json`
+    python -m tests.golden.nemo_rl_numbers FOLDER --facts    print what is expected, as `published_scripts.json` has it
 
 Read at 7ea279a: nemo_rl/utils/config.py (inheritance, by OmegaConf itself), algorithms/grpo.py and ppo.py `setup`, algorithms/opd.py,
 models/policy/lm_policy.py and models/value/lm_value.py `__init__`, distributed/batched_data_dict.py `shard_by_batch_size`.
@@ -239,6 +239,13 @@ def planned(path: Path) -> tuple[str, Any]:
     return "planned", found
 
 
+def stored(numbers: dict[str, Any]) -> dict[str, int]:
+    """The numbers that the sweep compares."""
+    names = ("prompts_per_rollout", "samples_per_prompt", "samples_per_update", "updates_per_rollout", "world_size")
+    samples = numbers["prompts_per_rollout"] * numbers["samples_per_prompt"]
+    return {**{name: int(numbers[name]) for name in names}, "samples_per_rollout": samples}
+
+
 def main(folder: Path, *, facts: bool) -> None:
     counts: dict[str, int] = {}
     for path in sorted(folder.rglob("*.yaml")):
@@ -252,8 +259,8 @@ def main(folder: Path, *, facts: bool) -> None:
         except Exception as error:  # noqa: BLE001 - no configuration of NeMo-RL, or one that it cannot read either
             wanted = ("not planned", f"{type(error).__name__}: {error}".splitlines()[0])
         if facts:
-            if wanted[0] != "not planned":
-                print(json.dumps({"path": name, wanted[0]: wanted[1]}))
+            if wanted[0] == "planned":
+                print(f"  {json.dumps(name)}: {json.dumps(stored(wanted[1]))},")
             continue
         kind, said = planned(path)
         agrees = kind == wanted[0]

@@ -22,6 +22,19 @@ def _flushes(evidence: Evidence) -> bool:
     return schedule.algorithm == "PPO" and schedule.flush is not None
 
 
+LAST_ROLLOUT = Deviation(
+    name="trl-ppo-last-rollout",
+    title="every micro-batch of an epoch's last rollout is an update",
+    since="0.9",
+    fixed_in=None,
+    document="every rollout makes as many updates as the others, each of gradient_accumulation_steps micro-batches",
+    code=_LAST_ROLLOUT,
+    evidence="ppo_trainer.py 0.11.4 step, 0.16.1 and 0.24.0 train, accelerate 1.15.0 _do_sync; measured in these releases",
+    workaround="gradient_accumulation_steps=1",
+    codes=frozenset({"RLS113"}),
+    applies=_flushes,
+)
+
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         name="trl-ppo-accumulation-decides",
@@ -46,16 +59,5 @@ DEVIATIONS: tuple[Deviation, ...] = (
         codes=frozenset({"RLS113", "RLS309"}),
         applies=_minibatches_do_not_count,
     ),
-    Deviation(
-        name="trl-ppo-last-rollout",
-        title="every micro-batch of an epoch's last rollout is an update",
-        since="0.9",
-        fixed_in=None,
-        document="every rollout makes as many updates as the others, each of gradient_accumulation_steps micro-batches",
-        code=_LAST_ROLLOUT,
-        evidence="ppo_trainer.py 0.11.4 step, 0.16.1 and 0.24.0 train, accelerate 1.15.0 _do_sync; measured in these releases",
-        workaround="gradient_accumulation_steps=1",
-        codes=frozenset({"RLS113"}),
-        applies=_flushes,
-    ),
+    LAST_ROLLOUT,
 )

@@ -11,11 +11,12 @@ import pytest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
-from rlstep_hooks.systems import index, swift
+from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import Check, System
 from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.launches import plan_launch
 from rlstep_hooks.systems.quantities import DERIVED
+from rlstep_hooks.systems.swift import system as swift
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ def test_fraction_of_an_update() -> None:
         HF + "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --steps_per_generation 4", rows=800
     ).schedule
     assert schedule.updates_per_rollout == Fraction(1, 2)
-    assert schedule.old_logprob_source == "detach"
+    assert schedule.old_logprob_source == "at_rollout"
     assert schedule.samples_per_rollout == 8
     assert schedule.lags == (0,)
 
@@ -64,6 +64,16 @@ def test_old_logprobs_are_not_those_of_trl() -> None:
     assert schedule.updates_per_rollout == 1
     trl = read("trl grpo --num_generations 8 " + sizes, rows=800).schedule
     assert trl.old_logprob_source == "detach"
+
+
+@pytest.mark.parametrize(
+    ("version", "source"), [("3.9.0", "detach"), ("3.11.0", "at_rollout"), ("4.6.0", "at_rollout")]
+)
+def test_old_logprobs_of_one_aligned_pass(version: str, source: str) -> None:
+    """Since 3.11 they are always computed; before only where `old_policy()` says so."""
+    schedule = read(HF + "--per_device_train_batch_size 8", rows=80, version=version).schedule
+    assert schedule.old_logprob_source == source
+    assert schedule.ratio_one_updates == (1,)
 
 
 def test_rows_on_both_sides() -> None:

@@ -6,12 +6,9 @@ where the trainer has not done it (trainer.py 4.50 to 5.x, `training_step`); not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class BackwardWatch:
@@ -19,13 +16,12 @@ class BackwardWatch:
 
     Args:
         trainer: A GRPOTrainer or RLOOTrainer.
-        algorithm: Which of them, as the plan names it.
+        divided_before: Whether the loss method has divided by the accumulation itself.
     """
 
-    def __init__(self, trainer: Any, release: TrlRelease, algorithm: str) -> None:
+    def __init__(self, trainer: Any, *, divided_before: bool) -> None:
         self._trainer = trainer
-        self._divided_before = release.loss_includes_accumulation and algorithm != "RLOO"
-        """Whether the loss method has divided by the accumulation itself."""
+        self._divided_before = divided_before
         scaler = getattr(trainer.accelerator, "scaler", None)
         self._scaled = scaler is not None or getattr(trainer, "is_deepspeed_enabled", False)
         """Whether a gradient scaler or DeepSpeed multiplies each loss by factors of its own."""

@@ -356,4 +356,4 @@ def _unsupported(trainer: Any) -> str:
     subject = subject_of(trainer)
     if subject is None:
         return why_not(trainer)
-    return subject.refusal(release)
+    return subject.refusal(trainer, release)

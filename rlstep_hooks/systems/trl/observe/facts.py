@@ -112,4 +112,4 @@ def active_dropout(model: Any) -> int:
 @cache
 def package_versions() -> dict[str, str]:
     """Releases of the packages involved."""
-    return versions_of("trl", "transformers", "accelerate", "torch", "vllm", "peft", "deepspeed")
+    return versions_of("trl", "transformers", "accelerate", "torch", "vllm", "peft", "deepspeed", "ms-swift")

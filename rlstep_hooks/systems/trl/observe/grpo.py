@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.facts import live_facts
-from rlstep_hooks.systems.trl.observe.limits import own_loss
+from rlstep_hooks.systems.trl.observe.limits import READ, own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
@@ -16,6 +16,7 @@ from rlstep_hooks.systems.trl.plan import is_config, plan_trainer
 from rlstep_hooks.systems.trl.releases import installed_release
 
 if TYPE_CHECKING:
+    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
@@ -25,18 +26,24 @@ class GrpoSubject(Subject):
 
     settings = CYCLE_SETTINGS
     stops = True
+    read: ClassVar[tuple[str, ...]] = READ
+    """Packages whose overrides of methods are known."""
 
     def knows(self, trainer: Any) -> bool:
         """With a GRPOConfig or RLOOConfig, and the loop of GRPO."""
         return is_config(trainer.args) and hasattr(trainer, "_generate_and_score_completions")
 
-    def refusal(self, release: TrlRelease) -> str:
+    def refusal(self, trainer: Any, release: TrlRelease) -> str:
         """Outside 0.16 to 1.16."""
         return "" if release.supported else f"TRL {release.trl} is not supported (0.16 to 1.16 are)"
 
+    def plan(self, trainer: Any) -> Schedule:
+        """The plan of a live trainer."""
+        return plan_trainer(trainer)
+
     def start(self, trainer: Any, release: TrlRelease) -> Start:
         """The plan, and the place in it where a resumed run goes on."""
-        schedule = plan_trainer(trainer)
+        schedule = self.plan(trainer)
         updates = int(trainer.state.global_step)
         position = resume_position(
             schedule,
@@ -44,7 +51,10 @@ class GrpoSubject(Subject):
             updates_per_epoch=_updates_per_epoch(trainer, schedule.window),
             skips_data=not trainer.args.ignore_data_skip,
         )
-        facts = live_facts(trainer) | {"position": msgspec.structs.asdict(position), "own_loss": own_loss(trainer)}
+        facts = live_facts(trainer) | {
+            "position": msgspec.structs.asdict(position),
+            "own_loss": own_loss(trainer, self.read),
+        }
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
     def observer(

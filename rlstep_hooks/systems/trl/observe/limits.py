@@ -31,8 +31,18 @@ _READ = {
 for what the plan and the observer know of them."""
 
 
-def unobservable(trainer: Any, schedule: Schedule) -> list[tuple[str, str]]:
-    """Topics (`rlstep_hooks.record.events.TOPICS`) that this trainer's configuration hides, each with the reason."""
+READ = ("trl", "transformers")
+"""Packages whose trainers were read; `trl.experimental`'s one by one (`_READ`)."""
+
+
+def unobservable(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ) -> list[tuple[str, str]]:
+    """Topics (`rlstep_hooks.record.events.TOPICS`) that this trainer's configuration hides, each with the reason.
+
+    Args:
+        trainer: The live trainer.
+        schedule: Its plan.
+        read: Packages whose overrides are known.
+    """
     found: list[tuple[str, str]] = []
     if getattr(trainer, "use_liger_loss", False) or (
         hasattr(trainer, "compute_liger_loss") and getattr(trainer, "use_liger_kernel", False)
@@ -41,8 +51,8 @@ def unobservable(trainer: Any, schedule: Schedule) -> list[tuple[str, str]]:
         found += [("log_ratio", reason), ("loss", reason), ("formula", reason)]
     if getattr(trainer.args, "torch_compile", False):
         found.append(("sampler", "torch.compile: a forward hook would compile the model anew"))
-    found += _overrides(type(trainer))
-    uncovered = uncovered_loss(trainer, schedule)
+    found += _overrides(type(trainer), read)
+    uncovered = uncovered_loss(trainer, schedule, read)
     if uncovered:
         found.append(("formula", f"the documented formula is not evaluated with {uncovered}"))
     if trainer.accelerator.dataloader_config.dispatch_batches:
@@ -51,10 +61,10 @@ def unobservable(trainer: Any, schedule: Schedule) -> list[tuple[str, str]]:
     return found
 
 
-def _overrides(kind: type) -> list[tuple[str, str]]:
+def _overrides(kind: type, read: tuple[str, ...]) -> list[tuple[str, str]]:
     found: dict[str, list[str]] = {}
     for name, topic in _HIDES.items():
-        owner = _overriding(kind, name)
+        owner = _overriding(kind, name, read)
         if owner is not None and name not in _READ.get(owner.__name__, ()):
             found.setdefault(topic, []).append(name)
     return [
@@ -63,23 +73,23 @@ def _overrides(kind: type) -> list[tuple[str, str]]:
     ]
 
 
-def own_loss(trainer: Any) -> str:
+def own_loss(trainer: Any, read: tuple[str, ...] = READ) -> str:
     """What a trainer calls its own loss, where a subclass defines one; empty where it has GRPOTrainer's or RLOOTrainer's."""
-    owners = [_overriding(type(trainer), name) for name in _LOSSES]
+    owners = [_overriding(type(trainer), name, read) for name in _LOSSES]
     return next((f"the loss of {owner.__name__}" for owner in owners if owner is not None), "")
 
 
-def own_advantages(trainer: Any) -> str:
+def own_advantages(trainer: Any, read: tuple[str, ...] = READ) -> str:
     """Why the advantages of a trainer need not be those of TRL's documentation; empty where they are."""
     names = ("_generate_and_score_completions", "_calculate_rewards")
-    owners = [owner for name in names if (owner := _overriding(type(trainer), name)) is not None]
+    owners = [owner for name in names if (owner := _overriding(type(trainer), name, read)) is not None]
     return f"{owners[0].__name__} computes rewards and advantages of its own" if owners else ""
 
 
-def uncovered_loss(trainer: Any, schedule: Schedule) -> str:
+def uncovered_loss(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ) -> str:
     """What keeps the documented formula from covering this trainer's loss; empty where it does."""
     plain = {
-        own_loss(trainer): not own_loss(trainer),
+        own_loss(trainer, read): not own_loss(trainer, read),
         "a KL term whose reference is computed in the loss": schedule.reference_source != "in_loss",
         "a loss type without this clip": (
             schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
@@ -95,12 +105,12 @@ def uncovered_loss(trainer: Any, schedule: Schedule) -> str:
     return ", ".join(name for name, holds in plain.items() if not holds)
 
 
-def _overriding(kind: type, name: str) -> type | None:
-    """The subclass, outside trl.trainer and transformers, that defines this method anew; None where there is none."""
+def _overriding(kind: type, name: str, read: tuple[str, ...]) -> type | None:
+    """The subclass, outside trl.trainer and the packages that were read, that defines this method anew; None where there is none."""
     for base in kind.__mro__:
         if name in vars(base):
             module = inspect.getmodule(base)
             root = (module.__name__ if module else base.__module__).split(".")
-            own = root[0] not in ("trl", "transformers") or root[:2] == ["trl", "experimental"]
+            own = root[0] not in read or root[:2] == ["trl", "experimental"]
             return base if own else None
     return None

@@ -158,7 +158,7 @@ class NumberCollector:
     def add_rollout(
         self,
         index: int,
-        output: Any,
+        parts: list[dict[str, Any]],
         *,
         scored: Scored | None = None,
         rule: MaskRule | None = None,
@@ -169,17 +169,20 @@ class NumberCollector:
 
         Args:
             index: The rollout.
-            output: Its tensors.
+            parts: Its tensors; more than one where the trainer itself cuts it into micro-batches.
             scored: Its rewards, if its advantages are compared with the documented ones.
             rule: What decides which tokens count, if the mask is compared with it.
             reference: Probed weights of the reference, and those that it began with.
             drawn: Probed weights that generated it, and those that the update before had left.
         """
-        advantages, mask = output["advantages"], token_mask(output)
-        sampled, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
-        has_gap = isinstance(sampled, torch.Tensor) and old is not None
-        gap = torch.nan_to_num((old - sampled).abs() * mask) if has_gap else None
-        counted = None if rule is None else (rule, output["completion_ids"], output["completion_mask"])
+        masks = [token_mask(part) for part in parts]
+        advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
+        sampled = [part.get("sampling_per_token_logps") for part in parts]
+        olds = [part.get("old_per_token_logps") for part in parts]
+        gap: Tensor | None = None
+        if all(isinstance(values, torch.Tensor) for values in (*sampled, *olds)):
+            gap = torch.nan_to_num((_joined(olds, masks) - _joined(sampled, masks)).abs() * mask)
+        counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
         self._held.append(
             HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), counted, reference, drawn)
@@ -266,3 +269,16 @@ class NumberCollector:
 def _largest(advantages: Tensor, mask: Tensor) -> Tensor:
     """The largest |advantage| of a real token: of (B,) or (B, T) advantages under a (B, T) mask."""
     return (as_column(advantages).abs() * mask).max()
+
+
+def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:
+    """The tokens of all parts of a rollout: the one part itself, or all of them as one row.
+
+    Args:
+        parts: (B,), (B, 1) or (B, T) of each part.
+        masks: (B, T) of each part.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    tokens = [as_column(part).expand(mask.shape).flatten() for part, mask in zip(parts, masks, strict=True)]
+    return torch.cat(tokens).unsqueeze(0)

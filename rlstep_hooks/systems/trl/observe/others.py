@@ -29,7 +29,8 @@ _REASONS = {
     "MiniLLMTrainer": _DISTILLATION,
     "NashMDTrainer": _PAIRS,
     "OnlineDPOTrainer": _PAIRS,
-    "PPOTrainer": "this PPOTrainer is not the one of trl.trainer that is audited (up to 0.24)",
+    "PPOTrainer": "this PPOTrainer is not the one of trl.trainer that is audited (0.16 to 0.24); one whose step() a script calls is "
+    "audited by `with StepAuditPPO(trainer):`, and LLaMA-Factory's by `rlstep run -- llamafactory-cli train ...`",
     "RLOOTrainer": "RLOOTrainer up to 0.21 has a training loop of its own; the one of 0.22 and later is audited",
     "SDFTTrainer": _OWN_CYCLE,
     "SDPOTrainer": _OWN_CYCLE,

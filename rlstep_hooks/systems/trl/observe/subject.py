@@ -81,8 +81,8 @@ class Subject(ABC):
         """Whether a trainer is of this kind."""
 
     @abstractmethod
-    def refusal(self, release: TrlRelease) -> str:
-        """Why this kind of trainer is not audited in a release; empty where it is."""
+    def refusal(self, trainer: Any, release: TrlRelease) -> str:
+        """Why this trainer is not audited in a release; empty where it is."""
 
     @abstractmethod
     def start(self, trainer: Any, release: TrlRelease) -> Start:
@@ -104,17 +104,19 @@ class Subject(ABC):
         that a part of the loop runs in."""
 
 
+_GRPO = "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject"
 _SUBJECTS = {
-    "GRPOTrainer": "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject",
-    "RLOOTrainer": "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject",
-    "PPOTrainer": "rlstep_hooks.systems.trl_ppo.observe.subject:PpoSubject",
+    "swift.GRPOTrainer": "rlstep_hooks.systems.swift.observe.subject:SwiftSubject",
+    "trl.GRPOTrainer": _GRPO,
+    "trl.RLOOTrainer": _GRPO,
+    "trl.PPOTrainer": "rlstep_hooks.systems.trl_ppo.observe.subject:PpoSubject",
 }
-"""TRL's class of a trainer -> its kind. A configuration may make a GrpoSubject of any other."""
+"""Package and class of a trainer -> its kind. A configuration may make a GrpoSubject of any other."""
 
 
 def subject_of(trainer: Any) -> Subject | None:
     """What kind of trainer this is; None for one that is not known."""
-    names = (kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.split(".")[0] == "trl")
-    place = next((_SUBJECTS[name] for name in names if name in _SUBJECTS), _SUBJECTS["GRPOTrainer"])
+    names = (f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(trainer).__mro__)
+    place = next((_SUBJECTS[name] for name in names if name in _SUBJECTS), _GRPO)
     subject: Subject = named(place)()
     return subject if subject.knows(trainer) else None

@@ -8,8 +8,9 @@ ends. Each names why this method, which event it gives, and the releases in whic
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import torch
 
 from rlstep_hooks.observe.compared import is_compared
@@ -34,7 +35,7 @@ from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity, LogProbCall
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities, identities
-from rlstep_hooks.systems.trl.observe.limits import own_advantages, own_loss, uncovered_loss, unobservable
+from rlstep_hooks.systems.trl.observe.limits import READ, own_advantages, own_loss, uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
@@ -54,11 +55,15 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.loss import LossSettings
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class TrlObserver(Observer):
     """Turns one trainer's method calls into events."""
+
+    read: ClassVar[tuple[str, ...]] = READ
+    """Packages whose overrides of methods are known."""
 
     def __init__(
         self,
@@ -111,12 +116,46 @@ class TrlObserver(Observer):
         self._reference = ReferenceWatch(trainer)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
         covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
-        self._loss_settings = read_loss_settings(trainer, release, schedule.algorithm) if covered else None
-        self._compares_loss = self._loss_settings is not None and not uncovered_loss(trainer, schedule)
-        self._backward = BackwardWatch(trainer, release, schedule.algorithm)
-        self._meter = MicroBatchMeter(self._loss_settings, follows_advantages=not own_loss(trainer))
+        self._loss_settings = self._settings_of_loss() if covered else None
+        self._compares_loss = self._loss_settings is not None and not self._uncovered_loss()
+        self._backward = BackwardWatch(trainer, divided_before=self._divides_loss())
+        self._meter = MicroBatchMeter(self._loss_settings, follows_rollout=not own_loss(trainer, self.read))
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._epochs = epochs
+
+    # What a trainer built on this one may do otherwise
+
+    def _unobservable(self) -> list[tuple[str, str]]:
+        """Topics that this trainer's configuration hides, each with the reason."""
+        return unobservable(self.trainer, self.schedule, self.read)
+
+    def _uncovered_loss(self) -> str:
+        """What keeps the documented formula from covering this trainer's loss; empty where it does."""
+        return uncovered_loss(self.trainer, self.schedule, self.read)
+
+    def _settings_of_loss(self) -> LossSettings:
+        """The settings of a loss that is covered."""
+        settings = read_loss_settings(self.trainer, self.release, self.schedule.algorithm)
+        return msgspec.structs.replace(settings, includes_accumulation=self._divides_loss())
+
+    def _divides_loss(self) -> bool:
+        """Whether the loss method itself divides by the accumulation; else transformers does, after it."""
+        return self.release.loss_includes_accumulation and self.schedule.algorithm != "RLOO"
+
+    def _samples_with_engine(self) -> bool:
+        """Whether vLLM samples, with weights of its own."""
+        return bool(getattr(self.trainer, "use_vllm", False))
+
+    def _parts(self, output: Any) -> list[dict[str, Any]]:
+        """The tensors of a rollout by TRL's names. More than one where the trainer itself cuts it into micro-batches."""
+        return [output]
+
+    def _mark(self, output: Any, parts: list[dict[str, Any]]) -> None:
+        """Have identities and checksums travel with the samples. Where the parts are the output itself they already do."""
+
+    def _loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
+        """What a loss gets, by TRL's names; None where it is something else."""
+        return inputs  # type: ignore[no-any-return]
 
     @property
     def updates_made(self) -> int:
@@ -150,7 +189,7 @@ class TrlObserver(Observer):
             wrap("_compute_loss", self._around_inner_loss)
         # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Read in the source;
         # exercised with a stand-in for the engine only.
-        if getattr(trainer, "use_vllm", False):
+        if self._samples_with_engine():
             if hasattr(trainer, "vllm_generation"):
                 self._patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_sync)
             elif hasattr(trainer, "_move_model_to_vllm"):
@@ -159,7 +198,7 @@ class TrlObserver(Observer):
         self._replay.attach(self._patches)
         self._rewards.attach(self._patches)
         self.updates.attach(optimizer)
-        for topic, why in unobservable(trainer, self.schedule):
+        for topic, why in self._unobservable():
             self.recorder.cannot(topic, why)
 
     def detach(self) -> None:
@@ -254,7 +293,7 @@ class TrlObserver(Observer):
         """
         args = self.trainer.args
         return not (
-            getattr(self.trainer, "use_vllm", False)
+            self._samples_with_engine()
             or getattr(args, "torch_compile", False)
             or getattr(args, "cache_implementation", None)
             or getattr(args, "use_transformers_paged", False)
@@ -266,8 +305,9 @@ class TrlObserver(Observer):
         purpose: Purpose = self._phase.purpose if self._phase is not None else "training"
         if purpose == "evaluation":
             self._evaluation_rollouts += 1
-        kept = int(output["prompt_ids"].shape[0])
-        samples = kept + (self._left_out if purpose == "training" else 0)
+        parts = self._parts(output)
+        sizes = [int(part["completion_mask"].shape[0]) for part in parts]
+        samples = sum(sizes) + (self._left_out if purpose == "training" else 0)
         replayed = self._replay.take()
         events: list[AnyEvent] = [
             Rollout(
@@ -277,7 +317,8 @@ class TrlObserver(Observer):
                 policy_version=self.updates.version,
                 sampler_version=self._sampler_at_rollout(forwards, calls),
                 purpose=purpose,
-                reference=output.get("ref_per_token_logps") is not None or self._has_reference_call(calls),
+                reference=any(part.get("ref_per_token_logps") is not None for part in parts)
+                or self._has_reference_call(calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
                 sampling=self._sampling.take(),
             )
@@ -285,19 +326,20 @@ class TrlObserver(Observer):
         if not replayed:
             self._identities.sampled(index, self.updates.version)
         with torch.no_grad():
-            old = output.get("old_per_token_logps")
-            old = output.get("old_logps") if old is None else old
-            of_others = old is not None and old.shape[0] != kept
-            if of_others:
-                self.recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
-            self._meter.mark(output, identities(index, kept), None if of_others else old)
-            scored = self._rewards.take(index, kept) if purpose == "training" else None
+            olds = [_old_log_probs_in(part) for part in parts]
+            for part, old, rows_of_part in zip(parts, olds, identities(index, sum(sizes)).split(sizes), strict=True):
+                of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
+                if of_others:
+                    recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
+                self._meter.mark(part, rows_of_part, None if of_others else old)
+            self._mark(output, parts)
+            scored = self._rewards.take(index, sum(sizes)) if purpose == "training" else None
             compared = purpose == "training" and is_compared(index)
             rule = read_mask_rule(self.trainer) if compared and not own_advantages(self.trainer) else None
             reference = self._reference.look() if compared else None
-            self._numbers.add_rollout(index, output, scored=scored, rule=rule, reference=reference, drawn=self._drawn)
-        if old is not None and purpose == "training":
-            made_by = self._origin(old, calls, copied=replayed)
+            self._numbers.add_rollout(index, parts, scored=scored, rule=rule, reference=reference, drawn=self._drawn)
+        if all(old is not None for old in olds) and purpose == "training":
+            made_by = self._origin(olds, calls, copied=replayed)
             if made_by is not None and not replayed:
                 self._identities.refreshed(index, made_by)
             events.append(
@@ -305,7 +347,7 @@ class TrlObserver(Observer):
                     at=recorder.now(),
                     rollout=index,
                     samples=samples,
-                    positions=output["completion_ids"].numel(),
+                    positions=sum(part["completion_mask"].numel() for part in parts),
                     policy_version=made_by,
                 )
             )
@@ -316,7 +358,7 @@ class TrlObserver(Observer):
 
     def _sampler_at_rollout(self, forwards: bool | None, calls: list[LogProbCall]) -> int | None:
         """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
-        if getattr(self.trainer, "use_vllm", False):
+        if self._samples_with_engine():
             return self._sampler_version
         if forwards is None:
             return None
@@ -341,19 +383,21 @@ class TrlObserver(Observer):
         passes = sum(1 for call in calls if self._is_policy(call.model) and not call.grad)
         return self.schedule.algorithm == "RLOO" and passes > 1
 
-    def _origin(self, old: Tensor, calls: list[LogProbCall], *, copied: bool) -> int | None:
-        """The policy version whose forward produced these old log-probs."""
+    def _origin(self, olds: list[Tensor], calls: list[LogProbCall], *, copied: bool) -> int | None:
+        """The policy version whose forwards produced these old log-probs, one tensor for each part of a rollout."""
         policy = [call for call in calls if self._is_policy(call.model) and not call.grad]
         # RLOO's are sums over tokens, GFPO's some of the rows, replayed ones stand beside them: another tensor by construction.
         if self.schedule.algorithm == "RLOO" or copied or self._left_out:
             return policy[0].version if policy else None
-        return next((call.version for call in policy if call.log_probs is old), None)
+        versions = [next((call.version for call in policy if call.log_probs is old), None) for old in olds]
+        known = [version for version in versions if version is not None]
+        return min(known) if len(known) == len(versions) else None
 
     def _groups_intact(self, rows: Any, samples: int) -> bool | None:
         group = self.schedule.samples_per_prompt
         if not isinstance(rows, list) or samples % group or len(rows) != samples:
             return None
-        prompts = [row.get("prompt") for row in rows]
+        prompts = [row.get("prompt", row.get("messages")) for row in rows]
         return all(
             prompts[start] == prompt
             for start in range(0, samples, group)
@@ -402,7 +446,7 @@ class TrlObserver(Observer):
         phase = self._phase
         if not self.active or phase is None:
             return wrapped(*args, **kwargs)
-        phase.loss_inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        phase.loss_inputs = self._loss_inputs(args[1] if len(args) > 1 else kwargs.get("inputs"))
         loss = wrapped(*args, **kwargs)
         phase.loss = loss
         if phase.purpose == "training":
@@ -413,7 +457,8 @@ class TrlObserver(Observer):
     def _around_inner_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         phase = self._phase
         if self.active and phase is not None:
-            phase.loss_inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+            inputs = self._loss_inputs(args[1] if len(args) > 1 else kwargs.get("inputs"))
+            phase.loss_inputs = inputs if inputs is not None else phase.loss_inputs
         return wrapped(*args, **kwargs)
 
     def _old_log_probs(self, inputs: dict[str, Any]) -> Tensor | None:
@@ -480,7 +525,7 @@ class TrlObserver(Observer):
             return
         old = self._old_log_probs(inputs)
         recomputed = self._recomputed(phase.calls, old) if old is not None else None
-        samples = int(inputs["completion_ids"].shape[0])
+        samples = int(inputs["completion_mask"].shape[0])
         trained = self._identities.trained(inputs)
         if recomputed is not None:
             self.recorder.emit(
@@ -556,3 +601,9 @@ class TrlObserver(Observer):
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
         self._numbers.finish()
+
+
+def _old_log_probs_in(part: dict[str, Any]) -> Any:
+    """The old log-probs of a part of a rollout; None where there are none. RLOO's have a name of their own."""
+    old = part.get("old_per_token_logps")
+    return part.get("old_logps") if old is None else old

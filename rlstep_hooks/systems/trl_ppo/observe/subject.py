@@ -28,7 +28,7 @@ class PpoSubject(Subject):
         """A PPOTrainer with a policy and a value model."""
         return is_trainer(trainer)
 
-    def refusal(self, release: TrlRelease) -> str:
+    def refusal(self, trainer: Any, release: TrlRelease) -> str:
         """Outside 0.16 to 0.24."""
         return refusal(release)
 

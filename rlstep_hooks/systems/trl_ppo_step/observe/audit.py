@@ -103,12 +103,9 @@ class StepAuditPPO:
 
     def _planned(self) -> LoopAudit:
         trainer = self._trainer
-        optimizer = trainer.optimizer
-        while hasattr(optimizer, "optimizer"):
-            optimizer = optimizer.optimizer
         return LoopAudit(
             plan_trainer(trainer, version("trl")),
-            optimizer=optimizer,
+            optimizer=inner_optimizer(trainer),
             session=self._session,
             facts={"nominal_updates_per_rollout": _nominal(trainer.config)},
             versions=versions_of("trl", "transformers", "accelerate", "torch"),
@@ -157,6 +154,14 @@ class StepAuditPPO:
 
 _MINIBATCH = ("old_logprobs", "values", "logprobs", "logits", "vpreds", "mask", "advantages", "returns")
 """Parameters of `train_minibatch`, in their order."""
+
+
+def inner_optimizer(trainer: Any) -> Any:
+    """The optimizer inside accelerate's wrappers."""
+    optimizer = trainer.optimizer
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def plan_trainer(trainer: Any, release: str) -> Schedule:

@@ -33,6 +33,8 @@ def started_processes(launch: Request) -> int | None:
     return devices
 
 
+PACKAGE = "llamafactory"
+
 SYSTEM = System(
     name="llamafactory",
     title="LLaMA-Factory",
@@ -178,4 +180,18 @@ SYSTEM = System(
         "save_every": "floor(save_steps) if save_steps >= 1 else None",
         "nominal_updates_per_rollout": "updates_per_rollout",
     },
+    package=PACKAGE,
+    deviations="rlstep_hooks.systems.llamafactory.deviations:DEVIATIONS",
+    # 0.9.3 pins TRL 0.9.6 at most. 0.9.4 and 0.9.5 pin TRL 0.18 or later, and their PPO refuses that.
+    observed_releases=("0.9.3", "0.9.4"),
+    attaches_by="`rlstep run -- llamafactory-cli train ...`.",
+    on_import={"llamafactory.train.ppo.trainer": "rlstep_hooks.systems.llamafactory.observe.audit:audit_ppo"},
+    observes=("rollouts", "old log-probs", "micro-batches", "updates", "advantages", "learning rate", "weights"),
+    does_not_observe=(
+        "how samples are drawn, and with which weights",
+        "the reference model's log-probs",
+        "rewards",
+        "updates made by DeepSpeed's engine",
+        "stages other than ppo",
+    ),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch import processes
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.swift.releases import COMPUTED_SINCE, FIRST, FIRST_UNSUPPORTED, PACKAGE
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import valid_groups
 
@@ -136,8 +137,9 @@ SYSTEM = System(
         *loader.formulas(sampler="trl {trl} RepeatSampler", generation=f"{_TRAINER} _prepare_inputs"),
         Formula(
             "old_logprob_source",
-            "'at_rollout' if num_iterations > 1 or gradient_accumulation_steps % steps != 0 else 'detach'",
-            f"{_TRAINER} old_policy",
+            f"'at_rollout' if release >= {COMPUTED_SINCE} or num_iterations > 1 or gradient_accumulation_steps % steps != 0 "
+            "else 'detach'",
+            f"{_TRAINER} {{'_prepare_batch_inputs' if release >= {COMPUTED_SINCE} else 'old_policy'}}",
         ),
     ),
     checks=(
@@ -202,6 +204,33 @@ SYSTEM = System(
         *_SAMPLING_NOTES,
     ),
     facts=loader.FACTS,
+    live="rlstep_hooks.systems.swift.plan:plan_live",
+    package=PACKAGE,
+    deviations="rlstep_hooks.systems.swift.deviations:DEVIATIONS",
+    observed_releases=(".".join(map(str, FIRST)), ".".join(map(str, FIRST_UNSUPPORTED))),
+    attaches_by="`rlstep run -- swift rlhf ...`, or `callbacks_map['rlstep'] = lambda args, trainer: StepAuditCallback()` in a file of "
+    "--external_plugins, and --callbacks rlstep.",
+    # ms-swift 4.4 to 4.6: the module that defines the trainer.
+    on_import={"swift.rlhf_trainers.grpo_trainer": "rlstep_hooks.systems.swift.observe.injection:audit_grpo"},
+    observes=(
+        "rollouts",
+        "old log-probs",
+        "micro-batches",
+        "updates",
+        "advantages, mask and the loss of the types grpo, bnpo, dr_grpo and dapo",
+        "learning rate",
+        "weights",
+        "evaluation",
+        "syncs to vLLM, as far as the trainer hands the weights over",
+    ),
+    does_not_observe=(
+        "GRPO on Megatron and on Ray",
+        "GKD, and trainers without rollouts",
+        "runs with sequence_parallel_size above 1 or async_generate",
+        "what the vLLM engine does with the weights",
+        "log-probs inside a liger loss",
+        "updates made by DeepSpeed's engine",
+    ),
 )
 """`swift rlhf --rlhf_type grpo` on transformers' Trainer."""
 

@@ -1,0 +1,1 @@
+"""LLaMA-Factory: its PPO on TRL's `step()`, planned and observed."""

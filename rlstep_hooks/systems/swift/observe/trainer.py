@@ -1,0 +1,122 @@
+"""Hooks on one live GRPOTrainer of ms-swift: those on TRL's, which it is a subclass of, with its own form of a micro-batch.
+
+The methods are TRL's by name (`rlstep_hooks.systems.trl.observe.trainer` says which and why); verified in 4.6.0 by real training
+(tests/systems/swift), and read in 4.4.0 and 4.5.3. A rollout is a list, an entry for each micro-batch and already in their order:
+"model_inputs" and "grpo_batch" (swift/rl_core/data.py GRPOBatch). The loss gets one of these entries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.systems.trl.observe.limits import READ as READ_OF_TRL
+from rlstep_hooks.systems.trl.observe.loss import LossTerms
+from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS
+from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+
+READ: tuple[str, ...] = (*READ_OF_TRL, "swift")
+"""Packages whose overrides are known."""
+
+
+class SwiftObserver(TrlObserver):
+    """Turns the calls of ms-swift's GRPOTrainer into events."""
+
+    read = READ
+
+    def _divides_loss(self) -> bool:
+        return False  # transformers does, after the loss is returned
+
+    def _samples_with_engine(self) -> bool:
+        return bool(self.trainer.args.use_vllm)
+
+    def _parts(self, output: Any) -> list[dict[str, Any]]:
+        return [tensors(entry) for entry in output]
+
+    def _mark(self, output: Any, parts: list[dict[str, Any]]) -> None:
+        # The entries are handed to the loss as they are, which takes what it knows by name.
+        for entry, part in zip(output, parts, strict=True):
+            entry |= {ROWS: part[ROWS], CHECKS: part[CHECKS]}
+
+    def _loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
+        if isinstance(inputs, list) and len(inputs) == 1:  # what an evaluation hands on
+            inputs = inputs[0]
+        # `_compute_loss` gets the two halves of an entry one by one; `compute_loss` got the whole before.
+        return tensors(inputs) if "grpo_batch" in inputs else None
+
+    def _unobservable(self) -> list[tuple[str, str]]:
+        return super()._unobservable() + _more_unobservable(self.trainer, self.schedule.window)
+
+    def _uncovered_loss(self) -> str:
+        found = [super()._uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
+        return ", ".join(name for name in found if name)
+
+    def _loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
+        settings, trainer = self._loss_settings, self.trainer
+        if settings is None or not self._compares_loss:
+            return None
+        if inputs["teacher_per_token_logps"] is not None:
+            # Rows bring their teacher along ("teacher_prompt"), so only the rollout shows it.
+            self.recorder.cannot("formula", "the documented formula is not evaluated with a teacher")
+            return None
+        window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        terms = LossTerms(
+            value=loss.detach(),
+            reference=inputs["ref_per_token_logps"],
+            generation_tokens=inputs["num_items_in_batch"] if settings.loss_type == "dapo" else None,
+            beta=0.0 if trainer.kl_in_reward else trainer.beta,
+            weighs_kl=False,
+            window=window,
+        )
+        if settings.loss_type != "dapo":
+            return terms
+        # Returned times the window, by which transformers divides it (`_undo_gradient_accumulation_scaling`).
+        return msgspec.structs.replace(terms, value=terms.value / window)
+
+
+def tensors(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of a rollout by TRL's names; identities and checksums with it, where they were added."""
+    batch, ids = entry["grpo_batch"], entry["model_inputs"]["input_ids"]
+    samples, width = batch.completion_mask.shape
+    # With padding_free all samples of a micro-batch are one row: each is then taken for the whole of it.
+    completions = ids[:, -width:] if ids.shape[0] == samples else ids.expand(samples, -1)
+    found = {
+        "completion_ids": completions,
+        "completion_mask": batch.completion_mask,
+        "advantages": batch.advantages,
+        "old_per_token_logps": batch.old_per_token_logps,
+        "ref_per_token_logps": batch.ref_per_token_logps,
+        "sampling_per_token_logps": batch.rollout_per_token_logps,
+        "teacher_per_token_logps": batch.teacher_per_token_logps,
+        "num_items_in_batch": batch.num_items_in_batch,
+    }
+    return found | {name: entry[name] for name in (ROWS, CHECKS) if name in entry}
+
+
+def _additions(trainer: Any, window: int) -> list[str]:
+    """What ms-swift adds to the documented loss, where it is asked to (`_compute_loss_and_metrics`, 4.6.0)."""
+    args = trainer.args
+    found = {
+        "overlong completions left out": getattr(args, "overlong_filter", False),
+        "a supervised loss beside it": getattr(trainer, "chord_sft_iterator", None) is not None,
+        "an off-policy mask": getattr(trainer, "off_policy_sequence_mask_delta", None) is not None,
+        "an engine correction": getattr(trainer, "rollout_importance_sampling_mode", None) is not None,
+        "dapo over more or less than one window": (
+            trainer.loss_type == "dapo" and window != trainer.args.steps_per_generation
+        ),
+    }
+    return [name for name, holds in found.items() if holds]
+
+
+def _more_unobservable(trainer: Any, window: int) -> list[tuple[str, str]]:
+    found = _additions(trainer, window)
+    reasons = [("formula", f"the documented formula is not evaluated with {', '.join(found)}")] if found else []
+    if getattr(trainer.args, "dynamic_sample", False):
+        reasons.append(("samples", "dynamic_sample takes other prompts than those that the loader gave"))
+    return reasons

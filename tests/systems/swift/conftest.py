@@ -1,0 +1,41 @@
+"""Real training with ms-swift: tiny models, one thread, nothing printed."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState
+
+from tests.systems.swift import tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name in ("transformers", "swift"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+@pytest.fixture(autouse=True)
+def numbers_with_each_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a run whose rollouts take longer than the interval, which is a second; these take milliseconds."""
+    monkeypatch.setattr("rlstep_hooks.session.session.INTERVAL", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Has the files of a run."""
+    tiny.files(tmp_path)
+    return tmp_path

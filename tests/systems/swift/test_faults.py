@@ -1,0 +1,128 @@
+"""Mistakes made on ms-swift's GRPOTrainer before it trains: found by the rule that names them, where they begin."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.testing.trl_faults import regenerate_every_step, replace_method
+from tests.systems.swift import tiny
+from tests.systems.trl.helpers import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# Six rollouts of eight samples; with two passes rollout r is trained by micro-batches 4r to 4r+3 and updates 2r and 2r+1.
+
+
+def from_microbatch(trainer: Any, first: int, alter: Callable[[dict[str, Any]], None]) -> None:
+    """Change micro-batches of the buffer before they are trained, from one on."""
+    count = itertools.count()
+
+    def prepare(original: Callable[..., Any], inputs: Any) -> Any:
+        entry = original(inputs)
+        if next(count) >= first:
+            alter(entry)
+        return entry
+
+    replace_method(trainer, "_prepare_inputs", prepare)
+
+
+def recomputed_in_the_loss(trainer: Any) -> None:
+    """Old log-probs anew in every loss: the ratio is always 1 (verifiers PR#320)."""
+
+    def loss(original: Callable[..., Any], model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        batch = inputs["grpo_batch"]
+        with torch.no_grad():
+            found = trainer._get_per_token_logps_and_entropies(model, inputs["model_inputs"], batch)
+        batch.old_per_token_logps = found[0]
+        return original(model, inputs, *args, **kwargs)
+
+    replace_method(trainer, "compute_loss", loss)
+
+
+def old_log_probs_of_the_next_sample(trainer: Any) -> None:
+    """Old log-probs moved by one (trl#454)."""
+
+    def alter(entry: dict[str, Any]) -> None:
+        entry["grpo_batch"].old_per_token_logps = entry["grpo_batch"].old_per_token_logps.roll(1, dims=0)
+
+    from_microbatch(trainer, 8, alter)
+
+
+def tokens_altered_after_the_rollout(trainer: Any) -> None:
+    """The completion that is trained is not the one that was scored."""
+
+    def alter(entry: dict[str, Any]) -> None:
+        entry["model_inputs"]["input_ids"] = entry["model_inputs"]["input_ids"].roll(1, dims=0)
+
+    from_microbatch(trainer, 8, alter)
+
+
+def no_advantages(trainer: Any) -> None:
+    """All advantages are zero."""
+
+    def postprocess(original: Callable[..., Any], samples: Any, entries: Any) -> Any:
+        original(samples, entries)
+        for entry in entries:
+            entry["grpo_batch"].advantages.zero_()
+
+    replace_method(trainer, "_postprocess_batch", postprocess)
+
+
+def loss_divided_once_more(trainer: Any) -> None:
+    """The loss over the accumulation twice."""
+    replace_method(trainer, "_compute_loss", lambda original, *args, **kwargs: original(*args, **kwargs) / 2)
+
+
+def one_update_left_out(trainer: Any) -> None:
+    """The fourth update is not made."""
+    from transformers import TrainerCallback
+
+    class LeavesOut(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            count = itertools.count()
+            optimizer = trainer.optimizer
+            step = optimizer.step
+            optimizer.step = lambda *words, **named: None if next(count) == 3 else step(*words, **named)
+
+    trainer.add_callback(LeavesOut())
+
+
+def sampled_by_another_model(trainer: Any) -> None:
+    """The engine holds weights of its own, which nobody brings up to date."""
+    import copy
+
+    trainer.engine.model = copy.deepcopy(trainer.engine.model)
+
+
+FAULTS: dict[str, tuple[Callable[[Any], None], str, int | None, dict[str, Any]]] = {
+    function.__name__: (function, code, rollout, settings)
+    for function, code, rollout, settings in (
+        (regenerate_every_step, "RLS201", 1, {"num_iterations": 2}),
+        (recomputed_in_the_loss, "RLS307", 0, {"num_iterations": 2}),
+        (old_log_probs_of_the_next_sample, "RLS305", 2, {"num_iterations": 2}),
+        (tokens_altered_after_the_rollout, "RLS306", 2, {"num_iterations": 2}),
+        (no_advantages, "RLS505", None, {}),
+        (loss_divided_once_more, "RLS801", 0, {"num_iterations": 2}),
+        (one_update_left_out, "RLS210", 3, {}),
+        (sampled_by_another_model, "RLS402", 0, {}),
+    )
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found(folder: Path, name: str) -> None:
+    apply, code, rollout, settings = FAULTS[name]
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    tiny.train(folder, [audit], apply=apply, **settings)
+    report = audit.report
+    found = next((finding for finding in report.findings if finding.code == code), None)
+    assert found is not None, codes(report)
+    assert rollout is None or found.where.rollout == rollout
+    assert report.verdict == ("FAIL" if found.severity == "error" else "PASS")
