@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.launch.settings import Setting
-from rlstep_hooks.launch.text import LaunchError, Place
+from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.launch.yaml_file import parse_yaml, read_text, read_toml
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Parent(msgspec.Struct, frozen=True):
     name: str
     """As it is written."""
     place: Place
+    unknown: UnknownText | None = None
+    """What its name depends on, where only the run knows that."""
 
 
 class Configuration(msgspec.Struct, frozen=True):

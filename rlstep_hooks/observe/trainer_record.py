@@ -88,6 +88,7 @@ class TrainerRecord:
         self._open: MicroBatch | None = None
         self._log_ratios: DeferredValues[int] = DeferredValues()
         self._loss_scales: DeferredValues[int] = DeferredValues()
+        self._clipped: DeferredValues[int] = DeferredValues()
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
@@ -199,6 +200,10 @@ class TrainerRecord:
         if self._open is not None:
             self._masks[self._open.index] = intact
 
+    def see_clipped(self, index: int, fraction: Any) -> None:
+        """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""
+        self._clipped.add(index, fraction.detach().float().reshape(1))
+
     @property
     def open_index(self) -> int | None:
         """Index of the micro-batch whose forward is running."""
@@ -292,6 +297,7 @@ class TrainerRecord:
                 self._changes.add(UpdateSource(updates, probe.size, role), values)
         # Before the log ratios, because these numbers are written with them.
         self._loss_scales.send()
+        self._clipped.send()
         self._log_ratios.send()
         self._changes.send()
         self._references.send()
@@ -303,6 +309,7 @@ class TrainerRecord:
             losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
         """
         arrived = self._log_ratios.ready()
+        clipped = {index: finite(fraction) for index, (fraction,) in self._clipped.ready()}
         compared = {index: LossNumbers(finite(scale)) for index, (scale,) in self._loss_scales.ready()} | dict(losses())
         none = LossNumbers()
         microbatches = tuple(
@@ -312,7 +319,7 @@ class TrainerRecord:
                 # A micro-batch of padding alone has no ratio.
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
-                clipped=compared.get(index, none).clipped,
+                clipped=clipped.get(index, compared.get(index, none).clipped),
                 old_intact=self._intact.pop(index, None),
                 loss_ratio=compared.get(index, none).ratio,
                 loss_gap=compared.get(index, none).gap,

@@ -12,7 +12,7 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
-from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
 from rlstep_hooks.planning.launched import Options, Plan
@@ -320,6 +320,7 @@ def _gather(
     missing: list[Parent] = []
     choices = choices_of(command.arguments) if system.overrides else {}
     chosen: set[str] = set()
+    missing += _unknown_configs(settings, loose, system)
     for name, place in _config_files(command, settings, loose, system):
         # Hydra's --config-path counts from the script, whose own folder of configurations is nearly always called this.
         own = command.program.folder
@@ -387,6 +388,18 @@ def _config_files(
         yield str(script.parent / system.script_configs[script.name]), NOWHERE
 
 
+def _unknown_configs(settings: dict[str, Setting], loose: list[Token], system: System) -> list[Parent]:
+    """The configuration files whose names only the run knows: without them nothing is planned."""
+    from rlstep_hooks.launch.inheritance import Parent
+
+    named = [settings[name] for name in (*system.config_settings, "config_name", "cn") if name in settings]
+    found = [(setting.unknown, str(setting.value), setting.place) for setting in named if setting.unknown]
+    found += [
+        (token.unknown, token.text, token.place) for token in loose if token.unknown and token.text.endswith(CONFIGS)
+    ]
+    return [Parent(text, place, unknown[0]) for unknown, text, place in found]
+
+
 def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
     """Names of the settings in configuration files that a command names, to recognise it by."""
     from rlstep_hooks.launch.inheritance import read_config
@@ -432,6 +445,8 @@ def _config_launch(path: Path, options: Options) -> Launch:
 def _refuse_missing(missing: tuple[Parent, ...]) -> None:
     """Say which file is not here: what it sets is not guessed."""
     for parent in missing:
+        if parent.unknown is not None:
+            raise UnknownValueError("the configuration file", parent.unknown)
         raise LaunchError(
             f"{parent.name} is not here, and what it sets decides the plan",
             parent.place,

@@ -112,5 +112,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of further settings that these programs take."""
     abbreviated: bool = False
     """Whether the beginning of a name stands for it, as argparse has it."""
+    forked: bool = False
+    """Whether somebody's own program with settings that no release has is a fork, and not a script with flags of its own."""
     no_effect: tuple[str, ...] = ()
     """Patterns of settings that were looked at: the schedule does not depend on them."""

@@ -47,11 +47,65 @@ def release_for(system: System, command: Command, given: Mapping[str, Setting], 
     if system.keys is None:
         return Release(version=asked or system.version, notes=_newest(system) if asked is None else ())
     known = key_list(system.keys.file)
+    if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
+        return _of_own_program(system, known, command, given, asked)
     names = _subject(system.keys, known, command, given)
     version = asked or _newest_that_accepts(system, known, names)
     unknown = [name for name in names if not known.has(name, version)]
-    notes = (*_notes(system, known, names, version, asked), *_added(system, known, given))
+    notes = _notes(system, known, names, version, asked)
+    if asked is None and system.keys.forked and any(_is_foreign(known, name, version, given) for name in unknown):
+        version = _nearest_to_fork(system, known, names)
+        unknown = [name for name in names if not known.has(name, version)]
+        notes = (_fork_note(system, version),)
+    notes = (*notes, *_added(system, known, given))
     return _judged(Release(version=version, notes=notes), system, known, given, unknown)
+
+
+def _is_foreign(known: KeyList, name: str, version: str, given: Mapping[str, Setting]) -> bool:
+    near = None if known.ever(name) else known.nearest(name, version)
+    return not known.ever(name) and (near is None or near in given)
+
+
+def _nearest_to_fork(system: System, known: KeyList, names: list[str]) -> str:
+    """The oldest release that has the most of a fork's settings: a fork that had a newer one would use what is new in it."""
+    releases = planned_releases(system)
+    return max(
+        reversed(releases), key=lambda each: (sum(known.has(name, each) for name in names), -releases.index(each))
+    )
+
+
+def _fork_note(system: System, version: str) -> Note:
+    text = f"{system.title} {version}, the oldest release that has the fork's other settings; --version names another"
+    return Note("assumes", text)
+
+
+def _of_own_program(
+    system: System, known: KeyList, command: Command, given: Mapping[str, Setting], asked: str | None
+) -> Release:
+    """The release for a program of somebody's own, whose further settings show that it is a fork."""
+    from rlstep_hooks.judge.rules.plan_checks import foreign_settings
+
+    assert system.keys is not None
+    names = [
+        name
+        for name, setting in given.items()
+        if not (setting.deleted or setting.place.source in ("--set", "") or setting.place.source.endswith(".py"))
+        and "." in name
+        and not any(fnmatchcase(name, pattern) for pattern in system.keys.also)
+        and not known.below_a_setting(name)
+        and not known.is_section(name)
+    ]
+    foreign = tuple(name for name in names if not known.ever(name))
+    names = [name for name in names if known.ever(name)]
+    if not foreign:
+        version = asked or _newest_that_accepts(system, known, names)
+        return Release(version=version, notes=_notes(system, known, names, version, asked))
+    version = asked or _nearest_to_fork(system, known, names)
+    title = f"{system.title} {version}"
+    notes = () if asked is not None else (_fork_note(system, version),)
+    program = command.program.name
+    finding = foreign_settings(title, [str(given[name]) for name in foreign], f"{program} is a program of its own.")
+    return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
 
 
 def planned_releases(system: System) -> tuple[str, ...]:
@@ -175,7 +229,8 @@ def _judged(
         findings.append(unknown_setting(title, refusal, str(given[name].place), remedy))
     if foreign:
         shown = [str(given[name]) for name in foreign]
-        findings.append(foreign_settings(title, shown, system.keys.refusal.format(name=foreign[0], written=shown[0])))
+        refusal = system.keys.refusal.format(name=foreign[0], written=shown[0])
+        findings.append(foreign_settings(title, shown, f"{title} itself ends the run: {refusal}"))
     return msgspec.structs.replace(release, findings=tuple(findings), refused=tuple(refused), foreign=tuple(foreign))
 
 

@@ -163,6 +163,17 @@ def test_data_files_that_cannot_be_known_leave_the_rows_unknown(
     assert "give --rows" in out
 
 
+def test_a_configuration_whose_name_is_not_known_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("uv run examples/run_grpo.py --config $CONFIG_PATH grpo.num_prompts_per_step=32\n")
+    status, out, err = rlstep(f"plan {script}", capsys)
+    assert (status, out) == (2, "")
+    assert "the configuration file cannot be known" in err
+    assert "--set CONFIG_PATH=VALUE" in err
+
+
 def test_a_line_that_bash_reads_as_another_command_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "run.sh"
     script.write_text(f"{SKYRL} \\\n  trainer.epochs=3\n  generator.n_samples_per_prompt=9\n")

@@ -911,6 +911,17 @@ def last_token_left_out_of_the_mask(trainer: Any) -> None:
     alter_rollouts(trainer, masked(shorten), after=4)
 
 
+@fault(report="verl#3210", code="RLS804", where=Where(update=4, microbatch=8))
+def last_token_masked_on_the_way(trainer: Any) -> None:
+    """The mask ends one token early in the loss."""
+
+    def shorten(batch: dict[str, Any]) -> dict[str, Any]:
+        mask = batch["completion_mask"]
+        return batch | {"completion_mask": mask * (mask.cumsum(1) < mask.sum(1, keepdim=True))}
+
+    alter_microbatches(trainer, shorten, first=8)
+
+
 MASKED: Settings = {**REUSED, "mask_truncated_completions": True}
 
 

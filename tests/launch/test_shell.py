@@ -275,6 +275,15 @@ def test_a_script_finds_its_own_folder_and_its_repository(tmp_path: Path, monkey
         assert own.program.name == str(folder / "own.py")
 
 
+def test_a_sourced_file_knows_itself_and_the_script(tmp_path: Path) -> None:
+    (tmp_path / "common.env").write_text(
+        "NAME=$(basename $0 .sh)\nHERE=$(basename ${BASH_SOURCE[0]})\nC=$(echo tests/$NAME.yaml | sed 's#tests#examples#')\n"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text("source $(dirname $0)/common.env\npython train.py $NAME $HERE $C\n")
+    assert [token.text for token in read_script(script)[-1].arguments] == ["run", "common.env", "examples/run.yaml"]
+
+
 def test_what_bash_reads_as_another_command_is_pointed_at() -> None:
     for lost in (
         "python train.py \\\n  a.b=1\n  c.d=2 \\\n  e.f=3",

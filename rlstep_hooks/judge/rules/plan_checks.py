@@ -70,13 +70,13 @@ def unknown_setting(release: str, refusal: str, place: str, remedy: str) -> Find
     )
 
 
-def foreign_settings(release: str, names: list[str], refusal: str) -> Finding:
-    """The finding of settings that no release has."""
+def foreign_settings(release: str, names: list[str], because: str) -> Finding:
+    """The finding of settings that no release has; `because` is how the framework refuses them, or what other program has them."""
     return _planned(
         ForeignSettings,
         expected=f"settings of {release}",
         observed=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
-        why=f"{release} itself ends the run: {refusal} Where it runs it is a fork, whose code was not read",
+        why=f"{because} Where it runs it is a fork, whose code was not read",
         fix="compare the plan with the fork's trainer, or take the settings out",
     )
 

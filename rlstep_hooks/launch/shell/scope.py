@@ -46,6 +46,8 @@ class Scope:
     def __init__(self, source: str, arguments: Iterable[Token], given: Mapping[str, str], script: str = "") -> None:
         self.source = source
         self.script = script
+        self.file = script
+        """The file that is read: another than the script where it sources one."""
         self.given = dict(given)
         self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
         self.positional = [Text(token.text, token.unknown) for token in arguments]
@@ -112,7 +114,8 @@ class Scope:
         if name.isdigit() and name != "0" and int(name) <= len(self.positional):
             return self.positional[int(name) - 1]
         if name in ("0", "BASH_SOURCE") and name not in self.variables:
-            return Text(self.script) if self.script else None
+            path = self.script if name == "0" else self.file
+            return Text(path) if path else None
         if name == "PWD" and name not in self.variables:
             return Text(self.folder) if self.folder is not None else None
         return self.variables.get(name)

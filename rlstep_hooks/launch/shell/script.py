@@ -471,10 +471,10 @@ class _Walk:
         if path is None or self._depth + depth >= _DEEPEST:
             return
         source, self._scope.source = self._scope.source, str(path)
-        script, self._scope.script = self._scope.script, str(path)
+        file, self._scope.file = self._scope.file, str(path)
         with suppress(_ReturnedError):
             self._run_children(self._parsed(path.read_bytes()), depth + 1)
-        self._scope.source, self._scope.script = source, script
+        self._scope.source, self._scope.file = source, file
 
     def _found(self, token: Token) -> Path | None:
         if self._folder is None or token.unknown:

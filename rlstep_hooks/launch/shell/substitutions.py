@@ -199,6 +199,20 @@ def _awk(given: list[str], stdin: str) -> str:
     return "".join(f"{len(line.split(program[1])) if line else 0}\n" for line in stdin.splitlines())
 
 
+_SED = re.compile(
+    r"s(?P<d>[^\w\s\\])(?P<old>(?:(?!(?P=d))[^\\.*\[\]^$&])+)(?P=d)(?P<new>(?:(?!(?P=d))[^\\&])*)(?P=d)(?P<g>g?)"
+)
+
+
+def _sed(given: list[str], stdin: str) -> str:
+    """`sed s/old/new/` where both are plain text."""
+    program = _SED.fullmatch(given[-1]) if len(given) == 1 or given[:-1] == ["-e"] else None
+    if program is None:
+        raise _DependsError
+    count = -1 if program["g"] else 1
+    return "".join(line.replace(program["old"], program["new"], count) for line in stdin.splitlines(keepends=True))
+
+
 def _cat(given: list[str], stdin: str) -> str:
     if given:
         raise _DependsError
@@ -215,6 +229,7 @@ _COMMANDS: dict[str, Callable[[list[str], str], str]] = {
     "tr": _tr,
     "wc": _wc,
     "cut": _cut,
+    "sed": _sed,
     "awk": _awk,
     "cat": _cat,
 }

@@ -47,6 +47,7 @@ KEYS = Keys(
         "reward_model.overlong_buffer.*",
         "reward.reward_kwargs.*",
     ),
+    forked=True,
     no_effect=(
         "trainer.project_name",
         "trainer.experiment_name",

@@ -85,6 +85,9 @@ def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Aud
     assert [values.lag for values in two_passes.report.lags] == [0, 1, 2, 3]
     at_lag_zero = two_passes.report.lags[0]
     assert at_lag_zero.max_abs_log_ratio < 5e-3
+    clipped = [values.clipped for values in two_passes.report.lags]
+    assert clipped[0] == 0
+    assert all(fraction is not None and 0 <= fraction < 1 for fraction in clipped)
 
 
 def test_a_schedule_that_openrlhf_rounds_is_information(two_passes: Audited) -> None:

@@ -210,3 +210,52 @@ def test_two_releases_of_one_launch_are_compared(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert "0.4.0 to 0.7.1" in said
     assert "critic.updates_per_rollout: 16 -> 2" in said
+
+
+def test_a_program_of_somebodys_own_with_settings_of_its_own_is_a_fork() -> None:
+    sizes = "data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.use_dynamic_bsz=True"
+    plan = planned(f"python3 -m verl_tool.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
+    assert plan.foreign == ("actor_rollout_ref.agent.enable_agent",)
+    assert ("RLS116", "warning") in codes(plan)
+    assert planned(f"python3 -m mine.main_ppo {sizes}").foreign == ()
+
+
+@pytest.mark.parametrize("more", ["trainer.test_freq=False", "trainer.save_freq=False", "trainer.test_freq=0"])
+def test_false_is_no_interval(more: str) -> None:
+    assert codes(planned(f"{VERL} {more}")) == []
+
+
+def test_a_horizon_a_few_ticks_off_is_information() -> None:
+    """Search-R1's 1 004 of 1 005 rollouts: nothing that its user could change."""
+    command = (
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
+        "actor_rollout_ref.rollout.n_agent=5 algorithm.adv_estimator=grpo trainer.total_training_steps=1005 "
+        "actor_rollout_ref.actor.optim.warmup_style=cosine trainer.total_epochs=60"
+    )
+    [finding] = [finding for finding in planned(command).findings if finding.code == "RLS601"]
+    assert (finding.severity, finding.fix) == ("info", "nothing, for so few ticks")
+
+
+@pytest.mark.parametrize("version", ["1.11.0", "1.12.0", "1.13.0", "1.14.2", "1.15.0", "1.16.0"])
+def test_the_last_six_releases_of_trl(version: str) -> None:
+    """8 x 4 x 8 = 256 samples are 32 prompts; 10 000 rows fill 312 rollouts, each of which is passed over twice: 2 updates."""
+    command = (
+        f"{TRL} --per_device_train_batch_size 4 --gradient_accumulation_steps 8 --num_iterations 2 --num_train_epochs 1"
+    )
+    schedule = planned(command, version).schedule
+    assert schedule is not None
+    assert (schedule.prompts_per_rollout, schedule.updates_per_rollout) == (32, 2)
+    assert (schedule.rollouts, schedule.updates, schedule.rows_dropped_per_epoch) == (312, 624, 10_000 - 312 * 32)
+    assert (schedule.old_logprob_source, schedule.lags) == ("at_rollout", (0, 1))
+
+
+@pytest.mark.parametrize("version", ["0.10.2", "0.10.3", "0.10.4", "0.11.0", "0.11.1", "0.11.2"])
+def test_the_last_six_releases_of_openrlhf(version: str) -> None:
+    """1024 x 8 samples in updates of 128: 64 of them."""
+    command = (
+        f"{OPENRLHF} --rollout.batch_size 1024 --rollout.n_samples_per_prompt 8 --train.batch_size 128 --train.micro_batch_size 4 "
+        "--train.max_epochs 1 --train.num_episodes 1 --algo.advantage.estimator group_norm"
+    )
+    schedule = planned(command, version).schedule
+    assert schedule is not None
+    assert (schedule.samples_per_rollout, schedule.updates_per_rollout) == (8192, 64)

@@ -44,8 +44,8 @@ class PromptGroups(Rule):
         repeated.
 
     Known limits:
-        - It is evaluated where whole groups stay on one process and the estimator compares samples of one prompt (TRL
-          on one process for a group, OpenRLHF's controller). verl's groups are RLS508.
+        - It is evaluated where one process sees whole groups and the estimator compares the samples of a prompt: in
+          TRL's GRPO and RLOO trainers and in OpenRLHF's controller. verl's groups are RLS508.
         - Two equal prompts in a data set are one prompt to it.
 
     Sources:

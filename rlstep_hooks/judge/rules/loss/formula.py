@@ -144,8 +144,8 @@ class MaskAltered(Rule):
     """The loss counts other tokens than the rollout did.
 
     What it checks:
-        The mask of each sample when it is trained, against its mask when old log-probs were computed. Samples are told apart by
-        their tokens. Exact, in the rollouts whose losses are compared.
+        The mask of each sample when it is trained, against its mask in the rollout (TRL), or when old log-probs were computed
+        (verl). Samples are told apart by their tokens. Exact; in verl in the rollouts whose losses are compared.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of the end of each completion, and the policy does not
@@ -154,19 +154,19 @@ class MaskAltered(Rule):
     Example:
         ERROR RLS804 Mask altered on the way · data epoch 0, rollout 1, update 2,
         micro-batch 4
-          expected  the tokens that counted when old log-probs were computed
+          expected  the tokens that counted before
           observed  others
           why       the loss trains other tokens than the rollout gave it: masks
-                    were changed after old log-probs were computed
-          fix       look for code that writes to the mask between old log-probs and
-                    training
+                    were changed on the way
+          fix       look for code between the rollout and the loss that writes to
+                    the mask
 
     What to do:
         Look for code between old log-probs and training that writes to the mask, and for a shift by one.
 
     Known limits:
-        - verl only, and only where old log-probs are computed again.
-        - A mask that was wrong already when old log-probs were computed is not seen.
+        - TRL, and verl where old log-probs are computed again.
+        - A mask that was wrong from the beginning is not seen here; in TRL it is RLS518's.
         - Not compared where samples are rejected in between as configured, or where a trainer of one's own has another loop.
 
     Sources:
@@ -186,11 +186,11 @@ class MaskAltered(Rule):
         if values.mask_intact:
             return None
         return self.fail(
-            expected="the tokens that counted when old log-probs were computed",
+            expected="the tokens that counted before",
             observed="others",
             where=self.progress.where_at(place, event),
-            why="the loss trains other tokens than the rollout gave it: masks were changed after old log-probs were computed",
-            fix="look for code that writes to the mask between old log-probs and training",
+            why="the loss trains other tokens than the rollout gave it: masks were changed on the way",
+            fix="look for code between the rollout and the loss that writes to the mask",
         )
 
 

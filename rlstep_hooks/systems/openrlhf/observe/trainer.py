@@ -330,7 +330,10 @@ class OpenRlhfTrainer:
         """DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
         (loss_utils.py:47-72): the gradient that arrives at the loss is that quotient."""
         with self._losses:
-            index, loss = self._record.open_index, result[0]
+            index, loss, clipped = self._record.open_index, result[0], result[1]
+            if index is not None:
+                # loss.py 0.11.2: PolicyLoss gives the loss, and the part of the tokens whose surrogate the clip lowers.
+                self._record.see_clipped(index, clipped)
             if index is None or not self._scales_seen or not loss.requires_grad:
                 return
             microbatches = self._engine.gradient_accumulation_steps()

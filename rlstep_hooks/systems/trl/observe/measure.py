@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
 CHECKS = "rlstep_checks"
-"""Key added to a rollout's tensors: for each sample, the checksums of its completion tokens and of its advantages, (B, 2), or of
-those and of its old log-probs, (B, 3)."""
+"""Key added to a rollout's tensors: for each sample, the checksums of its completion tokens, its advantages and its mask, (B, 3),
+or of those and of its old log-probs, (B, 4)."""
 
 _FACTOR = 6364136223846793005
 """Knuth's multiplier of a linear congruential generator modulo 2**64."""
@@ -101,6 +101,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             old_intact=of["old_differ"] == 0 if "old_differ" in of else None,
             tokens_intact=of["tokens_differ"] == 0 if "tokens_differ" in of else None,
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
+            mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
             loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
         )
@@ -111,12 +112,12 @@ class MicroBatchMeter:
 
     Args:
         settings: Of the loss; None where it has no clip of the covered form.
-        follows_advantages: Whether a loss should get the advantages that its rollout came with.
+        follows_rollout: Whether a loss should get the advantages and masks that its rollout came with.
     """
 
-    def __init__(self, settings: LossSettings | None, *, follows_advantages: bool = True) -> None:
+    def __init__(self, settings: LossSettings | None, *, follows_rollout: bool = True) -> None:
         self._settings = settings
-        self._follows_advantages = follows_advantages
+        self._follows_rollout = follows_rollout
         self._positions: Tensor | None = None
         self._held: list[_Held] = []
         self._elements = 0
@@ -131,6 +132,7 @@ class MicroBatchMeter:
         checks = [
             self._token_checksum(output["completion_ids"]),
             bit_checksum(advantages, per_token=advantages.dim() == 2),
+            self._token_checksum(token_mask(output)),
         ]
         if old is not None:
             checks.append(bit_checksum(old, per_token=old.dim() == 2))
@@ -207,7 +209,7 @@ class MicroBatchMeter:
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
             tokens = torch.stack([held.tokens for held in group])
-            columns |= self._differences(torch.stack(checks), tokens, advantages, old)
+            columns |= self._differences(torch.stack(checks), tokens, mask, advantages, old)
         arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
         if arrived:
             columns["backward"] = torch.stack(arrived).float()
@@ -219,13 +221,16 @@ class MicroBatchMeter:
             columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
         return columns
 
-    def _differences(self, checks: Tensor, tokens: Tensor, advantages: Tensor, old: Tensor | None) -> dict[str, Tensor]:
-        """How many samples differ from their checksums, (N, B, 2), or (N, B, 3) with old log-probs."""
+    def _differences(
+        self, checks: Tensor, tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
+    ) -> dict[str, Tensor]:
+        """How many samples differ from their checksums, (N, B, 3), or (N, B, 4) with old log-probs."""
         differ = {"tokens_differ": self._token_checksum(tokens) != checks[..., 0]}
-        if self._follows_advantages:
+        if self._follows_rollout:
             differ["advantages_differ"] = bit_checksum(advantages, per_token=True) != checks[..., 1]
-        if old is not None and checks.shape[-1] == 3:
-            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 2]
+            differ["mask_differs"] = self._token_checksum(mask) != checks[..., 2]
+        if old is not None and checks.shape[-1] == 4:
+            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 3]
         return {name: differing.sum(1).float() for name, differing in differ.items()}
 
     def _token_checksum(self, completion_ids: Tensor) -> Tensor:

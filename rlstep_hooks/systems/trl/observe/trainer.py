@@ -119,7 +119,7 @@ class TrlObserver(Observer):
         self._loss_settings = self._settings_of_loss() if covered else None
         self._compares_loss = self._loss_settings is not None and not self._uncovered_loss()
         self._backward = BackwardWatch(trainer, divided_before=self._divides_loss())
-        self._meter = MicroBatchMeter(self._loss_settings, follows_advantages=not own_loss(trainer, self.read))
+        self._meter = MicroBatchMeter(self._loss_settings, follows_rollout=not own_loss(trainer, self.read))
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._epochs = epochs
 

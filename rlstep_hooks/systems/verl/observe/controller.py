@@ -112,16 +112,15 @@ def _has_own(trainer: Any, method: str) -> bool:
 
 def _after_building(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
-    if id(trainer) not in _own:
-        try:
-            patches = Patches()
-            for method, wrapper in (("fit", _around_fit), ("_load_checkpoint", _after_load)):
-                # On the object: the class may be of a script that Ray sends by value, wrappers and all.
-                if _has_own(trainer, method):
-                    patches.wrap(trainer, method, wrapper)
-            _own[id(trainer)] = patches
-        except Exception as error:  # noqa: BLE001 - a trainer that is not as it was read must be built all the same
-            not_evaluated(f"the end of {type(trainer).__qualname__} will not be seen: {describe(error)}")
+    try:
+        # On the object: the class may be of a script that Ray sends by value, wrappers and all.
+        own = [(name, hook) for name, hook in _HOOKS_OF_OWN if _has_own(trainer, name)]
+        if own and id(trainer) not in _own:
+            patches = _own[id(trainer)] = Patches()
+            for name, hook in own:
+                patches.wrap(trainer, name, hook)
+    except Exception as error:  # noqa: BLE001 - a trainer that is not as it was read must be built all the same
+        not_evaluated(f"the end of {type(trainer).__qualname__} will not be seen: {describe(error)}")
     return result
 
 
@@ -148,6 +147,9 @@ def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         return _awaited(result, trainer)
     _end(trainer)
     return result
+
+
+_HOOKS_OF_OWN = (("fit", _around_fit), ("_load_checkpoint", _after_load))
 
 
 async def _awaited(fitting: Any, trainer: Any) -> Any:

@@ -328,7 +328,7 @@ class VerlTrainer:
             for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
                 refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
             masks = rows_of(data, "response_mask") if self._losses.looks else None
-            self._masks = {key: checksum_of(row) for key, row in zip(keys or (), masks or (), strict=False)}
+            self._masks = {key: checksum_of(row.bool()) for key, row in zip(keys or (), masks or (), strict=False)}
             positions = sum(len(row) for row in tokens) if tokens is not None else 0
             self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
@@ -381,7 +381,7 @@ class VerlTrainer:
             (self._masks[key], row) for key, row in zip(keys or (), masks or (), strict=False) if key in self._masks
         ]
         if known:
-            self._record.see_mask(intact=all(mask == checksum_of(row) for mask, row in known))
+            self._record.see_mask(intact=all(mask == checksum_of(row.bool()) for mask, row in known))
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
