@@ -130,7 +130,7 @@ class UpdateObserver:
                 if compared:
                     self.replay.before_step()
             limit = self._limit() if compared else None
-            if limit:
+            if limit and hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6 and later
                 self._norm = _norm_of(optimizer), limit
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
