@@ -66,9 +66,9 @@ class ForeignSettings(Rule):
 
     Example:
         WARNING RLS116 Settings that no release has: a fork? · the whole run
-          expected  settings of verl 0.9.1
+          expected  settings of verl 0.2
           observed  actor_rollout_ref.rollout.tries_per_prompt
-          why       verl 0.9.1 itself ends the run: Could not override
+          why       verl 0.2 itself ends the run: Could not override
                     'actor_rollout_ref.rollout.tries_per_prompt'. To append to your
                     config use +actor_rollout_ref.rollout.tries_per_prompt=... Where
                     it runs it is a fork, whose code was not read
