@@ -23,6 +23,7 @@ from rlstep_hooks.testing.tiny_trl import (
     tiny_rows,
     tiny_tokenizer,
 )
+from rlstep_hooks.testing.trl_faults import replace_method
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, events_of, explained, problems
 
@@ -307,6 +308,46 @@ def test_a_trainer_without_rollouts_is_left_alone_in_one_line(
         assert not any(isinstance(value, wrapt.FunctionWrapper) for value in vars(trainer).values())
         assert audit.report.verdict == "NOT_EVALUATED"
         assert not [line for line in capfd.readouterr().err.splitlines() if line.startswith("rlstep:")]
+
+
+def seeing(model: Any) -> Any:
+    """The tiny model with a stand-in for its eyes: the mean of an image is added to the embeddings."""
+
+    class Seeing(type(model)):  # type: ignore[misc]
+        def forward(self, input_ids: Any = None, pixel_values: Any = None, **settings: Any) -> Any:
+            if pixel_values is None:
+                return super().forward(input_ids=input_ids, **settings)
+            seen = self.get_input_embeddings()(input_ids) + pixel_values.mean((1, 2, 3))[:, None, None]
+            return super().forward(inputs_embeds=seen, **settings)
+
+    model.__class__ = Seeing
+    return model
+
+
+def test_papo(tmp_path: Path) -> None:
+    """Its schedule is judged; its loss has two sets of log-probs, so nothing is said of ratio and loss. No vision model trains here,
+    so the images are tensors that the rollouts get, and the model a text model that adds them."""
+    kind, config = shipped("papo", "PAPOTrainer"), shipped("papo", "PAPOConfig")
+    audit, tokenizer = StepAuditCallback(log_dir=None, listeners=()), tiny_tokenizer()
+    settings = quiet_settings(tmp_path) | {"num_generations": 4, "max_completion_length": 8, "num_train_epochs": 1}
+    trainer = kind(
+        model=seeing(tiny_model(tokenizer)),
+        reward_funcs=tiny_reward,
+        args=config(**settings, gradient_accumulation_steps=2, loss_type="grpo"),
+        train_dataset=tiny_rows(12),
+        processing_class=tokenizer,
+        callbacks=[audit],
+    )
+
+    def with_images(original: Callable[..., Any], rows: Any) -> Any:
+        output = original(rows)
+        return output | {"pixel_values": torch.rand(len(rows), 3, 8, 8)}
+
+    replace_method(trainer, "_generate_and_score_completions", with_images)
+    trainer.train()
+    passes(audit.report)
+    assert "2 sets of log-probs" in outcome(audit.report, "RLS301").reason
+    assert outcome(audit.report, "RLS516").verdict == "PASS"
 
 
 def all_trainers() -> list[type]:
