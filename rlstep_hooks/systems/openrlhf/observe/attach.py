@@ -6,29 +6,19 @@ Each process gets the hooks of all roles and turns out to have one of them when 
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from rlstep_hooks.observe.patches import Patches
-from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.logger import not_evaluated
-from rlstep_hooks.systems.openrlhf.observe.ray_hooks import FOLDER, RUN
+from rlstep_hooks.systems.openrlhf.observe.environment import RUN
+from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.releases import installed_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.record.events import Attached
-
-OBSERVED_SINCE = "0.11"
-"""First release whose hooks were verified by real training; earlier ones get a plan and nothing else."""
-
 _attached: set[str] = set()
-patches = Patches()
-"""All wrappers of this process, but those on a controller's own trainer, which go when its record ends."""
 
 
 def attach() -> None:
@@ -97,36 +87,11 @@ def _place(role: str) -> Callable[[Any], None]:
     return place
 
 
-def folder() -> Path:
-    """Where this process records."""
-    return Path(os.environ[FOLDER])
-
-
-def run_name() -> str:
-    """The name of the run, the same in all its processes."""
-    return os.environ[RUN]
-
-
 def _run_of_ray() -> str:
     import ray
 
     context = ray.get_runtime_context()
     return f"{context.get_session_name().removeprefix('session_')}-{context.get_job_id()}"
-
-
-def introduce(process: str, world_size: int = 1) -> Attached:
-    """A record's first line."""
-    from rlstep_hooks.record.events import Attached
-
-    return Attached(
-        run=run_name(),
-        process=process,
-        world_size=world_size,
-        host=os.uname().nodename,
-        pid=os.getpid(),
-        started=time.time(),
-        versions=versions(),
-    )
 
 
 def _write_attached() -> None:
@@ -143,8 +108,3 @@ def _write_attached() -> None:
     except OSError:
         # A process without a record is a finding, where it should have had one.
         return
-
-
-def versions() -> dict[str, str]:
-    """Releases of the packages involved."""
-    return versions_of("openrlhf", "deepspeed", "vllm", "torch", "ray", "transformers")

@@ -25,9 +25,9 @@ from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.openrlhf.observe.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
 from rlstep_hooks.systems.openrlhf.plan import plan_config

@@ -9,9 +9,9 @@ from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import Sums, WeightSums, label_of, sums_of, total
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches

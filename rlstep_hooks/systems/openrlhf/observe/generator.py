@@ -15,8 +15,8 @@ from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
+from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from rlstep_hooks.systems.openrlhf.observe.environment import FOLDER, RUN
+
 HOOK = "rlstep_hooks.openrlhf.runtime_env_hook"
 """The value of `RAY_RUNTIME_ENV_HOOK` that turns an audit on."""
 
-FOLDER = "RLSTEP_DIR"
-RUN = "RLSTEP_RUN"
-"""The run's name, for the engine processes, which know nothing of Ray."""
 PASSED_ON = (FOLDER, "RLSTEP_ON_FAIL", "RLSTEP_PARENT", "RLSTEP_SINK", "RLSTEP_SCALARS")
 
 _SETUP = "rlstep_hooks.systems.openrlhf.observe.ray_hooks.setup_worker"

@@ -10,8 +10,8 @@ from rlstep_hooks.record.events import Attached, FactsRead, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, run_name
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import label_of, sums_of, total
+from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, run_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.attach import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
+from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceRecord
 
 if TYPE_CHECKING:

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 from rlstep_hooks.observe.patches import Patches
-from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.show import scalars
-from rlstep_hooks.systems.verl.observe.plugin import FOLDER
+from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.verl.releases import installed_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-OBSERVED_SINCE = "0.9"
-"""First release whose hooks were verified by real training; earlier ones get a plan and nothing else."""
 
 WORKER = "WG_PREFIX"
 """Set by verl in the environment of each worker of a worker group, and of no other process (0.9.1 single_controller/ray/base.py).
@@ -98,25 +93,6 @@ def _place_trainer(module: Any) -> None:
     place_hooks(_patches, module)
 
 
-def folder() -> Path:
-    """Where this process records."""
-    return Path(os.environ[FOLDER])
-
-
-def run_name() -> str:
-    """The name of the run, the same in all its processes: Ray's session and job.
-
-    Raises:
-        LookupError: This process has no Ray (the driver before it starts one).
-    """
-    import ray
-
-    if not ray.is_initialized():
-        raise LookupError("Ray is not running in this process")
-    context = ray.get_runtime_context()
-    return f"{context.get_session_name().removeprefix('session_')}-{context.get_job_id()}"
-
-
 def _write_attached() -> None:
     """Say that this process is attached. The driver, which has no Ray yet, has nothing to record.
 
@@ -144,8 +120,3 @@ def _write_attached() -> None:
         ledger.close()
     except Exception:  # noqa: BLE001 - nothing here may reach verl; a trainer without a record is a finding
         return
-
-
-def versions() -> dict[str, str]:
-    """Releases of the packages involved."""
-    return versions_of("verl", "torch", "ray", "transformers")

@@ -24,8 +24,8 @@ from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.verl.observe.attach import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
+from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 
+from rlstep_hooks.systems.verl.observe.environment import FOLDER
+
 MODULES = {"rlstep_hooks.verl", "rlstep_hooks.frameworks.verl"}
 """Names for `VERL_USE_EXTERNAL_MODULES`: today's, and that of release 0.1."""
-FOLDER = "RLSTEP_DIR"
 
 
 def asked() -> bool:

@@ -24,9 +24,9 @@ from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
-from rlstep_hooks.systems.verl.observe.attach import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
+from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,51 @@
+"""What every observed process of an OpenRLHF run knows of itself: its folder, its run, the releases in it, and its wrappers."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.systems.openrlhf.observe.environment import FOLDER, RUN
+
+if TYPE_CHECKING:
+    from rlstep_hooks.record.events import Attached
+
+OBSERVED_SINCE = "0.11"
+"""First release whose hooks were verified by real training; earlier ones get a plan and nothing else."""
+
+patches = Patches()
+"""All wrappers of this process, but those on a controller's own trainer, which go when its record ends."""
+
+
+def folder() -> Path:
+    """Where this process records."""
+    return Path(os.environ[FOLDER])
+
+
+def run_name() -> str:
+    """The name of the run, the same in all its processes."""
+    return os.environ[RUN]
+
+
+def introduce(process: str, world_size: int = 1) -> Attached:
+    """A record's first line."""
+    from rlstep_hooks.record.events import Attached
+
+    return Attached(
+        run=run_name(),
+        process=process,
+        world_size=world_size,
+        host=os.uname().nodename,
+        pid=os.getpid(),
+        started=time.time(),
+        versions=versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Releases of the packages involved."""
+    return versions_of("openrlhf", "deepspeed", "vllm", "torch", "ray", "transformers")
