@@ -102,7 +102,9 @@ def test_an_engine_without_an_audit_loads_nothing() -> None:
     )
     home = "rlstep_hooks.systems.openrlhf"
     ours = {"rlstep_hooks", "rlstep_hooks.systems", home, f"{home}.observe"}
-    assert set(run.stdout.split()) == ours | {f"{home}.observe.ray_hooks"}, "it is loaded wherever vLLM runs"
+    assert set(run.stdout.split()) == ours | {f"{home}.observe.ray_hooks", f"{home}.observe.environment"}, (
+        "it is loaded wherever vLLM runs"
+    )
 
 
 # Labels

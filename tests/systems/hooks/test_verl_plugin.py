@@ -15,6 +15,7 @@ OWN = {
     "rlstep_hooks.systems",
     "rlstep_hooks.systems.verl",
     "rlstep_hooks.systems.verl.observe",
+    "rlstep_hooks.systems.verl.observe.environment",
     "rlstep_hooks.systems.verl.observe.plugin",
 }
 
