@@ -19,7 +19,7 @@ from hydra import compose, initialize_config_dir
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import Judged, RunEnded
 from rlstep_hooks.record.ledger import records
-from rlstep_hooks.systems.verl.observe import attach, controller
+from rlstep_hooks.systems.verl.observe import attach, controller, plugin
 from rlstep_hooks.systems.verl.observe.controller import VerlController, place_hooks
 from rlstep_hooks.systems.verl.releases import VerlRelease
 from tests.systems.verl.launch import Assets, command, grpo
@@ -222,6 +222,7 @@ def test_every_class_has_its_own_functions_again(monkeypatch: pytest.MonkeyPatch
     def functions() -> dict[tuple[Any, str], Any]:
         return {(owner, name): value for owner in owners for name, value in vars(owner).items() if callable(value)}
 
+    assert not plugin.asked(), "it was loaded with this file, before any test asks for an audit"
     monkeypatch.setenv("RLSTEP_DIR", str(tmp_path))
     before = functions()
     for worker in (False, True):
