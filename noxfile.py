@@ -377,6 +377,7 @@ def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang."""
     session.install("-e", ".", *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
+    session.run("pytest", *IN_PARALLEL, "tests/fuzz")
 
 
 @nox.session

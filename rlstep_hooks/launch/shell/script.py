@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.command import SHELLS, Command, unwrap
-from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.launch.files import contents, find_file
 from rlstep_hooks.launch.shell.conditions import test
 from rlstep_hooks.launch.shell.scope import NOT_SET, Scope, Text
 from rlstep_hooks.launch.shell.slurm import job_variables
@@ -71,7 +71,7 @@ def read_script(
         raise LaunchError(
             f"{size / 2**20:.1f} MiB; a launch script has at most {LARGEST_SCRIPT >> 20} MiB", Place(str(path))
         )
-    data = path.read_bytes()
+    data = contents(path)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -473,7 +473,7 @@ class _Walk:
         source, self._scope.source = self._scope.source, str(path)
         file, self._scope.file = self._scope.file, str(path)
         with suppress(_ReturnedError):
-            self._run_children(self._parsed(path.read_bytes()), depth + 1)
+            self._run_children(self._parsed(contents(path)), depth + 1)
         self._scope.source, self._scope.file = source, file
 
     def _found(self, token: Token) -> Path | None:
@@ -519,7 +519,7 @@ class _Walk:
         if path is None:
             return [command]
         found = read_text(
-            path.read_text(errors="replace"),
+            contents(path).decode(errors="replace"),
             str(path),
             arguments=command.arguments,
             given=given,
