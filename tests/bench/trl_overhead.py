@@ -126,7 +126,9 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
             return
         if cycle > self.SETTLING:
             wall, processor = self._began
-            self.cycles.append((observer._observation.active, time.perf_counter() - wall, time.thread_time() - processor))
+            self.cycles.append(
+                (observer._observation.active, time.perf_counter() - wall, time.thread_time() - processor)
+            )
         switch(observer, on=self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps)
         self._began = time.perf_counter(), time.thread_time()
 
