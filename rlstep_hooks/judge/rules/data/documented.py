@@ -67,7 +67,7 @@ class AdvantagesNotDocumented(Rule):
         self.checks += 1
         if values.advantages_off <= 1:
             return None
-        observed = f"up to {values.advantages_off:.3g} times what rounding explains away from them"
+        observed = f"others, up to {values.advantages_off:.3g} times as far from them as rounding explains"
         if values.advantages_fit:
             observed = values.advantages_fit
         return self.fail(
