@@ -243,6 +243,7 @@ SYSTEM = System(
     name="roll",
     title="ROLL",
     version="8eb27cc",
+    trains=("*Pipeline",),
     recognised=(
         Entry(
             "roll",
