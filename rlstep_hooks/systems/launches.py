@@ -12,6 +12,7 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
+from rlstep_hooks.launch.skypilot import task_of
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
@@ -223,12 +224,13 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
             raise NoLaunchError(
                 declined[0].why, declined[0].place, remedy=f"--framework {declined[0].framework} plans it all the same"
             )
+        cut_off = "".join(f"; {command.cut_off}" for command in commands if command.cut_off)
         called = (calls_of(command, folder) for command in commands)
         others = [other for calls in called if calls is not None for other in of_others(calls)]
         if others:
             raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
         raise NoLaunchError(
-            f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
+            f"none of these is a trainer that is known: {tried}{cut_off}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
         )
@@ -438,6 +440,12 @@ def _config_launch(path: Path, options: Options) -> Launch:
     if not path.is_file():
         raise LaunchError("there is no such file", Place(str(path)))
     read = read_config(path)
+    task = task_of(read.settings)
+    if task is not None:
+        from rlstep_hooks.launch.shell.script import read_text
+
+        commands = read_text(task.text, str(path), given={**task.variables, **options.variables}, folder=path.parent)
+        return _only(commands, str(path), path.parent, options)
     command = Command(Program("config", str(path)), ())
     framework = options.framework or index.recognise(command, _keys(read.settings))
     if framework is None:

@@ -86,7 +86,7 @@ SYSTEM = System(
     name="skyrl",
     title="SkyRL",
     version="a956457",
-    trains=("*PPOExp", "*PPOTrainer", "main_base"),
+    trains=("*Exp", "*PPOTrainer", "main_base"),
     recognised=(
         Entry(
             "skyrl",

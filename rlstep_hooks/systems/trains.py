@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command, Program
     from rlstep_hooks.systems.declaration import System
 
-OTHER_WORK = frozenset(
-    ("convert", "download", "eval", "evals", "evaluate", "evaluation", "export", "generate", "generation", "infer", "inference")
-    + ("merge", "preprocess", "serve", "server", "sft")
-)  # fmt: skip
+OTHER_WORK = frozenset((
+    "convert", "download", "eval", "evals", "evaluate", "evaluation", "export", "generate", "generation", "infer", "inference",
+    "merge", "preprocess", "serve", "server", "sft",
+))  # fmt: skip
 """Words in the names of programs that take a trainer's settings and train nothing by them."""
 TRAINING = frozenset(("train", "training", "trainer"))
 
@@ -53,9 +53,7 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     if any(fnmatchcase(name, pattern) for name in used for pattern in system.trains):
         return ""
     wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
-    return (
-        f"{program.name} has settings of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
-    )
+    return f"{program.name} has settings of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
 
 
 def _is_own(program: Program, system: System) -> bool:
