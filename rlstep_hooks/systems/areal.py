@@ -37,6 +37,7 @@ SYSTEM = System(
     name="areal",
     title="AReaL",
     version="4aef98d",
+    trains=("*PPO*Trainer*", "*GRPO*Trainer*", "*PPOActor*"),
     recognised=(
         Entry(
             "areal",

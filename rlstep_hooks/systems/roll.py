@@ -256,6 +256,7 @@ SYSTEM = System(
     name="roll",
     title="ROLL",
     version="8eb27cc",
+    trains=("*Pipeline",),
     recognised=(
         Entry(
             "roll",

@@ -140,6 +140,7 @@ SYSTEM = System(
     name="skyrl",
     title="SkyRL",
     version="a956457",
+    trains=("*Exp", "*PPOTrainer", "main_base"),
     recognised=(
         Entry(
             "skyrl",
