@@ -81,7 +81,7 @@ class AdvantagesNotDocumented(Rule):
             return None
         return self.fail(
             expected="the advantages of the documented formula for these rewards",
-            observed=fit or f"up to {off:.3g} times what rounding explains away from them",
+            observed=fit or f"others, up to {off:.3g} times as far from them as rounding explains",
             where=where,
             why="the policy is moved along these advantages, whatever the rewards say",
             fix="look for code between the rewards and the loss that sorts, filters, scales or groups samples",

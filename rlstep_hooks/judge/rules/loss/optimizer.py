@@ -35,8 +35,8 @@ class StepNotDocumented(Rule):
         ERROR RLS806 Step is not that of the optimizer · data epoch 0, rollout 0,
         update 1
           expected  weights where the optimizer's formula puts them
-          observed  up to 8.2e+03 times what rounding explains away from there, on
-                    average 0.5 times the step
+          observed  up to 8.2e+03 times as far from there as rounding explains; on
+                    average 0.5 times the step was made
           why       something other than the optimizer's formula moved the weights
                     in this step
           fix       look for code that wraps optimizer.step, or writes into weights,
@@ -70,10 +70,10 @@ class StepNotDocumented(Rule):
         if values.optimizer_off <= 1:
             return None
         share = values.optimizer_share
-        times = f", on average {share:.4g} times the step" if share is not None and abs(share - 1) > 0.01 else ""
+        times = "" if share is None else f"; on average {share:.4g} times the step was made"
         return self.fail(
             expected="weights where the optimizer's formula puts them",
-            observed=f"up to {values.optimizer_off:.3g} times what rounding explains away from there{times}",
+            observed=f"up to {values.optimizer_off:.3g} times as far from there as rounding explains{times}",
             where=self.progress.where_at(place, event),
             why="something other than the optimizer's formula moved the weights in this step",
             fix="look for code that wraps optimizer.step, or writes into weights, gradients or moments during it",
