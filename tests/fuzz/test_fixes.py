@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.fixes import fixes_of
 from tests.cli.test_fix import mends
@@ -16,6 +17,10 @@ STORED = [case for case in plan_dump.read(plan_dump.STORED) if "findings" in cas
 def test_every_fix_of_a_stored_launch_is_planned_again(case: plan_dump.Case) -> None:
     with plan_dump.beside(case.launch) as (words, given):
         options = Options(**given)
-        _, _, found = fixes_of(words, options)
+        try:
+            _, _, found = fixes_of(words, options)
+        except LaunchError as error:
+            assert plan_dump.answer(case.launch).get("words") == str(error)  # the plan itself says so
+            return
         for fix in found:
             assert all(mends(words, fix, offer, options) for offer in fix.offers if offer.edits)
