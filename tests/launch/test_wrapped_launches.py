@@ -143,3 +143,13 @@ def test_an_unknown_setting_in_a_variable_is_asked_for(tmp_path: Path) -> None:
         LaunchError, match=r"train_batch_size cannot be known: \$B is not set in the script; give it with --set B"
     ):
         planned(tmp_path, text)
+
+
+def test_a_list_in_quotes_is_one_word(tmp_path: Path) -> None:
+    text = (
+        "EXTRAS=(--extra vllm --extra megatron)\n"
+        'MORE=(trainer.run_name="uv run ${EXTRAS[*]}" trainer.policy_mini_batch_size=16)\n'
+        f'python {SKYRL} "${{MORE[@]}}"\n'
+    )
+    assert planned(tmp_path, text).updates_per_rollout == 4
+    assert "--extra" not in [setting.name for setting in plan_launch([str(tmp_path / "run.sh")]).unused]

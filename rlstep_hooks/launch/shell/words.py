@@ -196,6 +196,9 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     if isinstance(value, tuple):
         if parts[0].type != "subscript" and source_of(parts[0]) not in ("@", "*"):
             return _Piece(value[0] if value else Text(""), split=not quoted)
+        if quoted and source_of(parts[0]).endswith("*"):  # "${LIST[*]}" is one word
+            unknown = tuple(one for part in value for one in part.unknown)
+            return _Piece(Text(" ".join(part.text for part in value), unknown))
         if not quoted:
             value = tuple(part for element in value for part in split(element))
         return _Piece(Text(""), fields=value)
