@@ -34,6 +34,7 @@ from rlstep_hooks.record.events import (
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity, LogProbCall
+from rlstep_hooks.systems.trl.observe.drawn import DrawnWatch
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities, identities
 from rlstep_hooks.systems.trl.observe.limits import READ, own_advantages, own_loss, uncovered_loss, unobservable
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
@@ -119,7 +120,10 @@ class TrlObserver(Observer):
         self._loss_settings = self._settings_of_loss() if covered else None
         self._compares_loss = self._loss_settings is not None and not self._uncovered_loss()
         self._backward = BackwardWatch(trainer, divided_before=self._divides_loss())
-        self._meter = MicroBatchMeter(self._loss_settings, follows_rollout=not own_loss(trainer, self.read))
+        self._drawing = DrawnWatch(trainer, recorder, filtered=bool(self._left_out), read=self.read)
+        self._meter = MicroBatchMeter(
+            self._loss_settings, follows_rollout=not own_loss(trainer, self.read), cap=self._drawing.cap
+        )
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._epochs = epochs
 
@@ -197,6 +201,7 @@ class TrlObserver(Observer):
         self._sampling.attach(self._patches)
         self._replay.attach(self._patches)
         self._rewards.attach(self._patches)
+        self._drawing.attach()
         self.updates.attach(optimizer)
         for topic, why in self._unobservable():
             self.recorder.cannot(topic, why)
@@ -490,7 +495,9 @@ class TrlObserver(Observer):
         compared = is_compared(self._microbatches // self.schedule.microbatches_per_cycle)
         terms = self._loss_terms(phase.loss, inputs, call) if compared and phase.loss is not None else None
         arrived = self._backward.follow(phase.loss) if compared else []
-        self._meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived)
+        of_sampler = self._identities.trained(inputs).sampled == self.updates.version
+        entropies = self._drawing.entropies(call) if compared and of_sampler else None
+        self._meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived, entropies)
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         phase.loss = None
         phase.calls = [call for call in phase.calls if not call.grad or call.log_probs is old]
