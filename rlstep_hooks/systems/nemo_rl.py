@@ -328,6 +328,7 @@ SYSTEM = System(
     name="nemo_rl",
     title=_TITLE,
     version="7ea279a",
+    trains=("*grpo_train*", "*ppo_train*"),
     recognised=(
         Entry(
             "nemo_rl",

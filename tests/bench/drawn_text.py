@@ -1,8 +1,8 @@
 """The test behind rule RLS413, simulated: false alarms of healthy runs, and the tokens after which other samplers show.
 
-`python -m tests.bench.drawn_text [streams]` needs numpy (any TRL environment). The product's own test judges every stream, each cut into
-rollouts of 500 tokens and micro-batches of 100. Vocabularies of 512 tokens, logits of normal distribution with a scale that gives the
-mean entropy named.
+`python -m tests.bench.drawn_text [streams]` needs numpy (any TRL environment). The product's own test judges every stream, each cut
+into rollouts of 500 tokens and micro-batches of 100. Vocabularies of 512 tokens, logits of normal distribution with a scale that
+gives the mean entropy named.
 """
 
 from __future__ import annotations

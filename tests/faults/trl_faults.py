@@ -1152,7 +1152,9 @@ def tokens_of_a_foreign_sampler(trainer: Any) -> None:
 
     def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tokens = original(*args, **kwargs)
-        others = torch.randint(3, len(trainer.processing_class), tokens.shape, generator=torch.Generator().manual_seed(0))
+        others = torch.randint(
+            3, len(trainer.processing_class), tokens.shape, generator=torch.Generator().manual_seed(0)
+        )
         width = kwargs["input_ids"].shape[1]
         return torch.where((torch.arange(tokens.shape[1]) >= width) & (tokens > 2), others, tokens)
 

@@ -20,27 +20,30 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+    from rlstep_hooks.systems.trl.observe.form import TrainerForm
 
-_SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory")
+_SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory", "multi_turn_scheduler")
 _CONSTRAINED = ("vllm_guided_decoding_regex", "vllm_structured_outputs_regex")
-_HARMLESS = ("cache_implementation", "disable_compile", "max_new_tokens", "max_tokens", "seed", "use_cache", "return_dict_in_generate")
+_HARMLESS = (
+    "cache_implementation",
+    "disable_compile",
+    "max_new_tokens",
+    "max_tokens",
+    "seed",
+    "use_cache",
+    "return_dict_in_generate",
+)
 """Settings of a generation that change no distribution."""
 
 
 class DrawnWatch:
-    """Hands on the entropies of losses whose tokens are tested.
+    """Hands on the entropies of losses whose tokens are tested."""
 
-    Args:
-        trainer: A GRPOTrainer or RLOOTrainer.
-        filtered: Whether a rollout leaves out samples by their rewards.
-        read: Packages whose overrides of methods are known.
-    """
-
-    def __init__(self, trainer: Any, recorder: Recorder, *, filtered: bool, read: tuple[str, ...]) -> None:
+    def __init__(self, form: TrainerForm, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._engine = bool(getattr(trainer, "use_vllm", False))
-        self._vocabulary = _vocabulary(trainer)
-        self._why_not = _why_not(trainer, self._vocabulary, filtered=filtered, read=read)
+        self._engine = form.samples_with_engine()
+        self._vocabulary = _vocabulary(form.trainer)
+        self._why_not = _why_not(form, self._vocabulary)
         self.cap = math.inf if self._why_not else cap_of(self._vocabulary)
         """The cut of -log-probs."""
 
@@ -61,32 +64,30 @@ class DrawnWatch:
             self._why_not = "the loss computes no entropies"
             self._recorder.cannot("drawn", self._why_not)
             return None
-        return found.detach()  # type: ignore[no-any-return]
+        return found.detach()
 
 
 def _vocabulary(trainer: Any) -> int:
     """Tokens that the model may give; 0 where its configuration does not say."""
-    config = getattr(trainer.model, "config", None)
+    config: Any = getattr(trainer.model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return int(getattr(text, "vocab_size", 0) or 0)
 
 
-def _why_not(trainer: Any, vocabulary: int, *, filtered: bool, read: tuple[str, ...]) -> str:
+def _why_not(form: TrainerForm, vocabulary: int) -> str:
     """Why the tokens that a loss counts need not be drawn from the policy's distribution; empty where they are to be."""
-    own = own_advantages(trainer, read)
+    trainer = form.trainer
     if not hasattr(trainer, "_get_per_token_logps_and_entropies"):
         return "this release computes no entropies in its loss"
     if any(getattr(trainer, name, None) for name in _SEVERAL_TURNS):
         return "some tokens are those of tools or of an environment"
-    if own or filtered or hasattr(trainer, "replay_buffer"):
-        return own or "completions are picked by their rewards, so those that are left are not a fair draw"
-    if getattr(trainer, "mask_truncated_completions", False):
-        return "truncated completions are left out, so those that are left are not a fair draw"
+    if form.picks_samples():
+        return "completions are picked by their rewards or their length, so those that are left are not a fair draw"
     if active_dropout(trainer.model):
         return "dropout: the loss forward has another distribution than the one that was sampled from"
     if not vocabulary:
         return "the size of the vocabulary is not known"
-    return _truncation(trainer.args, vocabulary)
+    return own_advantages(trainer, form.read) or _truncation(trainer.args, vocabulary)
 
 
 def _truncation(args: Any, vocabulary: int) -> str:

@@ -35,8 +35,6 @@ HELD_ELEMENTS = 1 << 20
 
 Scope = Literal["token", "sequence"]
 
-_SURPRISES = ("surprise", "surprise_squares", "surprise_largest")
-
 
 class _Held(msgspec.Struct, frozen=True):
     """What one loss leaves until it is worked up."""
@@ -110,7 +108,9 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
             mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
-            **{name: finite(of[name]) for name in _SURPRISES if name in of},
+            surprise=finite(of["surprise"]) if "surprise" in of else None,
+            surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
+            surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
             loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
         )
 
