@@ -29,6 +29,7 @@ SYSTEM = System(
     name="nemo_rl",
     title="NeMo-RL",
     version="7ea279a",
+    trains=("*grpo_train*", "*ppo_train*"),
     recognised=(
         Entry(
             "nemo_rl",
