@@ -175,6 +175,13 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """Groups in which a higher reward has no higher advantage, although the estimator compares samples within groups."""
     off_centre: int = 0
     """Groups whose advantages do not sum to 0, although the estimator's should."""
+    advantages_off: float | None = None
+    """As in `RolloutValues`, where the controller holds rewards and advantages."""
+    advantages_fit: str = ""
+    samples: int = 0
+    """Samples whose masks were compared."""
+    masks_wrong: int | None = None
+    """As in `RolloutValues`."""
 
 
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
