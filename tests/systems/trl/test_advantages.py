@@ -75,6 +75,9 @@ def test_each_process_compares_its_own_rows(process: int) -> None:
 
 WRONG = {
     "of the opposite sign": lambda rewards, right: -right,
+    "those above 0, and 0 for all others": lambda rewards, right: right.clamp(min=0),
+    "cut at 0.7": lambda rewards, right: right.clamp(-0.7, 0.7),
+    "those of the rollout before": lambda rewards, right: formula().of(rewards_of(3, 2))[0],
     "each those of the sample after it": lambda rewards, right: right.roll(-1),
     "each those of the sample before it": lambda rewards, right: right.roll(1),
     "divided by the standard deviation of the whole rollout": lambda rewards, right: formula(scale="batch").of(rewards)[
@@ -95,7 +98,7 @@ def test_wrong_advantages_are_named_after_what_gives_them(name: str) -> None:
     rewards = rewards_of(3, 1)
     right, _ = formula().of(rewards)
     wrong = WRONG[name](rewards, right).float()
-    scored = Scored(rewards, formula(), 0)
+    scored = Scored(rewards, formula(), 0, earlier=Scored(rewards_of(3, 2), formula(), 0))
     assert float(scored.off(wrong)) > 1
     assert scored.fits(wrong) == name
 

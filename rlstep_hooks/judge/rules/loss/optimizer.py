@@ -35,8 +35,8 @@ class StepNotDocumented(Rule):
         ERROR RLS806 Step is not that of the optimizer · data epoch 0, rollout 0,
         update 1
           expected  weights where the optimizer's formula puts them
-          observed  up to 8.2e+03 times what rounding explains away from there, on
-                    average 0.5 times the step
+          observed  up to 8.2e+03 times as far from there as rounding explains; on
+                    average 0.5 times the step was made
           why       something other than the optimizer's formula moved the weights
                     in this step
           fix       look for code that wraps optimizer.step, or writes into weights,
@@ -46,7 +46,8 @@ class StepNotDocumented(Rule):
         Look for code that wraps `optimizer.step`, and for what writes into the weights right after it.
 
     Known limits:
-        - TRL's trainers only. SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
+        - SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
+        - OpenRLHF and verl: where a process holds what a step needs.
         - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
 
     Sources:
@@ -69,10 +70,10 @@ class StepNotDocumented(Rule):
         if values.optimizer_off <= 1:
             return None
         share = values.optimizer_share
-        times = f", on average {share:.4g} times the step" if share is not None and abs(share - 1) > 0.01 else ""
+        times = "" if share is None else f"; on average {share:.4g} times the step was made"
         return self.fail(
             expected="weights where the optimizer's formula puts them",
-            observed=f"up to {values.optimizer_off:.3g} times what rounding explains away from there{times}",
+            observed=f"up to {values.optimizer_off:.3g} times as far from there as rounding explains{times}",
             where=self.progress.where_at(place, event),
             why="something other than the optimizer's formula moved the weights in this step",
             fix="look for code that wraps optimizer.step, or writes into weights, gradients or moments during it",
@@ -106,7 +107,7 @@ class MomentsLost(Rule):
         optimizer's state between rollouts.
 
     Known limits:
-        - TRL's trainers only. It looks from a replayed step to the next one, so later in a run at few pairs of updates.
+        - It looks from a replayed step to the next one, so later in a run at few pairs of updates.
         - Moments that are replaced by equal ones (an offload and back) are not lost.
 
     Sources:
@@ -160,7 +161,7 @@ class NormNotClipped(Rule):
         Look for a loop or a wrapper that leaves out the clip, clips other parameters, or changes gradients after it.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only. TRL's PPOTrainer has the setting and clips nothing, so it is not compared.
+        - A loop of one's own names its limit. TRL's PPOTrainer has the setting and clips nothing, so it is not compared.
         - Where parameters are sharded, the norm of one process is compared, which may be under a limit that all together exceed.
 
     Sources:
@@ -170,7 +171,7 @@ class NormNotClipped(Rule):
 
     code = "RLS808"
     title = "Gradient norm above its limit"
-    topics = ("weights", "optimizer")
+    topics = ("weights",)
     nothing_seen = "no limit is configured, or the norm was not computed"
     optional = True
 

@@ -110,6 +110,8 @@ class Scored(msgspec.Struct, frozen=True):
     formula: AdvantageFormula
     first: int
     """Row of this process's first sample."""
+    earlier: Scored | None = None
+    """The rollout before, if it has as many samples; it knows none before itself."""
 
     def off(self, advantages: Tensor) -> Tensor:
         """The largest distance of these advantages, (B,), from the documented ones, in units of what rounding explains; NaN where
@@ -121,7 +123,7 @@ class Scored(msgspec.Struct, frozen=True):
     def fits(self, advantages: Tensor) -> str:
         """Which other known calculation gives these advantages up to rounding; empty where none does. Waits for the device, so
         only for advantages that are wrong."""
-        for name, (others, tolerance) in self._others():
+        for name, (others, tolerance) in self._others(float(advantages.abs().max())):
             documented, allowed = self._own(others, tolerance, advantages)
             if bool(((advantages.double() - documented).abs() <= allowed).all()):
                 return name
@@ -131,10 +133,14 @@ class Scored(msgspec.Struct, frozen=True):
         rows = slice(self.first, self.first + advantages.shape[0])
         return documented[rows], tolerance[rows]
 
-    def _others(self) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    def _others(self, largest: float) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
         right, tolerance = self.formula.of(self.rewards)
         yield "all 0", (torch.zeros_like(right), tolerance)
         yield "of the opposite sign", (-right, tolerance)
+        yield "those above 0, and 0 for all others", (right.clamp(min=0), tolerance)
+        yield f"cut at {largest:.4g}", (right.clamp(-largest, largest), tolerance)
+        if self.earlier is not None:
+            yield "those of the rollout before", self.earlier.formula.of(self.earlier.rewards)
         yield "each those of the sample after it", (right.roll(-1), tolerance.roll(-1))
         yield "each those of the sample before it", (right.roll(1), tolerance.roll(1))
         for scale, words in _DIVISORS.items():
@@ -198,6 +204,8 @@ class RewardWatch:
         self._algorithm = algorithm
         self._recorder = recorder
         self._rewards: Tensor | None = None
+        self._earlier: Scored | None = None
+        """Of the compared rollout before; where some are left out it is an older one, and then seldom fits."""
         self._compares = False
 
     def attach(self, patches: Patches) -> None:
@@ -230,4 +238,7 @@ class RewardWatch:
         formula = read_formula(self._trainer, self._algorithm)
         if rewards.shape[0] % formula.group or rewards.shape[0] % samples:
             return None
-        return Scored(rewards.clone(), formula, samples * self._trainer.accelerator.process_index)
+        earlier, first = self._earlier, samples * self._trainer.accelerator.process_index
+        self._earlier = Scored(rewards.clone(), formula, first)
+        same_size = earlier is not None and earlier.rewards.shape == rewards.shape
+        return Scored(self._earlier.rewards, formula, first, earlier if same_size else None)

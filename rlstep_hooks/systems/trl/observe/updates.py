@@ -122,13 +122,14 @@ class UpdateObserver:
             self._tick = getattr(self._trainer.lr_scheduler, "last_epoch", None)
             if self.probe is not None:
                 self.probe.before_step()
+        compared = is_compared(self._windows // self._per_cycle)
         with self._replay_guard:
-            self._norm = None
-            compared = is_compared(self._windows // self._per_cycle)
             if self.replay is not None:
                 self.replay.look_at_state()
                 if compared:
                     self.replay.before_step()
+        with self._before_guard:
+            self._norm = None
             limit = self._limit() if compared else None
             if limit and hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6 and later
                 self._norm = _norm_of(optimizer), limit
