@@ -150,6 +150,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys | None = None
     """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
+    trains: tuple[str, ...] = ()
+    """Names, as patterns, one of which a Python file uses that trains with it. A file that has settings of this system, is none of its
+    own programs and uses none of them is not planned. Empty where that is not looked at."""
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)

@@ -12,6 +12,7 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
+from rlstep_hooks.launch.skypilot import task_of
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
@@ -27,6 +28,7 @@ from rlstep_hooks.systems.python_launch import hidden as hidden_of
 from rlstep_hooks.systems.reader import read
 from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
+from rlstep_hooks.systems.trains import why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,6 +56,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What a Python file gives to the framework's configuration that cannot be known."""
     environment: dict[str, str] = {}
     """Variables that the command or `--set` sets, where their values are known."""
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """A command with settings of a system that does not train with it, as far as can be known."""
+
+    framework: str
+    why: str
+    place: Place
 
 
 def plan_launch(words: list[str], options: Options | None = None) -> Plan:
@@ -204,19 +214,26 @@ def _text(token: Token, variables: dict[str, str]) -> list[Command]:
 def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
     """The one command that a system knows."""
     candidates = _candidates(commands, options.framework) if options.framework else commands
-    known = [launch for command in candidates if (launch := _launch_of(command, source, folder, options)) is not None]
+    read = [_launch_of(command, source, folder, options) for command in candidates]
+    known = [launch for launch in read if isinstance(launch, Launch)]
     if options.line is not None:
         known = [launch for launch in known if launch.command.place.line == options.line]
     distinct = {(launch.command.place.line, launch.framework): launch for launch in known}
     if not known:
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
-        read = (calls_of(command, folder) for command in commands)
-        others = [other for calls in read if calls is not None for other in of_others(calls)]
+        declined = [one for one in read if isinstance(one, Declined)]
+        if declined:
+            raise NoLaunchError(
+                declined[0].why, declined[0].place, remedy=f"--framework {declined[0].framework} plans it all the same"
+            )
+        cut_off = "".join(f"; {command.cut_off}" for command in commands if command.cut_off)
+        called = (calls_of(command, folder) for command in commands)
+        others = [other for calls in called if calls is not None for other in of_others(calls)]
         if others:
             raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
         raise NoLaunchError(
-            f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
+            f"none of these is a trainer that is known: {tried}{cut_off}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
         )
@@ -243,8 +260,8 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
     return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
 
 
-def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | None:
-    """A command with its settings, if a system knows it."""
+def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
+    """A command with its settings, if a system knows it; why it is not taken for a run of the system that knows its settings."""
     calls = calls_of(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
@@ -259,6 +276,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     if framework is None:
         return None
     system = index.system_of(framework)
+    if options.framework is None and (why := why_not(command, system, folder)):
+        return Declined(framework, why, command.place)
     given, missing, notes = _gather(command, system, folder)
     notes += [
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
@@ -440,6 +459,12 @@ def _config_launch(path: Path, options: Options) -> Launch:
     if not path.is_file():
         raise LaunchError("there is no such file", Place(str(path)))
     read = read_config(path)
+    task = task_of(read.settings)
+    if task is not None:
+        from rlstep_hooks.launch.shell.script import read_text
+
+        commands = read_text(task.text, str(path), given={**task.variables, **options.variables}, folder=path.parent)
+        return _only(commands, str(path), path.parent, options)
     command = Command(Program("config", str(path)), ())
     framework = options.framework or index.recognise(command, _keys(read.settings))
     if framework is None:
