@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.rules.data.rows import NoUpdates, RowsDropped, TooFewRows
 from rlstep_hooks.judge.rules.data.samples import SamplesNeverTrained
 from rlstep_hooks.judge.rules.learning_rate import RateFollowsRollouts, ScheduleHorizon, WarmupLength
+from rlstep_hooks.judge.rules.plan.age import OldAndNotCorrected
 from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs, IntervalMeetsCycle
 from rlstep_hooks.judge.rules.plan.sizes import (
@@ -35,6 +36,7 @@ PLAN_RULES: tuple[type[Rule], ...] = (
     NoUpdates,
     SamplesNeverTrained,
     RateFollowsRollouts,
+    OldAndNotCorrected,
     ClipNeverActs,
     UpdatesNotAsTheSizesSay,
     RowsDropped,

@@ -214,7 +214,7 @@ def test_two_releases_of_one_launch_are_compared(capsys: pytest.CaptureFixture[s
 
 def test_a_program_of_somebodys_own_with_settings_of_its_own_is_a_fork() -> None:
     sizes = "data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.use_dynamic_bsz=True"
-    plan = planned(f"python3 -m verl_tool.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
+    plan = planned(f"python3 -m somebodys.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
     assert plan.foreign == ("actor_rollout_ref.agent.enable_agent",)
     assert ("RLS116", "warning") in codes(plan)
     assert planned(f"python3 -m mine.main_ppo {sizes}").foreign == ()
