@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
+_HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
+"""Flags of Hydra that say where the configuration is."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +135,8 @@ def plan_of(launch: Launch, options: Options) -> Plan:
             ),
             findings=(*release.findings, *check_plan(reading)),
         )
-    unused = tuple(setting for setting in settings.unused if setting.name not in {*release.refused, *others})
+    elsewhere = {*release.refused, *others, *(_HYDRA if system.overrides else ())}
+    unused = tuple(setting for setting in settings.unused if setting.name not in elsewhere)
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
 
 
@@ -341,9 +344,7 @@ def _gather(
     chosen: set[str] = set()
     missing += _unknown_configs(settings, loose, system)
     for name, place in _config_files(command, settings, loose, system):
-        # Hydra's --config-path counts from the script, whose own folder of configurations is nearly always called this.
-        own = command.program.folder
-        file = find_file(name, folder, command.folder, beside=(own, f"{own}/config", f"{own}/configs") if own else ())
+        file = find_file(name, folder, command.folder, beside=_config_folders(command))
         if file is None:
             missing.append(Parent(name, place))
             continue
@@ -396,12 +397,10 @@ def _config_files(
             named = True
             if not setting.unknown and str(setting.value).endswith(CONFIGS):
                 yield str(setting.value), setting.place
-    hydra = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
-    folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
-    if hydra is not None and system.overrides and not hydra.unknown:
+    hydra = _hydra_config(settings) if system.overrides else None
+    if hydra is not None:
         named = True
-        file = str(hydra.value) if str(hydra.value).endswith(CONFIGS) else f"{hydra.value}.yaml"
-        yield str(Path(str(folder.value)) / file) if folder is not None else file, hydra.place
+        yield hydra
     script = PurePosixPath(command.program.name)
     if not named and command.program.kind == "script" and script.name in system.script_configs:
         yield str(script.parent / system.script_configs[script.name]), NOWHERE
@@ -430,7 +429,27 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
         file = find_file(token.text.rpartition("=")[2], folder, command.folder)
         if file is not None:
             keys |= _keys(read_config(file).settings)
+    named = _hydra_config(read_arguments(command.arguments)[0])
+    if named is not None:
+        file = find_file(named[0], folder, command.folder, beside=_config_folders(command))
+        keys |= _keys(read_config(file).settings) if file is not None else set()
     return keys
+
+
+def _config_folders(command: Command) -> tuple[str, ...]:
+    """Where Hydra looks: its --config-path counts from the script, whose own folder of configurations is nearly always called so."""
+    own = command.program.folder
+    return (own, f"{own}/config", f"{own}/configs") if own else ("config", "configs")
+
+
+def _hydra_config(settings: Mapping[str, Setting]) -> tuple[str, Place] | None:
+    """The configuration that Hydra's flags name, as a file, if they name one that is known."""
+    name = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
+    folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
+    if name is None or name.unknown:
+        return None
+    file = str(name.value) if str(name.value).endswith(CONFIGS) else f"{name.value}.yaml"
+    return str(Path(str(folder.value)) / file) if folder is not None else file, name.place
 
 
 def _config_launch(path: Path, options: Options) -> Launch:
