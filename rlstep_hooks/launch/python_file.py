@@ -1,6 +1,6 @@
 """A Python file -> the calls in it, and what it assigns to their results, where both are literal. Parsed, never executed.
 
-What a file decides only when it runs is unknown, never left out: a value in a branch, one of several calls, what `**kwargs` brings.
+A value that the file decides only when it runs (in a branch, in one of several calls, through `**kwargs`) is kept as unknown.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class _File:
         return found, hidden
 
     def _pairs(self, node: ast.expr, *, over: bool = False) -> list[tuple[str, ast.expr]] | None:
-        """The pairs of a mapping that is written out; None if it is not. With `over`, those that `dict(base, ...)` adds will do."""
+        """The pairs of a mapping whose keys are all written out; None if they are not. With `over`, also those that `dict(base, ...)` adds."""
         if isinstance(node, ast.Name) and node.id in self._constants:
             node = self._constants[node.id]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
