@@ -1,7 +1,8 @@
 """A configuration with the files that it inherits from: `defaults` as Hydra and as NeMo-RL read it, `toml_files` as prime-rl does.
 
 Both dialects use the word `defaults`. A text, or a list of file names, names parents beside the file, which overrides them. Hydra's
-list names groups, packages and `_self_`; tests compare the result with Hydra's own. A parent that is not here is reported, never guessed.
+list names groups, packages and `_self_`; tests compare the result with Hydra's own. A parent that is not here is reported and never
+guessed.
 """
 
 from __future__ import annotations

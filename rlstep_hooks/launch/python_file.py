@@ -270,7 +270,7 @@ class _File:
         return found, hidden
 
     def _pairs(self, node: ast.expr, *, over: bool = False) -> list[tuple[str, ast.expr]] | None:
-        """The pairs of a mapping whose keys are all written out; None if they are not. With `over`, also those that `dict(base, ...)` adds."""
+        """The pairs of a mapping; None unless all keys are written out. With `over`, those that `dict(base, ...)` adds are enough."""
         if isinstance(node, ast.Name) and node.id in self._constants:
             node = self._constants[node.id]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
