@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
@@ -83,7 +84,7 @@ def _parsed(path: str | Path) -> ast.Module:
     if Path(path).stat().st_size > LARGEST_FILE:
         raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB", Place(source))
     try:
-        return ast.parse(Path(path).read_bytes())
+        return ast.parse(contents(Path(path)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
         raise LaunchError(

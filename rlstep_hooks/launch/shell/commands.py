@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.command import SHELLS, Command, unwrap
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.shell.builtins import BUILTINS
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
@@ -129,7 +130,7 @@ def _followed(walk: Walk, command: Command) -> list[Command]:
     if path is None:
         return [command]
     found = walk.inner(
-        path.read_text(errors="replace"),
+        contents(path).decode(errors="replace"),
         str(path),
         given,
         arguments=command.arguments,
