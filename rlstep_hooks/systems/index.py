@@ -156,6 +156,8 @@ def _recognised(
     if command.program.kind == "executable":
         return None
     for entry in candidates:
+        if entry.beside and entry.beside not in packages.values():
+            continue
         own = set(given)
         if entry.packages:
             own = {key for key in given if packages.get(key.partition(".")[0], entry.packages[0]) in entry.packages}
