@@ -156,6 +156,8 @@ def _recognised(
     if command.program.kind == "executable":
         return None
     for entry in candidates:
+        if entry.beside and entry.beside not in packages.values():
+            continue
         own = set(given)
         if entry.packages:
             # What a file does not import is the name of the more general system's.

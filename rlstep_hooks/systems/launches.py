@@ -92,7 +92,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
 
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version)
-    request = _request_of(launch, system, release.version, options)
+    request = request_of(launch, system, release.version, options)
     settings = request.settings
     plan = Plan(
         framework=system.name,
@@ -111,7 +111,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
         if options.version is None:
-            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            said = accepted_by_others(system, lambda each: _read(system, request_of(launch, system, each, options)))
             plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
@@ -138,6 +138,33 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     elsewhere = {*release.refused, *others, *(_HYDRA if system.overrides else ())}
     unused = tuple(setting for setting in settings.unused if setting.name not in elsewhere)
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
+
+
+def planned_again(launch: Launch, plan: Plan, options: Options) -> Plan:
+    """The plan of a launch of which only values of settings were changed: what the names mean stays as it was found.
+
+    Args:
+        launch: The changed launch.
+        plan: The plan of the launch before.
+        options: What completes it.
+
+    Raises:
+        PlanError: The framework itself refuses it.
+        LaunchError: A setting is missing, unknown or impossible.
+    """
+    from rlstep_hooks.judge.rules.plan_checks import check_plan
+
+    system = index.system_of(launch.framework)
+    release = release_for(system, launch.command, launch.given, plan.version)
+    reading = _read(system, request_of(launch, system, release.version, options))
+    return msgspec.structs.replace(
+        plan,
+        schedule=reading.schedule,
+        meant=None,
+        formulas=reading.formulas,
+        notes=reading.notes,
+        findings=(*release.findings, *check_plan(reading)),
+    )
 
 
 def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
@@ -504,10 +531,15 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version)
-    return _read(system, _request_of(launch, system, release.version, options))
+    return _read(system, request_of(launch, system, release.version, options))
 
 
-def _request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+def request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+    """A launch as its system gets it.
+
+    Raises:
+        LaunchError: A file that decides the plan is not here, or a Python file hides settings.
+    """
     _refuse_missing(launch.missing)
     if launch.hidden is not None:
         raise LaunchError(launch.hidden.why, launch.hidden.place, remedy="write the settings in the call")
