@@ -21,6 +21,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Classes or functions; a Python file of this system calls at least one of them."""
     packages: tuple[str, ...] = ()
     """Packages that `calls`, and the callees of `keys`, are imported from; empty where that is not looked at."""
+    beside: str = ""
+    """A package that the file also imports from: one that changes the trainer of another."""
     with_key: str = ""
     """A setting that the launch must also have, if the program alone does not identify the system."""
     with_value: dict[str, str] = {}

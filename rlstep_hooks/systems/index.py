@@ -156,9 +156,13 @@ def _recognised(
     if command.program.kind == "executable":
         return None
     for entry in candidates:
+        if entry.beside and entry.beside not in packages.values():
+            continue
         own = set(given)
         if entry.packages:
-            own = {key for key in given if packages.get(key.partition(".")[0], entry.packages[0]) in entry.packages}
+            # What a file does not import is the name of the more general system's.
+            unsaid = "" if entry.before else entry.packages[0]
+            own = {key for key in given if packages.get(key.partition(".")[0], unsaid) in entry.packages}
         if own & {*entry.keys} or {key.partition(".")[0] for key in own}.intersection(entry.calls):
             return entry.name
     return None
