@@ -184,6 +184,15 @@ class _File:
                 package = (node.module or "").partition(".")[0] if not node.level else "."
                 yield from ((alias.asname or alias.name, package) for alias in node.names)
         for node in ast.walk(self._tree):
+            if isinstance(
+                node, ast.ClassDef
+            ):  # `class GRPOConfig(trl.GRPOConfig)` is TRL's; one without such a parent is not
+                parents = (ast.unparse(base).split(".") for base in node.bases)
+                yield (
+                    node.name,
+                    next((modules[path[0]] for path in parents if path[0] in modules and path[-1] == node.name), "."),
+                )
+        for node in ast.walk(self._tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 root: ast.expr = node.func
                 while isinstance(root, ast.Attribute):

@@ -47,6 +47,7 @@ SYSTEM = System(
     name="cleanrl",
     title="CleanRL",
     version="fe8d8a0",
+    trains=("ratio", "logratio"),
     recognised=(
         Entry(
             "cleanrl",

@@ -160,7 +160,9 @@ def _recognised(
             continue
         own = set(given)
         if entry.packages:
-            own = {key for key in given if packages.get(key.partition(".")[0], entry.packages[0]) in entry.packages}
+            # What a file does not import is the name of the more general system's.
+            unsaid = "" if entry.before else entry.packages[0]
+            own = {key for key in given if packages.get(key.partition(".")[0], unsaid) in entry.packages}
         if own & {*entry.keys} or {key.partition(".")[0] for key in own}.intersection(entry.calls):
             return entry.name
     return None
