@@ -14,6 +14,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Conversion, Formula, Note, Reading
 from rlstep_hooks.systems.verl.plan import plan_config
 from rlstep_hooks.systems.verl.releases import VerlRelease
+from rlstep_hooks.systems.verl.remarks import remarks
 from rlstep_hooks.systems.verl.settings import evaluates_only, intervals, nested, place, setting
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def read(launch: Quantities) -> Reading:
     return Reading(
         schedule=schedule,
         formulas=formulas,
-        notes=tuple(_notes(schedule, config)),
+        notes=(*_notes(schedule, config), *remarks(launch, schedule)),
         facts=_facts(launch, schedule),
     )
 
@@ -255,6 +256,7 @@ def _facts(launch: Quantities, schedule: Schedule) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "lr_constant": (launch[f"{optim}.lr_scheduler_type"] or "constant") == "constant",
         "minibatch_unit": "prompts",
+        "more_updates": f"{_ACTOR}.ppo_epochs above 1, or {_ACTOR}.ppo_mini_batch_size below data.train_batch_size,",
         "nominal_updates_per_rollout": schedule.reuse_epochs
         * schedule.prompts_per_rollout
         / launch[f"{_ACTOR}.ppo_mini_batch_size"],
