@@ -41,6 +41,8 @@ HELD_ELEMENTS = 1 << 20
 
 Scope = Literal["token", "sequence"]
 
+_ROUNDING = torch.finfo(torch.float32).eps
+
 
 class _Held(msgspec.Struct, frozen=True):
     """What one loss leaves until it is worked up."""
@@ -99,6 +101,12 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             self._values(place, dict(zip(self.columns, numbers[place::count], strict=True))) for place in range(count)
         ]
 
+    def _gap(self, of: dict[str, float]) -> float | None:
+        """The distance of a loss whose terms cancel, in roundings of their sizes; None where other roundings are larger."""
+        if self.losses is None or self.losses[1].precision != "float32" or not of["terms"] > 0:
+            return None
+        return finite(abs(of["loss"] - of["documented"]) / (of["terms"] * _ROUNDING))
+
     def _like(self, place: int, ratio: float | None) -> str:
         """Which other formula gives a loss, if it is not the documented one."""
         if self.losses is None or ratio is None or abs(ratio - 1) <= WITHIN[self.losses[1].precision]:
@@ -127,6 +135,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
             loss_ratio=ratio,
+            loss_gap=self._gap(of) if "loss" in of and ratio is None else None,
             loss_like=self._like(place, ratio),
         )
 
