@@ -27,6 +27,7 @@ class SwiftForm(TrainerForm):
     """Reads the data of ms-swift's GRPOTrainer by TRL's names."""
 
     read = (*READ, "swift")
+    covered = ("grpo", "bnpo", "dr_grpo", "dapo")
 
     def divides_loss(self) -> bool:
         """Never: transformers does, after the loss is returned."""
@@ -69,7 +70,9 @@ class SwiftForm(TrainerForm):
         found = [super().uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
         return ", ".join(name for name in found if name)
 
-    def loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
+    def loss_terms(
+        self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None
+    ) -> LossTerms | None:
         """What the documented formula needs besides log-probs; None where it does not cover this loss."""
         settings, trainer = self.loss_settings, self.trainer
         if settings is None or not self.compares_loss:
