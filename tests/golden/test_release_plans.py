@@ -1,4 +1,4 @@
-"""What the last six releases of TRL, verl and OpenRLHF make of the same launches; the numbers are worked out by hand from the sources."""
+"""What the last six releases of TRL, verl and OpenRLHF make of one launch; the numbers are worked out by hand from the sources."""
 
 from __future__ import annotations
 
