@@ -93,7 +93,10 @@ SYSTEM = System(
     ),
     notes=(
         Note("unit", "train_batch_size and ppo_mini_batch_size count prompts"),
-        Note("assumes", "each sample is one row; turns that cannot be merged make more rows, in as many updates"),
+        Note(
+            "assumes",
+            "each sample is one row; turns that cannot be merged make more rows, in the same number of updates",
+        ),
         Note(
             "shrinks",
             "{prompts} // {size} = {prompts // size}: {updates_of_pass} updates of {samples_per_update} rows, not {size} prompts each",
