@@ -13,10 +13,10 @@ from rlstep_hooks.planning.comparison import compare
 from rlstep_hooks.systems.launches import CONFIGS, SCRIPTS, find_launch, plan_of
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.launched import Options, Plan
-    from rlstep_hooks.planning.finding import Finding
     from collections.abc import Iterable, Mapping, Sequence
 
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.launched import Options, Plan
     from rlstep_hooks.systems.launches import Launch
 
 SUFFIXES = (*SCRIPTS, *CONFIGS, ".py")
