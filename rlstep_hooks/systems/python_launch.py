@@ -69,7 +69,11 @@ def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> t
         changed = {name: Setting(name, value, update.place, name) for name, value in update.value.items()}
         merged = over(merged, changed)
     elif update is not None:
-        notes.append(Note("assumes", f"{update.value} ({update.place}) is empty: what it changes is not in this plan"))
+        notes.append(
+            Note(
+                "assumes", f"{update.value} ({update.place}) is empty: what would be assigned there is not in this plan"
+            )
+        )
     if system.helpers and "evolve" in calls.opened:
         notes.append(
             Note("assumes", f"{calls.opened['evolve'].why} ({calls.opened['evolve'].place}): it changes nothing")
