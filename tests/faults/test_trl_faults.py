@@ -41,7 +41,6 @@ PROVOKED_ELSEWHERE = {
     "RLS509": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS513": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
-    "RLS803": "the moment before the first backward is looked at in verl's faults (tests/systems/verl)",
     "RLS514": "samples are compared with earlier ones in OpenRLHF's faults (tests/systems/openrlhf)",
     "RLS515": "rewards are followed in OpenRLHF's faults (tests/systems/openrlhf)",
     "RLS901": "needs several processes",
@@ -137,6 +136,7 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, c
     )
     assert named, f"not found by {fault.code}; found: {[str(finding) for finding in alarms(report)]}"
     assert is_at(named[0].where, place), f"at {named[0].where} instead of {place}"
+    assert fault.cause in f"{named[0].observed}; {named[0].why}", named[0].why
     assert not early, "found before the fault began"
 
 
