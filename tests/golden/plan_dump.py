@@ -93,6 +93,12 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("old samples that nothing corrects", field="findings", after="RLS117"),
     Allowed("nothing to fix is not said of old samples", field="findings", before="RLS102"),
+    Allowed(
+        "rows that vary with turns are said of in more words",
+        system="rllm",
+        field="notes",
+        before="each sample is one row",
+    ),
     Allowed("where the age was read", field="schedule.sources.max_age"),
     Allowed(
         "refused: what the framework would have read is not unused",
