@@ -38,6 +38,13 @@ AREAL = (
 TRL = (
     "accelerate launch --num_processes 2 examples/scripts/async_grpo.py --max_steps 50 --gradient_accumulation_steps 2 "
 )
+NEMO = (
+    "uv run examples/run_grpo_math.py grpo.num_prompts_per_step=32 grpo.num_generations_per_prompt=16 "
+    "policy.train_global_batch_size=128 cluster.gpus_per_node=2 grpo.max_num_steps=50 policy.generation.colocated.enabled=false "
+    "policy.generation.colocated.resources.gpus_per_node=1 grpo.async_grpo.enabled=true "
+    "loss_fn.use_importance_sampling_correction=true "
+)
+NEMO_PPO = NEMO.replace("run_grpo_math", "run_ppo_math").replace("grpo.", "ppo.").replace("async_grpo", "async_ppo")
 PRIME = "rl --orchestrator.batch-size 64 --orchestrator.group-size 8 --max-steps 10 "
 
 AGES = [
@@ -137,6 +144,17 @@ AGES = [
         3,
         "the engine's log-probs",
     ),
+    ("nemo_rl", NEMO, 1, 4, "token importance weights, without a bound"),
+    (
+        "nemo_rl",
+        NEMO
+        + "grpo.async_grpo.max_trajectory_age_steps=3 loss_fn.truncated_importance_sampling_type=tis "
+        + "loss_fn.truncated_importance_sampling_ratio=2",
+        3,
+        12,
+        r"tis from 0\.0 to 2\.0",
+    ),
+    ("nemo_rl", NEMO_PPO.replace("correction=true", "correction=false"), 1, 16, "none"),
     ("prime_rl", PRIME, 8, 8, "the engine's log-probs"),
     ("prime_rl", PRIME + "--orchestrator.max-off-policy-steps 2", 2, 2, "the engine's log-probs"),
 ]
