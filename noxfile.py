@@ -63,7 +63,7 @@ nox.options.sessions = [
     "verl",
     "openrlhf",
 ]
-TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/faults")
+TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
 VERL = (

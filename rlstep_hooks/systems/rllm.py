@@ -73,8 +73,8 @@ SYSTEM = System(
         "reuse_epochs": "actor_rollout_ref.actor.ppo_epochs",
         # Turns that cannot be merged are rows of their own.
         "updates_from": "reuse_epochs * fewest_updates(samples_per_rollout, asked_updates, world_size) "
-        "if updates_bound != 'exact' else None",
-        "updates_to": "reuse_epochs * asked_updates if updates_bound != 'exact' else None",
+        "if updates_bound != 'exact' else 0",
+        "updates_to": "reuse_epochs * asked_updates if updates_bound != 'exact' else 0",
         "updates_bound": "'exact' if fewest_updates(samples_per_rollout, asked_updates, world_size) == asked_updates "
         "else 'data_dependent'",
         "updates": "rollouts * reuse_epochs * updates_of_pass if updates_bound == 'exact' "

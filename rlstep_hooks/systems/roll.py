@@ -334,7 +334,7 @@ SYSTEM = System(
         "if actor_infer.strategy_args.strategy_name == 'hf_infer' else ''",
         "correction_biased": "'generating_args.top_p = ' + quoted(decimal(top_p)) "
         "if top_p < 1 and correction not in ('', 'none') else ''",
-        "updates_from": "updates_per_rollout if agentic and turn_by_turn(launch) else None",
+        "updates_from": "updates_per_rollout if agentic and turn_by_turn(launch) else 0",
         "loader": "'none' if agentic else 'wraps'",
         "picks_prompts": "filters(launch) or is_use_additional_prompts or async_generation_ratio > 0",
         "rows_bound": "'data_dependent' if picks_prompts else 'exact'",

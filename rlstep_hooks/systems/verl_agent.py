@@ -40,7 +40,7 @@ SYSTEM = early_fork(
         "updates_bound": "'data_dependent'",
         # One turn each, and as many as an episode may have.
         "updates_from": "updates_per_rollout",
-        "updates_to": "passes * ceil(samples * env.max_steps / samples_per_update) if env.max_steps is not None else None",
+        "updates_to": "passes * ceil(samples * env.max_steps / samples_per_update) if env.max_steps is not None else 0",
         "updates": "unknown('each turn of an episode is a row of its own: how many there are, only the episodes show')",
         "lags": "()",
         "ratio_one_updates": "(1,)",

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, count, number, text
 
+OBSERVED = ("1.16", "1.17")
+"""The first release whose runs are observed, and the first later one whose runs are not."""
+
 _HOME = "trl {version} trl/experimental/async_grpo/async_grpo_trainer.py"
 
 SYSTEM = System(
@@ -18,6 +21,7 @@ SYSTEM = System(
     framework="TRL",
     version="1.16.0",
     releases=("1.0", "1.17"),
+    observed_releases=OBSERVED,
     package="trl",
     trains=("*AsyncGRPOTrainer*",),
     recognised=(
@@ -62,6 +66,7 @@ SYSTEM = System(
         "by_groups": "release >= (1, 9) and max_steps <= 0",
         "target": "ceil(num_train_epochs * rows)",
         "updates": "rollouts",
+        "syncs": "'first_and_after_updates' if weight_sync_steps == 1 else 'unseen'",
         "data_epochs": "unknown('groups that are too old are dropped, and prompts of any length fill an update') "
         "if known(rows) else None",
         "loader_epochs": "data_epochs",
@@ -81,7 +86,6 @@ SYSTEM = System(
         "lr_clock": "update",
         "step_unit": "update",
         "step_means": "1 step = 1 update",
-        "syncs": "first_and_after_updates",
     },
     formulas=(
         Formula(
@@ -165,4 +169,25 @@ SYSTEM = System(
         "lr_warmup": "floor(warmup_steps)",
         "save_every": "floor(save_steps) if save_strategy == 'steps' and save_steps >= 1 else None",
     },
+    live="rlstep_hooks.systems.trl_async.plan:plan_live",
+    attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
+    on_import={
+        "trl.experimental.async_grpo.async_grpo_trainer": "rlstep_hooks.systems.trl_async.observe.injection:audit_async",
+    },
+    trained_releases=("1.16.0",),
+    observes=(
+        "samples from the queue to the loss, with the version of their group",
+        "micro-batches",
+        "updates",
+        "the ratio to the engine's log-probs",
+        "learning rate",
+        "weights",
+        "syncs to the engine, as far as the trainer hands the weights over",
+    ),
+    does_not_observe=(
+        "what the engine does with the weights",
+        "the samples of several processes, which one of them takes from the queue",
+        "the order of micro-batches that are cut by tokens",
+        "rewards and advantages, which the worker computes in a process of its own",
+    ),
 )
