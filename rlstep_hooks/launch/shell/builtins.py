@@ -6,6 +6,7 @@ import os.path
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
 from rlstep_hooks.launch.text import UnknownText
@@ -102,7 +103,7 @@ def _sourced(walk: Walk, tokens: list[Token], depth: int) -> None:
     source, walk.scope.source = walk.scope.source, str(path)
     file, walk.scope.file = walk.scope.file, str(path)
     with suppress(ReturnedError):
-        walk.run_children(walk.parsed(path.read_bytes()), depth + 1)
+        walk.run_children(walk.parsed(contents(path)), depth + 1)
     walk.scope.source, walk.scope.file = source, file
 
 

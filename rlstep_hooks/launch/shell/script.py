@@ -14,6 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.shell import assignments, branches, loops
 from rlstep_hooks.launch.shell.commands import follow_command
 from rlstep_hooks.launch.shell.scope import Scope
@@ -49,7 +50,7 @@ def read_script(
         raise LaunchError(
             f"{size / 2**20:.1f} MiB; a launch script has at most {LARGEST_SCRIPT >> 20} MiB", Place(str(path))
         )
-    data = path.read_bytes()
+    data = contents(path)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

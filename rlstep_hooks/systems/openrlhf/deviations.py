@@ -1,7 +1,7 @@
 """OpenRLHF's known deviations, as data. Lines are those of OpenRLHF 0.11.2 unless another release is named.
 
-The Schedule says what the code does, so a finding is explained by one of these where the plan was made without it, or where the
-plan itself shows the loss (a learning-rate schedule of another length).
+The Schedule already says what the code does. So these explain findings of plans that were made without them, or of plans that show
+the loss themselves (a learning-rate schedule of another length).
 """
 
 from __future__ import annotations

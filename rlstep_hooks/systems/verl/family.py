@@ -64,6 +64,8 @@ MULTIPLIED_FIRST = {
 }
 """0.2: the other way round; the micro-batch counts samples."""
 
+_BY_TOKENS = "unknown('micro-batches are cut by token counts')"
+_NOT_GIVEN = "unknown('the launch gives no micro-batch size')"
 _LET: dict[str, str] = {
     "processes": f"max(trainer.nnodes * trainer.n_gpus_per_node // {_ACTOR}.ulysses_sequence_parallel_size, 1)",
     "gpus": f"world_size * {_ACTOR}.ulysses_sequence_parallel_size",
@@ -78,8 +80,8 @@ _LET: dict[str, str] = {
     "critic.reuse_epochs": "passes",
     "reuse_epochs": "passes",
     "algorithm": "'PPO' if critic else upper(algorithm.adv_estimator)",
-    "samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {_ACTOR}.use_dynamic_bsz else micro * world_size",
-    "critic.samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {_ACTOR}.use_dynamic_bsz "
+    "samples_per_microbatch": f"{_BY_TOKENS} if {_ACTOR}.use_dynamic_bsz else {_NOT_GIVEN} if micro is None else micro * world_size",
+    "critic.samples_per_microbatch": f"{_BY_TOKENS} if {_ACTOR}.use_dynamic_bsz else {_NOT_GIVEN} if critic_micro is None "
     "else critic_micro * critic_processes",
     "reference_source": "'at_rollout'",
     "old_logprob_source": "'recompute'",
@@ -94,6 +96,19 @@ _ALWAYS: dict[str, Any] = {
     "lr_clock": "rollout",
     "step_unit": "rollout",
 }
+
+
+def _gives_microbatch(role: str, micro: str, where: str, trainer: str) -> Check:
+    """0.2 and later demand the micro-batch of a role that has no default there."""
+    own = f"{role}.ppo_micro_batch_size_per_gpu"
+    return Check(
+        f"{_ACTOR}.use_dynamic_bsz or {micro} is not None",
+        f"ValueError: [{role}] Please set at least one of '{role}.micro_batch_size' or '{role}.micro_batch_size_per_gpu'.",
+        fix=f"{own} = N",
+        when="when the trainer is built",
+        source=f"{trainer} _validate_config",
+        where=where,
+    )
 
 
 def early_fork(
@@ -191,6 +206,13 @@ def early_fork(
                 when="at the first rollout",
                 source=f"{source}/protocol.py DataProto.chunk",
             ),
+            *(
+                _gives_microbatch(role, micro, where, trainer)
+                for role, micro, where in (
+                    ("actor_rollout_ref.actor", "micro", ""),
+                    *([("critic", "critic_micro", "critic")] if has_critic else []),
+                )
+            ),
             Check(
                 "device > 0",
                 "RuntimeError in batch.split(0): a mini-batch of no samples",
@@ -226,7 +248,7 @@ def early_fork(
         ),
         facts={
             "minibatch_unit": "'prompts'",
-            "nominal_updates_per_rollout": f"passes * samples / ({_ACTOR}.ppo_mini_batch_size * {_GROUP})",
+            "nominal_updates_per_rollout": f"passes * max(samples / ({_ACTOR}.ppo_mini_batch_size * {_GROUP}), 1)",
             "lr_constant": f"{_ACTOR}.optim.warmup_style == 'constant'",
             "lr_warmup": f"floor({_ACTOR}.optim.lr_warmup_steps_ratio * lr_horizon)",
             "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",

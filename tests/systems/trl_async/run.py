@@ -1,8 +1,8 @@
 """A real AsyncGRPOTrainer on the CPU: its own queue, batcher, collator and loss, with a worker that generates while it trains.
 
 TRL lets a worker and a transfer of weights be given (`rollout_worker`, `weight_transfer`). Here the worker is a thread of this process
-that samples with a copy of the model, and the transfer copies the weights that the trainer streams into that copy. What needs a GPU is the
-attention kernel (FlashAttention 3), in whose place stands the same attention, written out, and the speed of the GPU for a metric.
+that samples with a copy of the model, and the transfer copies the weights that the trainer streams into that copy. Two things need a
+GPU: the attention kernel (FlashAttention 3), in whose place stands the same attention, written out, and a metric of its speed.
 """
 
 from __future__ import annotations
