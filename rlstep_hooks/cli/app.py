@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     _add_plan(verbs)
     _add_run(verbs)
     _add_report(verbs)
+    _add_why(verbs)
     _add_diff(verbs)
     _add_convert(verbs)
     _add_check(verbs)
@@ -169,6 +170,14 @@ def _add_report(verbs: _Verbs) -> None:
     report.add_argument("--strict", action="store_true", help="warnings fail too")
     report.add_argument("--html", type=Path, metavar="FILE", help="write the report as a self-contained HTML page")
     report.add_argument("--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, for Perfetto")
+
+
+def _add_why(verbs: _Verbs) -> None:
+    why = _add(verbs, "why", _why, "From what you notice in a run to what its record says about each possible cause.")
+    why.add_argument("folder", type=Path, metavar="DIR", help="folder of the records")
+    why.add_argument("symptoms", nargs="*", metavar="SYMPTOM", help="such as ratio-one or reward-flat (default: all)")
+    why.add_argument("--run", metavar="NAME", help="a run in the folder (default: the latest)")
+    why.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_diff(verbs: _Verbs) -> None:
@@ -297,6 +306,12 @@ def _report(given: argparse.Namespace) -> int:
 
         follow(Path(given.folder), given.run)
     return show(Path(given.folder))
+
+
+def _why(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import why
+
+    return why.show(given.folder, given.symptoms, run=given.run, as_json=given.json)
 
 
 def _diff(given: argparse.Namespace) -> int:

@@ -464,7 +464,7 @@ SYSTEM = System(
         ),
         Note(
             "drops",
-            "critic_warmup holds without a critic as well: its rollouts train nothing",
+            "critic_warmup also holds without a critic: its rollouts then train nothing",
             "critic_warmup and not critic",
         ),
         Note(

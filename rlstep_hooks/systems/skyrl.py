@@ -304,7 +304,7 @@ SYSTEM = System(
         Note(
             "assumes",
             "a group that takes longer than max_staleness_steps = {trainer.fully_async.max_staleness_steps} to generate is trained all "
-            "the same: the setting limits how much is under way, and drops nothing",
+            "the same: the setting limits how many groups are under way, and drops none",
             "fully",
         ),
         Note(

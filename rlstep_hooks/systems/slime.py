@@ -331,8 +331,8 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "max_weight_staleness is a setting of miles, which drops or generates anew what is older when it is taken; each of the "
-            "{updates_per_rollout} updates on a rollout adds its lag to that",
+            "max_weight_staleness is a setting of miles, which drops or regenerates samples that are older when they are taken; each "
+            "of the {updates_per_rollout} updates on a rollout adds its lag to that",
             "max_weight_staleness is not None and fully",
         ),
         Note(

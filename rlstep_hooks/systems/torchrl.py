@@ -125,7 +125,7 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "the learning rate of the last rollout is {annealed_to}: its length was planned without it",
+            "the learning rate of the last rollout is {annealed_to}: the schedule was made without that rollout",
             "collected != timesteps and optim.anneal_lr",
         ),
     ),

@@ -214,12 +214,12 @@ SYSTEM = System(
         ),
         Note(
             "pads",
-            "{rows_drawn_twice} rows of each pass are drawn twice so that the processes get as many",
+            "{rows_drawn_twice} rows of each pass are drawn twice so that every process gets the same number",
             "grpo and rows_drawn_twice",
         ),
         Note(
             "assumes",
-            "the rows last for num_steps = {num_steps} rollouts; give --rows",
+            "there are enough rows for num_steps = {num_steps} rollouts; give --rows",
             "grpo and not known(rows)",
         ),
     ),

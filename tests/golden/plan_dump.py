@@ -3,6 +3,7 @@
     python -m tests.golden.plan_dump make FILE              launches of all tests, and random ones; needs the tests' environment
     python -m tests.golden.plan_dump compare FILE [SYSTEM]  plan each launch again and show what differs
     python -m tests.golden.plan_dump choose FILE            write the small stored part, `plan_dump.jsonl`
+    python -m tests.golden.plan_dump reword FILE            take over the words of notes, where nothing else differs
 
 Each line of a file is one launch (words, options, files beside it) with its answer. The launches are kept, not made again: the
 comparison does not depend on what the generator knows of the systems. What may differ is data: `ALLOWED`.
@@ -85,6 +86,11 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("a declared setting that is given is read", field="unused", after="^null$"),
     Allowed("the age is said in updates too", field="schedule.max_age_updates", before="^null$"),
     Allowed("the age is said in updates too", field="schedule.critic.max_age_updates", before="^null$"),
+    *(
+        Allowed("a range where the data decide", field=f"schedule.{of}updates_{end}", before="^null$")
+        for of in ("", "critic.")
+        for end in ("from", "to")
+    ),
     Allowed("what corrects for the age of samples", field="schedule.correction", before="^null$"),
     Allowed("what corrects for the age of samples", field="facts.correct_by", before="^null$"),
     *(
@@ -279,6 +285,31 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("refused: what its sizes mean is said", field="formulas", only_refused=True, before="^null$"),
     Allowed(
         "a number of processes that nothing gives is named", field="notes", after="assumes: 1 process: the launch does"
+    ),
+    Allowed(
+        "a source is said of the quantity that its formula gives",
+        system="verl",
+        field="schedule.sources.",
+        after="^null$",
+    ),
+    Allowed(
+        "what both roles take from the loader",
+        system="verl",
+        field="schedule.critic.",
+        before="^null$",
+        after='^[\\d"]',
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.not_evaluated.",
+        before="the rows of the training set are not known",
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.critic.not_evaluated.",
+        before="the rows of the training set are not known",
     ),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
@@ -637,6 +668,16 @@ def _add_setting(rng: random.Random, words: list[str], files: dict[str, str], kn
 # The stored part.
 
 
+def reworded(case: Case) -> Case:
+    """The case with today's words of its notes, if these are of the same kinds and nothing else differs."""
+    before = case.answer.get("notes", [])
+    if [path for path, _, _ in differences(case)] != ["notes"]:
+        return case
+    now = answer(case.launch)["notes"]
+    same = [note.partition(":")[0] for note in before] == [note.partition(":")[0] for note in now]
+    return Case(case.system, case.origin, case.launch, {**case.answer, "notes": now}) if same else case
+
+
 def chosen(cases: list[Case], each: int = 4, bytes_each: int = 4_500) -> list[Case]:
     """A few small launches of every system, half of them refused, each with something to say that the others did not."""
     picked: list[Case] = []
@@ -676,6 +717,8 @@ def main(arguments: list[str]) -> int:
         write(Path(path), seeds + random_cases(seeds, LAUNCHES))
     elif verb == "choose":
         write(STORED, chosen(read(Path(path))))
+    elif verb == "reword":
+        write(Path(path), [reworded(case) for case in read(Path(path))])
     cases = read(Path(path))
     if verb != "compare":
         for system, number in sorted(Counter(case.system for case in cases).items()):

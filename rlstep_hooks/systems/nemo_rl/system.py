@@ -192,8 +192,8 @@ SYSTEM = System(
         Note("unit", "{part}.num_prompts_per_step counts prompts, policy.train_global_batch_size counts samples"),
         Note(
             "drops",
-            "prompts whose samples all score the same are dropped and replaced from the next batch; what is too many, and what "
-            "waits when a pass over the rows ends, is dropped as well",
+            "prompts whose samples all score the same are dropped and replaced from the next batch; surplus prompts, and prompts "
+            "that still wait when a pass over the rows ends, are dropped as well",
             "dynamic",
         ),
         Note(
@@ -209,12 +209,12 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "the rows last for {part}.max_num_steps = {rollouts}; give --rows",
+            "there are enough rows for {part}.max_num_steps = {rollouts}; give --rows",
             "not known(rows) and known(rollouts)",
         ),
         Note(
             "ignores",
-            "the policy's schedule is made for all rollouts, also for those that train only the critic",
+            "the policy's learning-rate schedule counts all rollouts, also those that train only the critic",
             "ppo and frozen_rollouts",
         ),
     ),
