@@ -219,6 +219,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'policy.train_global_batch_size below the samples of a rollout'",
         "minibatch_unit": "'samples'",
         "correct_by": "'loss_fn.use_importance_sampling_correction = true'",
         "save_every": "checkpointing.save_period if checkpointing.enabled else None",
