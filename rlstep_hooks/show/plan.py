@@ -262,9 +262,8 @@ def with_numbers(formula: Formula, schedule: Schedule) -> str:
         name = match.group(0)
         if name in _FUNCTIONS:
             return name
-        if formula.inputs:
-            found = formula.inputs.get(name, name)
-        else:
+        found = formula.inputs.get(name, name)
+        if not formula.inputs and not formula.text.startswith("'"):
             found = schedule.settings[name] if name in schedule.settings else quantity(schedule, name)
         return number(found) if isinstance(found, int | Fraction) else str(found)
 

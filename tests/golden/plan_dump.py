@@ -275,6 +275,31 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "a number of processes that nothing gives is named", field="notes", after="assumes: 1 process: the launch does"
     ),
+    Allowed(
+        "a source is said of the quantity that its formula gives",
+        system="verl",
+        field="schedule.sources.",
+        after="^null$",
+    ),
+    Allowed(
+        "what both roles take from the loader",
+        system="verl",
+        field="schedule.critic.",
+        before="^null$",
+        after='^[\\d"]',
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.not_evaluated.",
+        before="the rows of the training set are not known",
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.critic.not_evaluated.",
+        before="the rows of the training set are not known",
+    ),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
 
