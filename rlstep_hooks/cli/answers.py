@@ -191,12 +191,19 @@ def follow(folder: Path, run: str | None) -> Answer:
     followed = FollowedRun(folder, run or latest_run(found), deviations_of=index.deviations_of)
     news = followed.look()
     state = "over" if followed.over else "running"
+    now = news.now
+    planned = now.schedule
     details = {
         "verdict": news.verdict,
-        "now": msgspec.to_builtins(news.now),
+        "rollouts": now.rollouts,
+        "updates": now.updates,
+        "planned_rollouts": planned.rollouts if planned is not None else None,
+        "planned_updates": planned.updates if planned is not None else None,
+        "lag": now.lag,
         "errors": [_finding(each) for each in news.errors],
     }
-    answer = f"the run is {state}, {news.verdict} so far, with {number(len(news.errors), 'errors')}"
+    made = f"{number(now.rollouts, 'rollouts')} and {number(now.updates, 'updates')}"
+    answer = f"the run is {state}: {made}, {news.verdict} so far, {number(len(news.errors), 'errors')}"
     return Answer(answer=answer, details=details, next_step="report" if followed.over else "follow again")
 
 
