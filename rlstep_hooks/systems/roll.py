@@ -467,6 +467,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'ppo_epochs above 1, or a smaller gradient_accumulation_steps,'",
         "lr_constant": "starts(actor_train.training_args.lr_scheduler_type, 'constant')",
         "lr_warmup": "actor_train.training_args.warmup_steps",
         "save_every": "save_steps",

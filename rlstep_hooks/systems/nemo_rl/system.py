@@ -205,6 +205,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'policy.train_global_batch_size below the samples of a rollout'",
         "minibatch_unit": "'samples'",
         "save_every": "checkpointing.save_period if checkpointing.enabled else None",
         "eval_every": "max(evaluates, 0)",
