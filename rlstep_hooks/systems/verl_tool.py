@@ -20,6 +20,7 @@ SYSTEM = msgspec.structs.replace(
     version="0.6.1",
     releases=("0.6.1", "0.7"),
     keys=None,
+    trains=("*AgentRayPPOTrainer",),
     recognised=(Entry("verl_tool", programs=("module:verl_tool.trainer.main_ppo",), before="verl"),),
     settings={
         name: typed for name, typed in VERL.settings.items() if name != "algorithm.rollout_correction.bypass_mode"

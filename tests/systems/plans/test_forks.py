@@ -11,6 +11,8 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlstep_hooks.planning.schedule import Schedule
 
 MAIN = "python3 -m verl.trainer.main_ppo "
@@ -227,3 +229,13 @@ def test_verls_recipe_of_prime_trains_a_part_of_what_it_generates() -> None:
     )
     assert (schedule.algorithm, schedule.reference_source) == ("RLOO", "at_rollout")
     assert all(finding.severity == "info" for finding in planned.findings)
+
+
+def test_verl_tools_own_program_trains_by_its_own_trainer(tmp_path: Path) -> None:
+    """Also where its file is at hand, which names its trainer and none of verl's."""
+    (tmp_path / "verl_tool" / "trainer").mkdir(parents=True)
+    text = "from verl_tool.trainer.ppo.ray_trainer import AgentRayPPOTrainer as RayPPOTrainer\nRayPPOTrainer()\n"
+    (tmp_path / "verl_tool" / "trainer" / "main_ppo.py").write_text(text)
+    script = tmp_path / "run.sh"
+    script.write_text(f"python3 -m verl_tool.trainer.main_ppo data.train_batch_size=128 {ACTOR}.use_dynamic_bsz=True\n")
+    assert plan_launch([str(script)], Options()).framework == "verl_tool"
