@@ -115,6 +115,9 @@ def test_an_episode_of_verl_agent_has_a_row_for_each_turn() -> None:
     schedule = schedule_of(VERL_AGENT)
     assert schedule.updates is None
     assert "each turn of an episode" in schedule.not_evaluated["updates"]
+    assert (schedule.updates_from, schedule.updates_to) == (schedule.updates_per_rollout, 0)
+    limited = schedule_of(f"{VERL_AGENT} env.max_steps=15")
+    assert (limited.updates_from, limited.updates_to) == (1, 8)  # 128 x 15 turns in mini-batches of 256
     refused = plan(f"{VERL_AGENT} {ROLLOUT}.n=8")
     assert refused.schedule is None
     assert "we keep n=1" in refused.findings[0].observed
