@@ -234,11 +234,30 @@ def test_verls_recipe_of_prime_trains_a_part_of_what_it_generates() -> None:
     assert all(finding.severity == "info" for finding in planned.findings)
 
 
-def test_verl_tools_own_program_trains_by_its_own_trainer(tmp_path: Path) -> None:
-    """Also where its file is at hand, which names its trainer and none of verl's."""
-    (tmp_path / "verl_tool" / "trainer").mkdir(parents=True)
-    text = "from verl_tool.trainer.ppo.ray_trainer import AgentRayPPOTrainer as RayPPOTrainer\nRayPPOTrainer()\n"
-    (tmp_path / "verl_tool" / "trainer" / "main_ppo.py").write_text(text)
+@pytest.mark.parametrize(
+    ("module", "text", "framework"),
+    [
+        (
+            "verl_tool.trainer.main_ppo",
+            "from verl_tool.trainer.ppo.ray_trainer import AgentRayPPOTrainer as RayPPOTrainer\nRayPPOTrainer()\n",
+            "verl_tool",
+        ),
+        ("recipe.dapo.main_dapo", "from .dapo_ray_trainer import RayDAPOTrainer\nRayDAPOTrainer()\n", "verl"),
+        (
+            "recipe.prime.main_prime",
+            "from .prime_ray_trainer import RayPRIMETrainer\nRayPRIMETrainer()\n",
+            "verl_prime",
+        ),
+    ],
+)
+def test_a_program_that_is_at_hand_trains_by_a_trainer_of_its_own(
+    module: str, text: str, framework: str, tmp_path: Path
+) -> None:
+    """Its file names its own trainer, and none of verl's."""
+    file = tmp_path / (module.replace(".", "/") + ".py")
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
     script = tmp_path / "run.sh"
-    script.write_text(f"python3 -m verl_tool.trainer.main_ppo data.train_batch_size=128 {ACTOR}.use_dynamic_bsz=True\n")
-    assert plan_launch([str(script)], Options()).framework == "verl_tool"
+    sizes = f"data.train_batch_size=512 {ACTOR}.use_dynamic_bsz=True {ROLLOUT}.log_prob_micro_batch_size_per_gpu=1"
+    script.write_text(f"python3 -m {module} algorithm.adv_estimator=grpo {sizes}\n")
+    assert plan_launch([str(script)], Options()).framework == framework
