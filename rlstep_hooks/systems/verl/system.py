@@ -7,6 +7,7 @@ Its quantities have a file for each question: which trainer runs (`trainers`), h
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, Note, System
+from rlstep_hooks.systems.verl import remarks
 from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
 from rlstep_hooks.systems.verl.launch import algorithm_named, another_trainer, asked_processes, shipped_loop
 from rlstep_hooks.systems.verl.length import LENGTH, ratio
@@ -37,6 +38,7 @@ SYSTEM = System(
         "verl.trainer.ppo.ray_trainer.RayPPOTrainer",
         "verl.trainer.main_ppo.run_ppo",
         "verl.trainer.main_ppo.main",
+        "*RayDAPOTrainer",
     ),
     recognised=(
         Entry(
@@ -73,6 +75,7 @@ SYSTEM = System(
         "near_divisors": near_divisors,
         "ratio": ratio,
         "shipped_loop": shipped_loop,
+        **remarks.FUNCTIONS,
     },
     let={**DIFFERENCES, **TRAINERS, **LENGTH, **SIZES, **OF_CRITIC, **STALENESS, **PLACES},
     always={
@@ -85,6 +88,7 @@ SYSTEM = System(
     formulas=FORMULAS,
     checks=CHECKS,
     notes=(
+        *remarks.REMARKS,
         Note(
             "unit",
             "train_batch_size and ppo_mini_batch_size count prompts, ppo_micro_batch_size_per_gpu samples of one process",
@@ -122,6 +126,7 @@ SYSTEM = System(
     facts={
         "lr_constant": f"({_OPTIM}.lr_scheduler_type or 'constant') == 'constant'",
         "minibatch_unit": "'prompts'",
+        "more_updates": f"'{ACTOR}.ppo_epochs above 1, or {ACTOR}.ppo_mini_batch_size below data.train_batch_size,'",
         "nominal_updates_per_rollout": f"reuse_epochs * prompts_per_rollout / {MINIBATCH}",
         "lr_warmup": f"{_OPTIM}.lr_warmup_steps if {_OPTIM}.lr_warmup_steps >= 0 "
         f"else floor({_OPTIM}.lr_warmup_steps_ratio * lr_horizon)",
