@@ -66,6 +66,15 @@ def parser() -> argparse.ArgumentParser:
     rules = _add(verbs, "rules", _rules, "The catalogue of rules, or one rule's page.")
     rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code, such as RLS302")
     _add(verbs, "doctor", _doctor, "Which frameworks are here, which releases are supported, and what can be observed.")
+    mcp = _add(
+        verbs,
+        "mcp",
+        _mcp,
+        "The same answers for agents: a server of the Model Context Protocol on standard input and output.",
+    )
+    mcp.add_argument(
+        "--root", type=Path, default=Path(), metavar="DIR", help="the folder that paths must lie in (default: this one)"
+    )
     demo = _add(verbs, "demo", _demo, "A real TRL GRPO run on the CPU, audited.")
     demo.add_argument("--fault", metavar="NAME", help="break the run in a named way")
     demo.add_argument("--log-dir", type=Path, metavar="DIR", help="where to record; a temporary folder if left out")
@@ -361,6 +370,12 @@ def _doctor(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import doctor
 
     return doctor.show()
+
+
+def _mcp(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import mcp
+
+    return mcp.show(given.root.resolve())
 
 
 def _demo(given: argparse.Namespace) -> int:

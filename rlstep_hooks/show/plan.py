@@ -136,6 +136,9 @@ def _update_row(schedule: Schedule) -> Row:
 def _rate_row(schedule: Schedule) -> Row:
     made = number(schedule.updates_per_rollout)
     made = {"exact": made, "upper": f"at most {made}", "data_dependent": f"about {made}"}[schedule.updates_bound]
+    if schedule.updates_from:
+        most = f"to {number(schedule.updates_to)}" if schedule.updates_to else "or more"
+        made = f"{number(schedule.updates_from)} {most}, as the data decides"
     if schedule.loop == "phases":
         sizes = dict.fromkeys(schedule.minibatches)
         if len(sizes) > 1:

@@ -86,6 +86,11 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("a declared setting that is given is read", field="unused", after="^null$"),
     Allowed("the age is said in updates too", field="schedule.max_age_updates", before="^null$"),
     Allowed("the age is said in updates too", field="schedule.critic.max_age_updates", before="^null$"),
+    *(
+        Allowed("a range where the data decide", field=f"schedule.{of}updates_{end}", before="^null$")
+        for of in ("", "critic.")
+        for end in ("from", "to")
+    ),
     Allowed("what corrects for the age of samples", field="schedule.correction", before="^null$"),
     Allowed("what corrects for the age of samples", field="facts.correct_by", before="^null$"),
     Allowed(
@@ -104,6 +109,12 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("old samples that nothing corrects", field="findings", after="RLS117"),
     Allowed("nothing to fix is not said of old samples", field="findings", before="RLS102"),
+    Allowed(
+        "rows that vary with turns are said of in more words",
+        system="rllm",
+        field="notes",
+        before="each sample is one row",
+    ),
     Allowed("where the age was read", field="schedule.sources.max_age"),
     Allowed(
         "refused: what the framework would have read is not unused",
