@@ -276,7 +276,8 @@ def test_a_program_that_is_at_hand_trains_by_a_trainer_of_its_own(
         # the same with its filter: rollouts of train_batch_size prompts
         (
             f"recipe.entropy.main_entropy data.train_batch_size=256 data.gen_batch_size=768 {ACTOR}.ppo_mini_batch_size=32 "
-            f"{ROLLOUT}.n=8 {ACTOR}.use_dynamic_bsz=True algorithm.adv_estimator=grpo algorithm.filter_groups.enable=True trainer.nnodes=4",
+            f"{ROLLOUT}.n=8 "
+            f"{ACTOR}.use_dynamic_bsz=True algorithm.adv_estimator=grpo algorithm.filter_groups.enable=True trainer.nnodes=4",
             "verl recipe/entropy",
             (256, 2048, 256, 8),
         ),
@@ -290,7 +291,8 @@ def test_a_program_that_is_at_hand_trains_by_a_trainer_of_its_own(
         # gvpo/run_qwen2-7b_math_gvpo.sh
         (
             f"recipe.gvpo.gvpo_main_ppo data.train_batch_size=1024 {ACTOR}.ppo_mini_batch_size=256 "
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu=16 {ROLLOUT}.log_prob_micro_batch_size_per_gpu=16 {ROLLOUT}.n=4 algorithm.adv_estimator=grpo trainer.n_gpus_per_node=2",
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu=16 "
+            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=16 {ROLLOUT}.n=4 algorithm.adv_estimator=grpo trainer.n_gpus_per_node=2",
             "verl recipe/gvpo",
             (1024, 4096, 1024, 4),
         ),
