@@ -43,27 +43,42 @@ class HeldRollout(msgspec.Struct, frozen=True):
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
 
-    def kind(self) -> tuple[bool, ...]:
-        """Equal for rollouts with the same columns."""
-        return tuple(part is None for part in (self.gap, self.scored, self.counted, self.reference, self.drawn))
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for rollouts that are worked up together."""
+        counted, reference, drawn = self.counted, self.reference, self.drawn
+        return (
+            self.advantages.shape,
+            self.mask.shape,
+            self.gap is None,
+            self.scored is None,
+            None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
+            None if reference is None else reference[0].shape,
+            None if drawn is None else drawn[0].shape,
+        )
 
-    def columns(self) -> dict[str, Tensor]:
-        """The rollout's numbers by name."""
-        numbers = {"largest": _largest(self.advantages, self.mask)}
-        if self.gap is not None:
-            numbers |= {"gap": self.gap.sum(), "largest_gap": self.gap.max(), "tokens": self.mask.sum()}
-        if self.counted is not None:
-            rule, tokens, mask = self.counted
-            numbers["masks_wrong"] = rule.wrong(tokens, mask)
-        if self.reference is not None:
-            now, first = self.reference
-            numbers["reference_changed"] = (now != first).count_nonzero()
-        if self.drawn is not None:
-            used, left = self.drawn
-            numbers["weights_differ"] = (used != left).count_nonzero()
-        if self.scored is not None:
-            numbers["off"] = self.scored.off(self.advantages)
-        return numbers
+
+def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
+    """The numbers of N rollouts of one kind, by name: each (N,)."""
+    mask = torch.stack([rollout.mask for rollout in group])
+    advantages = torch.stack([as_column(rollout.advantages) for rollout in group])
+    numbers = {"largest": (advantages.abs() * mask).amax((1, 2))}
+    gaps = [rollout.gap for rollout in group if rollout.gap is not None]
+    if gaps:
+        gap = torch.stack(gaps)
+        numbers |= {"gap": gap.sum((1, 2)), "largest_gap": gap.amax((1, 2)), "tokens": mask.sum((1, 2))}
+    counted = [rollout.counted for rollout in group if rollout.counted is not None]
+    if counted:
+        tokens, masks = (torch.stack([of[place] for of in counted]) for place in (1, 2))
+        numbers["masks_wrong"] = counted[0][0].wrong(tokens, masks)
+    for name in ("reference", "drawn"):
+        pairs = [getattr(rollout, name) for rollout in group if getattr(rollout, name) is not None]
+        if pairs:
+            now, known = (torch.stack([pair[place] for pair in pairs]) for place in (0, 1))
+            numbers[f"{name}_differ"] = (now != known).sum(1)
+    scored = [rollout.scored.off(rollout.advantages) for rollout in group if rollout.scored is not None]
+    if scored:
+        numbers["off"] = torch.stack(scored)
+    return numbers
 
 
 class RolloutSource(msgspec.Struct, frozen=True):
@@ -85,8 +100,8 @@ class RolloutSource(msgspec.Struct, frozen=True):
         return RolloutValues(
             index=held.index,
             max_abs_advantage=finite(of["largest"]),
-            weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
-            reference_changed=int(of["reference_changed"]) if "reference_changed" in of else None,
+            weights_differ=int(of["drawn_differ"]) if "drawn_differ" in of else None,
+            reference_changed=int(of["reference_differ"]) if "reference_differ" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
@@ -230,14 +245,14 @@ class NumberCollector:
     def _work_up_rollouts(self) -> None:
         held, self._held = self._held, []
         # What somebody has written to since is not what the rollout came with, so nothing is said of it.
-        groups: dict[tuple[bool, ...], list[HeldRollout]] = {}
+        groups: dict[tuple[Any, ...], list[HeldRollout]] = {}
         for rollout in held:
             if version_of(rollout.advantages) == rollout.version:
                 groups.setdefault(rollout.kind(), []).append(rollout)
         for group in groups.values():
-            columns = [rollout.columns() for rollout in group]
-            vector = torch.stack([number.float() for name in columns[0] for number in (of[name] for of in columns)])
-            self._fetched.add(RolloutSource(tuple(group), tuple(columns[0])), vector)
+            columns = _columns(group)
+            vector = torch.cat([column.float() for column in columns.values()])
+            self._fetched.add(RolloutSource(tuple(group), tuple(columns)), vector)
 
     def _emit(self, *, wait: bool = False) -> None:
         rollouts: list[RolloutValues] = []
@@ -264,11 +279,6 @@ class NumberCollector:
                     updates=tuple(updates),
                 )
             )
-
-
-def _largest(advantages: Tensor, mask: Tensor) -> Tensor:
-    """The largest |advantage| of a real token: of (B,) or (B, T) advantages under a (B, T) mask."""
-    return (as_column(advantages).abs() * mask).max()
 
 
 def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:

@@ -125,9 +125,7 @@ class UpdateObserver:
         compared = is_compared(self._windows // self._per_cycle)
         with self._replay_guard:
             if self.replay is not None:
-                self.replay.look_at_state()
-                if compared:
-                    self.replay.before_step()
+                self.replay.before_step(self._windows, compared=compared)
         with self._before_guard:
             self._norm = None
             limit = self._limit() if compared else None
