@@ -37,6 +37,9 @@ from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.observe.patches import _ABSENT
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.record.wire import encode
+from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
+from rlstep_hooks.systems.trl.observe.microbatches import MicroBatchHooks
+from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
@@ -123,7 +126,9 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
             return
         if cycle > self.SETTLING:
             wall, processor = self._began
-            self.cycles.append((observer.active, time.perf_counter() - wall, time.thread_time() - processor))
+            self.cycles.append(
+                (observer._observation.active, time.perf_counter() - wall, time.thread_time() - processor)
+            )
         switch(observer, on=self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps)
         self._began = time.perf_counter(), time.thread_time()
 
@@ -135,7 +140,7 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
 
 def switch(observer: Any, *, on: bool) -> None:
     """Put all wrappers on the trainer, or take them off: one that does nothing costs something too."""
-    observer.active = observer.updates.active = on
+    observer._observation.active = observer.updates.active = on
     for owner, name, before, proxy, _ in observer._patches._placed:
         if on:
             setattr(owner, name, proxy)
@@ -236,6 +241,9 @@ def watched(watches: list[Stopwatch]) -> Iterator[None]:
 
     with contextlib.ExitStack() as placed:
         for owner, prefix, kind in (
+            (LogProbHooks, "_around_", apart),
+            (MicroBatchHooks, "_around_", apart),
+            (RolloutHooks, "_around_", apart),
             (TrlObserver, "_around_", apart),
             (UpdateObserver, "_before_step", whole),
             (UpdateObserver, "_after_step", whole),

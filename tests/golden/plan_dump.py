@@ -525,7 +525,7 @@ def random_cases(seeds: list[Case], count: int) -> list[Case]:
     of_system = defaultdict(list)
     for case in seeds:
         of_system[case.system].append(case.launch)
-    systems = [system for system in of_system if system]
+    systems = [system for system in of_system if system in index.names()]
     cases: list[Case] = []
     for number, system in enumerate(sorted(systems)):
         wanted = count * (number + 1) // len(systems) - len(cases)

@@ -156,9 +156,9 @@ def test_an_exception_of_the_user_passes_unchanged(build: Callable[..., Any], pl
 
 
 HOOKS = (
-    "trainer.TrlObserver._emit_microbatch",
-    "trainer.TrlObserver._emit_rollout",
-    "trainer.TrlObserver._measure_loss",
+    "microbatches.MicroBatchHooks._emit_microbatch",
+    "rollouts.RolloutHooks._emit_rollout",
+    "microbatches.MicroBatchHooks._measure_loss",
     "identities.SampleIdentities.trained",
     "live_settings.LiveSettings.changes",
     "updates.WeightProbe.before_step",

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.request import release_of
-from rlstep_hooks.systems.swift.observe.trainer import READ, SwiftObserver
+from rlstep_hooks.systems.swift.observe.form import SwiftForm
 from rlstep_hooks.systems.swift.plan import plan_live
 from rlstep_hooks.systems.swift.releases import FIRST, FIRST_UNSUPPORTED, installed_swift
 from rlstep_hooks.systems.trl.observe.grpo import GrpoSubject
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.observe.subject import Observer, Start
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class SwiftSubject(GrpoSubject):
     """TRL's loop with micro-batches and old log-probs of its own."""
 
-    read = READ
+    form = SwiftForm
 
     def refusal(self, trainer: Any, release: TrlRelease) -> str:
         """Outside 4.4 to 4.6, and where samples are shared out in a way that was not read."""
@@ -40,10 +38,3 @@ class SwiftSubject(GrpoSubject):
         schedule = plan_live(trainer, rows=None, world_size=None)
         assert schedule is not None
         return schedule
-
-    def observer(
-        self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
-    ) -> Observer:
-        """Hooks on the trainer's methods."""
-        epoch = start.facts["position"]["epoch"]
-        return SwiftObserver(trainer, start.schedule, release, recorder, epochs=epoch, interval=interval)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlstep_hooks.observe.forward_watch import ForwardWatch
     from rlstep_hooks.record.events import Purpose
 
 
@@ -25,7 +26,7 @@ class LogProbCall:
 
 
 class Activity:
-    """What the trainer is doing while a hook runs: the calls seen since it began."""
+    """A training step or a step of an evaluation: the calls seen since it began."""
 
     __slots__ = ("calls", "loss", "loss_inputs", "purpose")
 
@@ -34,3 +35,16 @@ class Activity:
         self.loss_inputs: dict[str, Any] | None = None
         self.calls: list[LogProbCall] = []
         self.loss: Tensor | None = None
+
+
+class Generation:
+    """A rollout that is being made: the calls seen since it began."""
+
+    __slots__ = ("calls", "drawn", "forwards")
+
+    def __init__(self) -> None:
+        self.calls: list[LogProbCall] = []
+        self.forwards: ForwardWatch | None = None
+        """None where forwards of the policy cannot be counted."""
+        self.drawn: tuple[Tensor, Tensor] | None = None
+        """Probed weights that the policy generates with, and those that the update before had left."""

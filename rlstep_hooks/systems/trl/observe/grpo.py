@@ -8,7 +8,8 @@ import msgspec
 
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.facts import live_facts
-from rlstep_hooks.systems.trl.observe.limits import READ, own_loss
+from rlstep_hooks.systems.trl.observe.form import TrainerForm
+from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
@@ -26,8 +27,8 @@ class GrpoSubject(Subject):
 
     settings = CYCLE_SETTINGS
     stops = True
-    read: ClassVar[tuple[str, ...]] = READ
-    """Packages whose overrides of methods are known."""
+    form: ClassVar[type[TrainerForm]] = TrainerForm
+    """How the trainer hands on its data."""
 
     def knows(self, trainer: Any) -> bool:
         """With a GRPOConfig or RLOOConfig, and the loop of GRPO."""
@@ -53,7 +54,7 @@ class GrpoSubject(Subject):
         )
         facts = live_facts(trainer) | {
             "position": msgspec.structs.asdict(position),
-            "own_loss": own_loss(trainer, self.read),
+            "own_loss": own_loss(trainer, self.form.read),
         }
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
@@ -62,7 +63,8 @@ class GrpoSubject(Subject):
     ) -> Observer:
         """Hooks on the trainer's methods."""
         epoch = start.facts["position"]["epoch"]
-        return TrlObserver(trainer, start.schedule, release, recorder, epochs=epoch, interval=interval)
+        form = self.form(trainer, start.schedule, release, recorder)
+        return TrlObserver(form, recorder, epochs=epoch, interval=interval)
 
     def exits(self, trainer: Any) -> list[tuple[Any, str]]:
         """What transformers' `_inner_training_loop` calls, in all releases that have it."""

@@ -32,8 +32,10 @@ class Observer(ABC):
     Events of transformers that a trainer does not send never arrive; an observer that needs none of them overrides none.
     """
 
-    def __init__(self) -> None:
-        self.microbatches_in_epoch = 0
+    @property
+    def microbatches_in_epoch(self) -> int:
+        """Micro-batches of this pass of the loader; 0 where they are not counted."""
+        return 0
 
     @property
     @abstractmethod

@@ -34,7 +34,6 @@ class PpoObserver(Observer):
     """Turns the calls that one PPOTrainer's loop makes into events."""
 
     def __init__(self, trainer: Any, recorder: Recorder, *, interval: float = INTERVAL) -> None:
-        super().__init__()
         self.trainer = trainer
         self.recorder = recorder
         self.active = False

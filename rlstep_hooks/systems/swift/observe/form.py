@@ -1,8 +1,9 @@
-"""Hooks on one live GRPOTrainer of ms-swift: those on TRL's, which it is a subclass of, with its own form of a micro-batch.
+"""How ms-swift's GRPOTrainer hands on its data: it is a subclass of TRL's, with its own form of a rollout and a micro-batch.
 
-The methods are TRL's by name (`rlstep_hooks.systems.trl.observe.trainer` says which and why); verified in 4.6.0 by real training
-(tests/systems/swift), and read in 4.4.0 and 4.5.3. A rollout is a list, an entry for each micro-batch and already in their order:
-"model_inputs" and "grpo_batch" (swift/rl_core/data.py GRPOBatch). The loss gets one of these entries.
+The hooks are those on TRL's trainer, whose methods have the same names (`rlstep_hooks.systems.trl.observe` says which and why);
+verified in 4.6.0 by real training (tests/systems/swift), and read in 4.4.0 and 4.5.3. A rollout is a list with an entry for each
+micro-batch, already in their order: "model_inputs" and "grpo_batch" (swift/rl_core/data.py GRPOBatch). The loss gets one of these
+entries.
 """
 
 from __future__ import annotations
@@ -11,55 +12,60 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.systems.trl.observe.limits import READ as READ_OF_TRL
+from rlstep_hooks.systems.trl.observe.form import TrainerForm
+from rlstep_hooks.systems.trl.observe.limits import READ
 from rlstep_hooks.systems.trl.observe.loss import LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS
-from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
 
-READ: tuple[str, ...] = (*READ_OF_TRL, "swift")
-"""Packages whose overrides are known."""
 
+class SwiftForm(TrainerForm):
+    """Reads the data of ms-swift's GRPOTrainer by TRL's names."""
 
-class SwiftObserver(TrlObserver):
-    """Turns the calls of ms-swift's GRPOTrainer into events."""
+    read = (*READ, "swift")
 
-    read = READ
+    def divides_loss(self) -> bool:
+        """Never: transformers does, after the loss is returned."""
+        return False
 
-    def _divides_loss(self) -> bool:
-        return False  # transformers does, after the loss is returned
-
-    def _samples_with_engine(self) -> bool:
+    def samples_with_engine(self) -> bool:
+        """Whether vLLM samples, with weights of its own."""
         return bool(self.trainer.args.use_vllm)
 
-    def _parts(self, output: Any) -> list[dict[str, Any]]:
+    def parts(self, output: Any) -> list[dict[str, Any]]:
+        """The tensors of each entry."""
         return [tensors(entry) for entry in output]
 
-    def _mark(self, output: Any, parts: list[dict[str, Any]]) -> None:
+    def mark(self, output: Any, parts: list[dict[str, Any]]) -> None:
+        """Add identities and checksums to the entries."""
         # The entries are handed to the loss as they are, which takes what it knows by name.
         for entry, part in zip(output, parts, strict=True):
             entry |= {ROWS: part[ROWS], CHECKS: part[CHECKS]}
 
-    def _loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
+    def loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
+        """The tensors of an entry; None for a half of one."""
         if isinstance(inputs, list) and len(inputs) == 1:  # what an evaluation hands on
             inputs = inputs[0]
         # `_compute_loss` gets the two halves of an entry one by one; `compute_loss` got the whole before.
         return tensors(inputs) if "grpo_batch" in inputs else None
 
-    def _unobservable(self) -> list[tuple[str, str]]:
-        return super()._unobservable() + _more_unobservable(self.trainer, self.schedule.window)
+    def unobservable(self) -> list[tuple[str, str]]:
+        """Topics that the configuration hides, each with the reason."""
+        return super().unobservable() + _more_unobservable(self.trainer, self.schedule.window)
 
-    def _uncovered_loss(self) -> str:
-        found = [super()._uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
+    def uncovered_loss(self) -> str:
+        """What keeps the documented formula from covering the loss; empty where it does."""
+        found = [super().uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
         return ", ".join(name for name in found if name)
 
-    def _loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
-        settings, trainer = self._loss_settings, self.trainer
-        if settings is None or not self._compares_loss:
+    def loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
+        """What the documented formula needs besides log-probs; None where it does not cover this loss."""
+        settings, trainer = self.loss_settings, self.trainer
+        if settings is None or not self.compares_loss:
             return None
         if inputs["teacher_per_token_logps"] is not None:
             # Rows bring their teacher along ("teacher_prompt"), so only the rollout shows it.

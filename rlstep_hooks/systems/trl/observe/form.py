@@ -1,0 +1,123 @@
+"""How one kind of trainer hands on its rollouts, its micro-batches and its loss: GRPOTrainer and RLOOTrainer of TRL.
+
+A trainer that is built on them and hands on something else has a form of its own (`rlstep_hooks.systems.swift.observe.form`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unobservable
+from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+    from rlstep_hooks.systems.trl.observe.loss import LossSettings
+    from rlstep_hooks.systems.trl.releases import TrlRelease
+
+
+class TrainerForm:
+    """Reads one trainer's data by TRL's names, and says what of its loss is documented."""
+
+    read: ClassVar[tuple[str, ...]] = READ
+    """Packages whose overrides of methods are known."""
+
+    def __init__(self, trainer: Any, schedule: Schedule, release: TrlRelease, recorder: Recorder) -> None:
+        self.trainer = trainer
+        self.schedule = schedule
+        self.recorder = recorder
+        self._passes_decide = not release.has_steps_per_generation
+        """0.16 and 0.17: the number of passes decides whether old log-probs are used, not whether they are there."""
+        self._loss_includes_accumulation = release.loss_includes_accumulation
+        covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
+        self.loss_settings = self._settings_of_loss(release) if covered else None
+        """None where the loss is none of the documented ones."""
+        self.compares_loss = self.loss_settings is not None and not self.uncovered_loss()
+        """Whether the documented formula covers the loss."""
+
+    def _settings_of_loss(self, release: TrlRelease) -> LossSettings:
+        settings = read_loss_settings(self.trainer, release, self.schedule.algorithm)
+        return msgspec.structs.replace(settings, includes_accumulation=self.divides_loss())
+
+    # What this trainer is
+
+    def unobservable(self) -> list[tuple[str, str]]:
+        """Topics that this trainer's configuration hides, each with the reason."""
+        return unobservable(self.trainer, self.schedule, self.read)
+
+    def uncovered_loss(self) -> str:
+        """What keeps the documented formula from covering this trainer's loss; empty where it does."""
+        return uncovered_loss(self.trainer, self.schedule, self.read)
+
+    def follows_rollout(self) -> bool:
+        """Whether the loss trains the tokens of the rollout, as TRL's own losses do."""
+        return not own_loss(self.trainer, self.read)
+
+    def divides_loss(self) -> bool:
+        """Whether the loss method itself divides by the accumulation; else transformers does, after it."""
+        return self._loss_includes_accumulation and self.schedule.algorithm != "RLOO"
+
+    def samples_with_engine(self) -> bool:
+        """Whether vLLM samples, with weights of its own."""
+        return bool(getattr(self.trainer, "use_vllm", False))
+
+    # A rollout
+
+    def parts(self, output: Any) -> list[dict[str, Any]]:
+        """The tensors of a rollout by TRL's names. More than one where the trainer itself cuts it into micro-batches."""
+        return [output]
+
+    def mark(self, output: Any, parts: list[dict[str, Any]]) -> None:
+        """Have identities and checksums travel with the samples. Where the parts are the output itself they already do."""
+
+    def old_log_probs_of(self, part: dict[str, Any]) -> Any:
+        """The old log-probs of a part of a rollout; None where there are none. RLOO's have a name of their own."""
+        old = part.get("old_per_token_logps")
+        return part.get("old_logps") if old is None else old
+
+    # A micro-batch
+
+    def loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
+        """What a loss gets, by TRL's names; None where it is something else."""
+        return inputs  # type: ignore[no-any-return]
+
+    def old_log_probs(self, inputs: dict[str, Any]) -> Tensor | None:
+        """The old log-probs that the loss uses, by the condition of this release.
+
+        0.16 and 0.17 look at num_iterations and would pass over a tensor that is there; later ones look at the tensor.
+        """
+        if self.schedule.algorithm == "RLOO":
+            return inputs.get("old_logps")
+        if self.schedule.old_logprob_source == "engine":
+            return inputs.get("sampling_per_token_logps")
+        if self._passes_decide and self.trainer.num_iterations <= 1:
+            return None
+        return inputs.get("old_per_token_logps")
+
+    def loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
+        """What the documented formula needs besides log-probs; None where it does not cover this loss."""
+        settings, trainer = self.loss_settings, self.trainer
+        if settings is None or not self.compares_loss:
+            return None
+        accumulation = trainer.args.gradient_accumulation_steps
+        return LossTerms(
+            value=loss.detach(),
+            reference=inputs.get("ref_per_token_logps"),
+            generation_tokens=inputs.get("num_items_in_batch") if settings.loss_type == "dapo" else None,
+            beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
+            weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
+            window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
+            entropies=call.others[0].detach() if getattr(trainer, "_entropy_bonus_enabled", False) else None,
+            entropy_weight=getattr(trainer, "entropy_coef", 0.0) or 0.0,
+            auxiliary=(
+                trainer.router_aux_loss_coef * call.others[1].detach()
+                if getattr(trainer, "aux_loss_enabled", False)
+                else None
+            ),
+        )

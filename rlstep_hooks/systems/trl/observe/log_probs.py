@@ -1,0 +1,64 @@
+"""The hook on the trainer's log-prob method: it gives no event, but tells rollouts and losses which log-probs were computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.systems.trl.observe.observation import Observation
+
+
+class LogProbHooks:
+    """Adds each call to the rollout or the loss that it is made in."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+        self._guard = Contained(observation.recorder, ("log_ratio", "refresh"))
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hook."""
+        trainer = self._observation.trainer
+        # The policy's log-probs: in the rollout they become the old ones, in the loss the new ones. Renamed in 0.20.
+        # DPPO's loss has a method of its own for its top-k divergences (dppo_trainer.py 1.0.0).
+        for name in (
+            "_get_per_token_logps",
+            "_get_per_token_logps_and_entropies",
+            "_get_per_token_logps_with_topk",
+        ):
+            if hasattr(trainer, name):
+                patches.wrap(trainer, name, self._around_log_probs)
+
+    def _around_log_probs(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        seen = self._observation
+        watch = seen.generation.forwards if seen.generation is not None else None
+        if watch is None:
+            result = wrapped(*args, **kwargs)
+        else:
+            watch.paused = True  # it looks for forwards of generation, not of log-prob passes
+            try:
+                result = wrapped(*args, **kwargs)
+            finally:
+                watch.paused = False
+        calls = self._calls()
+        if seen.active and calls is not None:
+            with self._guard:
+                log_probs, *others = result if isinstance(result, tuple) else (result,)
+                model = args[0] if args else kwargs["model"]
+                version, grad = seen.updates.version, log_probs.requires_grad
+                calls.append(LogProbCall(model, log_probs, tuple(others) if grad else (), version, grad))
+        return result
+
+    def _calls(self) -> list[LogProbCall] | None:
+        """Those of the rollout or the loss that is computed now; None outside both."""
+        seen = self._observation
+        if seen.generation is not None:
+            return seen.generation.calls
+        if seen.activity is not None and seen.activity.loss_inputs is not None:
+            return seen.activity.calls
+        return None

@@ -1,0 +1,169 @@
+"""Hooks on one trainer's micro-batches: the forward and backward of each, and the loss that it trains on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
+from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
+from rlstep_hooks.systems.trl.observe.calls import Activity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+    from rlstep_hooks.systems.trl.observe.observation import Observation
+
+
+class MicroBatchHooks:
+    """Gives MicroBatch, and Refresh where a loss computes its own old log-probs."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+        self._recorder = observation.recorder
+        self._loss_guard = Contained(self._recorder, ("log_ratio", "loss", "samples"))
+        self._microbatch_guard = Contained(self._recorder, ("order", "samples", "log_ratio"))
+        self._backward = BackwardWatch(observation.trainer, divided_before=observation.form.divides_loss())
+        self._microbatches = 0
+        self.in_epoch = 0
+        """Micro-batches of this pass of the loader."""
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hooks."""
+        trainer = self._observation.trainer
+        # One forward and backward: gives MicroBatch. transformers' Trainer in 0.16 to 0.25, GRPOTrainer's own after.
+        patches.wrap(trainer, "training_step", self._around_training_step)
+        # The loss, and the inputs it really gets. 0.16 has compute_loss only; from 0.17 it hands over to _compute_loss.
+        patches.wrap(trainer, "compute_loss", self._around_loss)
+        if hasattr(trainer, "_compute_loss"):
+            patches.wrap(trainer, "_compute_loss", self._around_inner_loss)
+
+    def _around_training_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        seen = self._observation
+        if not seen.active:
+            return wrapped(*args, **kwargs)
+        activity = seen.activity = Activity("training")
+        try:
+            result = wrapped(*args, **kwargs)
+        finally:
+            seen.activity = None
+        with self._microbatch_guard:
+            self._emit_microbatch(activity)
+        return result
+
+    def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        activity = self._observation.activity
+        if not self._observation.active or activity is None:
+            return wrapped(*args, **kwargs)
+        activity.loss_inputs = self._observation.form.loss_inputs(args[1] if len(args) > 1 else kwargs.get("inputs"))
+        loss = wrapped(*args, **kwargs)
+        activity.loss = loss
+        if activity.purpose == "training":
+            with self._loss_guard:
+                self._measure_loss(activity)
+        return loss
+
+    def _around_inner_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        activity = self._observation.activity
+        if self._observation.active and activity is not None:
+            inputs = self._observation.form.loss_inputs(args[1] if len(args) > 1 else kwargs.get("inputs"))
+            activity.loss_inputs = inputs if inputs is not None else activity.loss_inputs
+        return wrapped(*args, **kwargs)
+
+    def _measure_loss(self, activity: Activity) -> None:
+        """Keep, on the device, what this micro-batch's loss was computed from."""
+        seen, inputs = self._observation, activity.loss_inputs
+        old = None if inputs is None else seen.form.old_log_probs(inputs)
+        trained = [call for call in activity.calls if call.grad and call.log_probs is not old]
+        if inputs is None or not trained:
+            self._recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
+            return
+        if len(trained) > 1:
+            self._recorder.cannot("log_ratio", f"the loss computes {len(trained)} sets of log-probs with a gradient")
+            return
+        [call] = trained
+        new = call.log_probs
+        compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
+        terms = seen.form.loss_terms(activity.loss, inputs, call) if compared and activity.loss is not None else None
+        arrived = self._backward.follow(activity.loss) if compared else []
+        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived)
+        # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
+        activity.loss = None
+        activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
+
+    def _emit_microbatch(self, activity: Activity) -> None:
+        seen, inputs = self._observation, activity.loss_inputs
+        if inputs is None:
+            return
+        old = seen.form.old_log_probs(inputs)
+        recomputed = self._recomputed(activity.calls, old) if old is not None else None
+        samples = int(inputs["completion_mask"].shape[0])
+        trained = seen.identities.trained(inputs)
+        if recomputed is not None:
+            self._recorder.emit(
+                Refresh(
+                    at=self._recorder.now(),
+                    rollout=trained.rollout,
+                    samples=samples,
+                    positions=recomputed.log_probs.numel(),
+                    policy_version=recomputed.version,
+                    in_loss=True,
+                )
+            )
+        old_version: int | None = None
+        if recomputed is not None:
+            old_version = recomputed.version
+        elif old is not None:
+            old_version = trained.sampled if seen.schedule.old_logprob_source == "engine" else trained.refreshed
+        constants: dict[Constant, Tensor] = {"advantages": inputs["advantages"]}
+        if old is not None:
+            constants["old_logprobs"] = old
+        microbatch = MicroBatch(
+            at=self._recorder.now(),
+            index=self._microbatches,
+            samples=samples,
+            trained=trained.samples,
+            policy_version=seen.updates.version,
+            sampled_version=trained.sampled,
+            old_version=old_version,
+            old_source=self._source(old, recomputed),
+            constants=tuple(constants),
+            with_gradient=tuple(name for name, value in constants.items() if value.requires_grad),
+        )
+        # The last one of a window is followed by its update, with nothing but the clipping of gradients between them.
+        if seen.updates.follows_microbatch:
+            self._recorder.emit_with_next(microbatch)
+        else:
+            self._recorder.emit(microbatch)
+        self._microbatches += 1
+        self.in_epoch += 1
+        seen.updates.trained_microbatch()
+
+    def _source(self, old: Tensor | None, recomputed: LogProbCall | None) -> OldSource:
+        """Where the old log-probs of a loss come from."""
+        if old is None:
+            return "detach"
+        if recomputed is not None:
+            return "recompute"
+        return "engine" if self._observation.schedule.old_logprob_source == "engine" else "at_rollout"
+
+    def _recomputed(self, calls: list[LogProbCall], old: Tensor) -> LogProbCall | None:
+        """The forward of the policy, inside the loss, that gave its old log-probs; None where they came with it.
+
+        One without a gradient can only serve as that, unless it is the reference that 0.18 computes there with adapters
+        switched off.
+        """
+        for call in calls:
+            serves = call.log_probs is old or not (call.grad or self._reference_in_loss())
+            if serves and self._observation.is_policy(call.model):
+                return call
+        return None
+
+    def _reference_in_loss(self) -> bool:
+        seen = self._observation
+        return seen.schedule.reference_source == "in_loss" and seen.trainer.ref_model is None

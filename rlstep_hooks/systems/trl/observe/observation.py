@@ -1,0 +1,40 @@
+"""One trainer under observation: what all hooks on it share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.calls import Activity, Generation
+    from rlstep_hooks.systems.trl.observe.form import TrainerForm
+    from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
+    from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
+    from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+    from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
+
+
+@dataclasses.dataclass(kw_only=True)
+class Observation:
+    """The trainer, who records what is seen of it, and what it is doing now."""
+
+    trainer: Any
+    schedule: Schedule
+    form: TrainerForm
+    recorder: Recorder
+    updates: UpdateObserver
+    identities: SampleIdentities
+    meter: MicroBatchMeter
+    numbers: NumberCollector
+    active: bool = False
+    """True from attaching to detaching. A hook that another package holds on to does nothing afterwards."""
+    activity: Activity | None = None
+    """None outside training steps and evaluation."""
+    generation: Generation | None = None
+    """None while no rollout is made."""
+
+    def is_policy(self, model: Any) -> bool:
+        """Whether this model is the one that is trained, wrapped or not."""
+        return model is self.trainer.model or model is self.trainer.model_wrapped

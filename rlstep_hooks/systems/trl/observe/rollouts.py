@@ -1,0 +1,234 @@
+"""Hooks on one trainer's rollouts: generation, with its rewards and old log-probs, and the weights that sample."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.forward_watch import ForwardWatch
+from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refresh, Rollout, WeightSync
+from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
+from rlstep_hooks.systems.trl.observe.calls import Generation
+from rlstep_hooks.systems.trl.observe.identities import identities
+from rlstep_hooks.systems.trl.observe.limits import own_advantages
+from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
+from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
+from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
+from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
+from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+    from rlstep_hooks.systems.trl.observe.observation import Observation
+
+
+class RolloutHooks:
+    """Gives Rollout, Refresh (of old log-probs computed with a rollout), WeightSync and ConfigChanged."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+        self._recorder = observation.recorder
+        trainer, schedule, recorder = observation.trainer, observation.schedule, observation.recorder
+        self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
+        self._sampler_guard = Contained(recorder, ("sampler",))
+        self._rollouts = 0
+        self.of_evaluation = 0
+        """Rollouts of the evaluation that is going on."""
+        self._engine_version: int | None = None
+        """Version of the weights that were last synced to the engine."""
+        self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
+        """Samples that a filter takes out of each rollout on this process."""
+        self._settings = LiveSettings(trainer)
+        self._sampling = SamplingWatch(trainer, recorder)
+        self._replay = ReplayWatch(trainer)
+        self._reference = ReferenceWatch(trainer)
+        self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hooks."""
+        trainer = self._observation.trainer
+        # Generation, rewards and old log-probs: gives Rollout and Refresh. In all releases; called by `_prepare_inputs`.
+        patches.wrap(trainer, "_generate_and_score_completions", self._around_generation)
+        # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Read in the source;
+        # exercised with a stand-in for the engine only.
+        if self._observation.form.samples_with_engine():
+            if hasattr(trainer, "vllm_generation"):
+                patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_sync)
+            elif hasattr(trainer, "_move_model_to_vllm"):
+                patches.wrap(trainer, "_move_model_to_vllm", self._around_weight_sync)
+        self._sampling.attach(patches)
+        self._replay.attach(patches)
+        self._rewards.attach(patches)
+
+    def _around_generation(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        seen = self._observation
+        if not seen.active:
+            return wrapped(*args, **kwargs)
+        generation = seen.generation = Generation()
+        if self._watches_sampler():
+            generation.forwards = ForwardWatch.of(seen.trainer.model, lambda: self._look_at_weights(generation))
+        try:
+            output = wrapped(*args, **kwargs)
+        finally:
+            seen.generation = None
+            if generation.forwards is not None:
+                generation.forwards.remove()
+        with self._rollout_guard:
+            rows = args[0] if args else kwargs.get("inputs")
+            self._emit_rollout(rows, output, generation)
+        return output
+
+    def _around_weight_sync(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if self._observation.active:
+            with self._sampler_guard:
+                version = self._engine_version = self._observation.updates.version
+                self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=version))
+        return result
+
+    # The weights that sample
+
+    def _watches_sampler(self) -> bool:
+        """Whether forwards of the policy may be counted while it generates.
+
+        Not with an engine (it has weights of its own), and not where a forward hook would be compiled in.
+        """
+        args = self._observation.trainer.args
+        return not (
+            self._observation.form.samples_with_engine()
+            or getattr(args, "torch_compile", False)
+            or getattr(args, "cache_implementation", None)
+            or getattr(args, "use_transformers_paged", False)
+        )
+
+    def _look_at_weights(self, generation: Generation) -> None:
+        """The policy is about to generate: read the probe of its weights. Where it is sharded, they have other shapes now."""
+        with self._sampler_guard:
+            probe = self._observation.updates.probe
+            sharded = getattr(self._observation.trainer, "is_fsdp_enabled", False)
+            left = None if probe is None or sharded else probe.left()
+            if probe is not None and left is not None:
+                generation.drawn = probe.weights(), left
+
+    def _sampler_version(self, forwards: ForwardWatch | None) -> int | None:
+        """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
+        if self._observation.form.samples_with_engine():
+            return self._engine_version
+        if forwards is None:
+            return None
+        if not forwards.seen and getattr(self._observation.trainer, "rollout_func", None) is not None:
+            # Tokens from elsewhere: an environment, a server, another process. In 0.25 and later.
+            self._recorder.cannot(
+                "sampler_weights",
+                "rollout_func returned tokens without a forward of the policy; which weights sampled them is not known",
+            )
+            return None
+        return self._observation.updates.version if forwards.seen else -1
+
+    # Events
+
+    def _emit_rollout(self, rows: Any, output: Any, generation: Generation) -> None:
+        seen, recorder = self._observation, self._recorder
+        index = self._rollouts
+        self._rollouts += 1
+        purpose: Purpose = seen.activity.purpose if seen.activity is not None else "training"
+        if purpose == "evaluation":
+            self.of_evaluation += 1
+        parts = seen.form.parts(output)
+        sizes = [int(part["completion_mask"].shape[0]) for part in parts]
+        samples = sum(sizes) + (self._left_out if purpose == "training" else 0)
+        replayed = self._replay.take()
+        events: list[AnyEvent] = [
+            Rollout(
+                at=recorder.now(),
+                index=index,
+                samples=samples,
+                policy_version=seen.updates.version,
+                sampler_version=self._sampler_version(generation.forwards),
+                purpose=purpose,
+                reference=any(part.get("ref_per_token_logps") is not None for part in parts)
+                or self._has_reference_call(generation.calls),
+                groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
+                sampling=self._sampling.take(),
+            )
+        ]
+        if not replayed:
+            seen.identities.sampled(index, seen.updates.version)
+        with torch.no_grad():
+            olds = [seen.form.old_log_probs_of(part) for part in parts]
+            for part, old, rows_of_part in zip(parts, olds, identities(index, sum(sizes)).split(sizes), strict=True):
+                of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
+                if of_others:
+                    recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
+                seen.meter.mark(part, rows_of_part, None if of_others else old)
+            seen.form.mark(output, parts)
+            scored = self._rewards.take(index, sum(sizes)) if purpose == "training" else None
+            compared = purpose == "training" and is_compared(index)
+            rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
+            reference = self._reference.look() if compared else None
+            seen.numbers.add_rollout(
+                index, parts, scored=scored, rule=rule, reference=reference, drawn=generation.drawn
+            )
+        if all(old is not None for old in olds) and purpose == "training":
+            made_by = self._origin(olds, generation.calls, copied=replayed)
+            if made_by is not None and not replayed:
+                seen.identities.refreshed(index, made_by)
+            events.append(
+                Refresh(
+                    at=recorder.now(),
+                    rollout=index,
+                    samples=samples,
+                    positions=sum(part["completion_mask"].numel() for part in parts),
+                    policy_version=made_by,
+                )
+            )
+        recorder.emit(*events)
+        if purpose == "training":
+            self._check_settings()
+        seen.numbers.collect()
+
+    def _has_reference_call(self, calls: list[LogProbCall]) -> bool:
+        """Whether RLOO computed reference log-probs, which it does not hand on: with a model of their own, or, where adapters
+        are switched off for them, in a second pass of the policy."""
+        reference = getattr(self._observation.trainer, "ref_model", None)
+        if reference is not None:
+            return any(call.model is reference for call in calls)
+        passes = sum(1 for call in calls if self._observation.is_policy(call.model) and not call.grad)
+        return self._observation.schedule.algorithm == "RLOO" and passes > 1
+
+    def _origin(self, olds: list[Tensor], calls: list[LogProbCall], *, copied: bool) -> int | None:
+        """The policy version whose forwards produced these old log-probs, one tensor for each part of a rollout."""
+        policy = [call for call in calls if self._observation.is_policy(call.model) and not call.grad]
+        # RLOO's are sums over tokens, GFPO's some of the rows, replayed ones stand beside them: another tensor by construction.
+        if self._observation.schedule.algorithm == "RLOO" or copied or self._left_out:
+            return policy[0].version if policy else None
+        versions = [next((call.version for call in policy if call.log_probs is old), None) for old in olds]
+        known = [version for version in versions if version is not None]
+        return min(known) if len(known) == len(versions) else None
+
+    def _groups_intact(self, rows: Any, samples: int) -> bool | None:
+        group = self._observation.schedule.samples_per_prompt
+        if not isinstance(rows, list) or samples % group or len(rows) != samples:
+            return None
+        prompts = [row.get("prompt", row.get("messages")) for row in rows]
+        return all(
+            prompts[start] == prompt
+            for start in range(0, samples, group)
+            for prompt in prompts[start + 1 : start + group]
+        )
+
+    def _check_settings(self) -> None:
+        """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
+        for name, before, after in self._settings.changes():
+            self._recorder.emit(
+                ConfigChanged(at=self._recorder.now(), name=name, before=before, after=after, since="train_begin")
+            )
