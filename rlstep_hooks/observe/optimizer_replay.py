@@ -15,6 +15,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import finite, on_device
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Constants(msgspec.Struct, frozen=True):
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What a vector of `OptimizerReplay` means: two numbers of each replayed update, then one of each before which moments were read."""
+    """What a vector of `OptimizerReplay` means: two numbers of each replayed update, then one of each whose moments were looked at."""
 
     updates: tuple[int, ...]
     looked_at: tuple[int, ...]
@@ -132,7 +133,9 @@ class OptimizerReplay:
         moments = self._parts_of_moments()
         if left is not None:
             self._looks.append((update, left, torch.cat(self._filled(moments))))
-        if compared and getattr(self._optimizer, "grad_scale", None) is None:  # else a fused step divides the gradients itself
+        if (
+            compared and getattr(self._optimizer, "grad_scale", None) is None
+        ):  # else a fused step divides the gradients itself
             self._before = self._read(moments)
 
     def after_step(self, update: int) -> None:
@@ -151,7 +154,7 @@ class OptimizerReplay:
         looks, self._looks = self._looks, []
         columns = self._compare(steps) if steps else []
         if looks:
-            left, now = _bits(torch.stack([look[place] for place in (1, 2) for look in looks])).chunk(2)
+            left, now = bits(torch.stack([look[place] for place in (1, 2) for look in looks])).chunk(2)
             columns.append((left != now).sum(1))
         source = ReplaySource(tuple(step[0] for step in steps), tuple(look[0] for look in looks))
         return (source, torch.cat([column.float() for column in columns])) if columns else None
@@ -319,8 +322,3 @@ def _part(tensor: Tensor, count: int, stride: int) -> Tensor:
     if values.is_contiguous():
         return values.as_strided((count,), (stride,), values.storage_offset())
     return values.reshape(-1)[::stride][:count]
-
-
-def _bits(values: Tensor) -> Tensor:
-    """The bit patterns: NaN is equal to itself then."""
-    return values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])

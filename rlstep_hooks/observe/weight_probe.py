@@ -179,7 +179,10 @@ def _column(numbers: list[float | Tensor], device: torch.device) -> Tensor:
     if not any(isinstance(number, Tensor) for number in numbers):
         return on_device(numbers, device)
     return torch.stack(
-        [number.to(device) if isinstance(number, Tensor) else torch.full((), number, device=device) for number in numbers]
+        [
+            number.to(device) if isinstance(number, Tensor) else torch.full((), number, device=device)
+            for number in numbers
+        ]
     )
 
 

@@ -116,7 +116,7 @@ class MomentsLost(Rule):
     code = "RLS807"
     title = "Optimizer lost its moments"
     topics = ("weights", "optimizer")
-    nothing_seen = "no two steps followed each other of which the first was replayed"
+    nothing_seen = "the optimizer keeps no moments, or no replayed step was followed by another"
     optional = True
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:

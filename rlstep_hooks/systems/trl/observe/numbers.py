@@ -8,6 +8,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
@@ -73,7 +74,7 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     for name in ("reference", "drawn"):
         pairs = [getattr(rollout, name) for rollout in group if getattr(rollout, name) is not None]
         if pairs:
-            now, known = (torch.stack([pair[place] for pair in pairs]) for place in (0, 1))
+            now, known = (bits(torch.stack([pair[place] for pair in pairs])) for place in (0, 1))
             numbers[f"{name}_differ"] = (now != known).sum(1)
     scored = [rollout.scored.off(rollout.advantages) for rollout in group if rollout.scored is not None]
     if scored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,8 +75,10 @@ class RolloutHooks:
         if not seen.active:
             return wrapped(*args, **kwargs)
         generation = seen.generation = Generation()
+        self._recorder.write()  # what comes now may take long
         if self._watches_sampler():
-            generation.forwards = ForwardWatch.of(seen.trainer.model, lambda: self._look_at_weights(generation))
+            look = functools.partial(self._look_at_weights, generation) if is_compared(self._rollouts) else None
+            generation.forwards = ForwardWatch.of(seen.trainer.model, look)
         try:
             output = wrapped(*args, **kwargs)
         finally:
@@ -165,7 +168,7 @@ class RolloutHooks:
             seen.identities.sampled(index, seen.updates.version)
         with torch.no_grad():
             olds = [seen.form.old_log_probs_of(part) for part in parts]
-            for part, old, rows_of_part in zip(parts, olds, identities(index, sum(sizes)).split(sizes), strict=True):
+            for part, old, rows_of_part in zip(parts, olds, identities(index, sizes), strict=True):
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
                 if of_others:
                     recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
@@ -191,7 +194,7 @@ class RolloutHooks:
                     policy_version=made_by,
                 )
             )
-        recorder.emit(*events)
+        recorder.emit_soon(*events)
         if purpose == "training":
             self._check_settings()
         seen.numbers.collect()

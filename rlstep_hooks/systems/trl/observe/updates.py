@@ -129,7 +129,7 @@ class UpdateObserver:
         with self._before_guard:
             self._norm = None
             limit = self._limit() if compared else None
-            if limit and hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6 and later
+            if limit:
                 self._norm = _norm_of(optimizer), limit
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -149,7 +149,7 @@ class UpdateObserver:
                 self.norms.append((index, *self._norm))
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
-        self._recorder.emit(
+        self._recorder.emit_soon(
             Update(
                 at=self._recorder.now(),
                 index=self._windows,
@@ -182,7 +182,8 @@ def _norm_of(optimizer: Any) -> Tensor:
     """The norm of all gradients that a step is about to use, as far as this process holds them."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     local = [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients]
-    return torch.nn.utils.get_total_norm(local).float()
+    # What torch.nn.utils.get_total_norm does where all gradients are on one device, at a third of its cost.
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(local))).float()
 
 
 def _own(rate: Any) -> float | Tensor:
