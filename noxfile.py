@@ -289,24 +289,26 @@ def openrlhf(session: nox.Session) -> None:
     )
 
 
+def train_pinned(session: nox.Session, system: str) -> None:
+    """Install exactly what the tests of a system name, then train with it."""
+    session.install(TORCH)
+    session.install("--no-deps", "-r", f"tests/systems/{system}/requirements.txt")
+    session.install("-e", ".", *TESTS)
+    session.run("pytest", *IN_PARALLEL, f"tests/systems/{system}", *session.posargs, env=OFFLINE)
+
+
 @nox.session
 @leaves_room
 def swift(session: nox.Session) -> None:
     """Real training with ms-swift's GRPO on the CPU: clean runs and faults. Not by default: 2 GB to install."""
-    session.install(TORCH)
-    session.install("--no-deps", "-r", "tests/systems/swift/requirements.txt")
-    session.install("-e", ".", *TESTS)
-    session.run("pytest", *IN_PARALLEL, "tests/systems/swift", *session.posargs, env=OFFLINE)
+    train_pinned(session, "swift")
 
 
 @nox.session
 @leaves_room
 def llamafactory(session: nox.Session) -> None:
     """Real training with LLaMA-Factory's PPO on the CPU: clean runs and faults. Not by default: 2 GB to install."""
-    session.install(TORCH)
-    session.install("--no-deps", "-r", "tests/systems/llamafactory/requirements.txt")
-    session.install("-e", ".", *TESTS)
-    session.run("pytest", *IN_PARALLEL, "tests/systems/llamafactory", *session.posargs, env=OFFLINE)
+    train_pinned(session, "llamafactory")
 
 
 @nox.session
@@ -377,6 +379,7 @@ def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang."""
     session.install("-e", ".", *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
+    session.run("pytest", *IN_PARALLEL, "tests/fuzz")
 
 
 @nox.session

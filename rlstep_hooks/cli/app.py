@@ -120,6 +120,8 @@ def _add_plan(verbs: _Verbs) -> None:
     plan.add_argument("--markdown", action="store_true", help="print Markdown")
     plan.add_argument("--explain", action="store_true", help="show every formula with its numbers and its source")
     plan.add_argument("--strict", action="store_true", help="warnings fail too")
+    plan.add_argument("--fix", action="store_true", help="the smallest changes that mend each finding, planned again")
+    plan.add_argument("--write", action="store_true", help="with --fix: apply the first fix of each error and warning")
     plan.add_argument(
         "--all-versions", action="store_true", help="plan it for every known release, and say where the numbers differ"
     )
@@ -220,6 +222,11 @@ def _plan(given: argparse.Namespace) -> int:
 
     if given.json_schema:
         return plan.print_schema()
+    if given.fix or given.write:
+        from rlstep_hooks.cli import fix
+
+        words = [*given.words, *given.command]
+        return launches.run(lambda: fix.show(words, _options(given), as_json=given.json, write=given.write))
     if given.all_versions:
         from rlstep_hooks.cli import versions
 

@@ -1,7 +1,8 @@
 """The learning rate that a configured schedule gives at each tick.
 
 Source: transformers/optimization.py (4.50 to 5.x): get_constant_schedule, get_constant_schedule_with_warmup,
-get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup and get_cosine_with_min_lr_schedule_with_warmup.
+get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup and get_cosine_with_min_lr_schedule_with_warmup. Stable-Baselines3
+2.7.0 and 2.9.2, common/utils.py LinearSchedule ("line").
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ class RateSchedule(msgspec.Struct, frozen=True):
     """A learning-rate schedule, as a run configured it."""
 
     kind: str
-    """Its name in transformers."""
+    """Its name in transformers, or "line" for one that goes straight from `base` to `least` times it."""
     base: float
     """The rate that the schedule multiplies."""
-    horizon: int
+    horizon: float
     """Ticks that it was built for."""
     warmup: int = 0
     """Ticks of the warm-up."""
     least: float = 0.0
-    """The smallest factor, for "cosine_with_min_lr"."""
+    """The smallest factor, for "cosine_with_min_lr"; the last one, for "line"."""
+    first: float = 0.0
+    """Where the first tick is, for "line"."""
 
     def rate(self, tick: int) -> float:
         """The rate of an update at this position of the scheduler."""
@@ -33,6 +36,8 @@ class RateSchedule(msgspec.Struct, frozen=True):
     def _factor(self, tick: int) -> float:
         if self.kind == "constant":
             return 1.0
+        if self.kind == "line":
+            return 1.0 + (self.least - 1.0) * min(1.0, (tick + self.first) / self.horizon)
         if tick < self.warmup:
             return tick / max(1, self.warmup)
         if self.kind == "constant_with_warmup":
@@ -44,7 +49,7 @@ class RateSchedule(msgspec.Struct, frozen=True):
         return factor * (1 - self.least) + self.least
 
 
-COVERED = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr")
+COVERED = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "line")
 """Kinds of schedules whose rate is computed."""
 
 

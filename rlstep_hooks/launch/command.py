@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -142,6 +143,9 @@ def unwrap(
     environment = dict(environment)
     processes: Processes | None = None
     while tokens:
+        if tokens[0].unknown and len(tokens[0].text.split()) > 1 and shell is not None:
+            # `$CMD` with a whole command in it, parts of which only the run knows.
+            return shell(msgspec.structs.replace(tokens[0], text=" ".join(token.text for token in tokens)))
         name = _base_name(tokens[0].text)
         place = tokens[0].place
         if _ASSIGNMENT.match(tokens[0].text):
@@ -160,6 +164,9 @@ def unwrap(
             rest, given = _options(tokens[1:], name)
             if "--wrap" in given:
                 return shell(given["--wrap"]) if shell is not None else []
+            if "COMMAND" in environment and shell is not None:
+                # NeMo-RL's ray.sub runs what this variable holds, on its cluster.
+                return shell(environment["COMMAND"])
             return _one(Program("executable", rest[0].text), rest[1:], environment, processes, place) if rest else []
         elif name == "mason.py" or (_PYTHON.match(tokens[0].text) and _base_name(_text(tokens, 1)) == "mason.py"):
             # open-instruct's launcher on Beaker: its own options, then the command.
@@ -198,7 +205,7 @@ def unwrap(
             if "c" in {key.lstrip("-")[-1:] for key in given} and rest:
                 return shell(rest[0]) if shell is not None else []
             return _one(Program("executable", rest[0].text), rest[1:], environment, processes, place) if rest else []
-        elif _PYTHON.match(tokens[0].text):
+        elif _PYTHON.match(tokens[0].text) or _is_some_python(tokens):
             rest, given = _options(tokens[1:], "python", stop_at=("-m", "-c"))
             if _text(rest, 0) == "-m" and len(rest) > 1:
                 if rest[1].text in _LAUNCHER_MODULES:
@@ -206,6 +213,8 @@ def unwrap(
                     if rest[1].text == "accelerate.commands.launch":
                         tokens = (tokens[0], msgspec.structs.replace(rest[1], text="launch"), *rest[2:])
                     continue
+                if rest[1].text == "cleanrl_utils.benchmark" and shell is not None:
+                    return _benchmarked(rest[2:], shell)
                 return _one(Program("module", rest[1].text), rest[2:], environment, processes, place)
             if not rest or _text(rest, 0) in ("-c", "-"):
                 return []
@@ -215,6 +224,17 @@ def unwrap(
         else:
             return _executable(tokens, environment, processes)
     return []
+
+
+def _is_some_python(tokens: tuple[Token, ...]) -> bool:
+    """Whether it runs Python, though only the run knows which: `"$PYTHON" -m x.y`, `$PYTHON train.py`."""
+    return bool(tokens[0].unknown) and (_text(tokens, 1) == "-m" or _text(tokens, 1).endswith(".py"))
+
+
+def _benchmarked(tokens: tuple[Token, ...], shell: Callable[[Token], list[Command]]) -> list[Command]:
+    """The command that CleanRL's benchmark runs for each environment and seed (cleanrl_utils/benchmark.py): `--command TEXT`."""
+    behind = (after for token, after in pairwise(tokens) if token.text == "--command")
+    return [msgspec.structs.replace(command, place=token.place) for token in behind for command in shell(token)]
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -272,6 +292,8 @@ def _parts_behind_dashes(tokens: tuple[Token, ...]) -> list[tuple[Token, ...]]:
     for token in tokens:
         if token.text == "--" or (token.text in ("&&", ";") and parts):
             parts.append([])
+        elif parts and token.text.startswith("&&"):
+            parts.append([msgspec.structs.replace(token, text=token.text[2:])])
         elif parts:
             parts[-1].append(token)
     return [tuple(part) for part in parts if part]

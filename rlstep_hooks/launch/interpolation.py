@@ -44,6 +44,7 @@ class Interpolation:
         self.assumed: list[str] = []
         """What was taken for granted so far."""
         self._tree: dict[str, Any] = {}
+        self._made: Any = None  # made once: it takes 50 ms for the settings of verl
         for name, value in values.items():
             put(self._tree, name, f"${{{_UNKNOWN}:{name}}}" if name in unknown else self._renamed(value))
 
@@ -65,7 +66,9 @@ class Interpolation:
             OmegaConf.register_new_resolver(function, body, replace=True)
         self._met = None
         try:
-            found = OmegaConf.select(OmegaConf.create(self._tree), name)
+            if self._made is None:
+                self._made = OmegaConf.create(self._tree)
+            found = OmegaConf.select(self._made, name)
             return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
         except Exception as error:  # noqa: BLE001 - whatever the text is, the value is then not known
             met = self._met or UnknownText("", f"OmegaConf says: {str(error).splitlines()[0]}", where)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
@@ -75,17 +76,40 @@ def read_calls(path: str | Path) -> Calls:
         LaunchError: It is not Python.
         OSError: It cannot be read.
     """
+    return _File(_parsed(path), str(path)).calls()
+
+
+def _parsed(path: str | Path) -> ast.Module:
     source = str(path)
     if Path(path).stat().st_size > LARGEST_FILE:
         raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB", Place(source))
     try:
-        tree = ast.parse(Path(path).read_bytes())
+        return ast.parse(contents(Path(path)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
         raise LaunchError(
             f"not Python: {getattr(error, 'msg', error)}", Place(source, line, 1) if line else Place(source)
         ) from None
-    return _File(tree, source).calls()
+
+
+def names_in(path: str | Path) -> frozenset[str]:
+    """All names that a Python file uses: what it imports (also as "module.name"), calls, derives from and refers to.
+
+    Raises:
+        LaunchError: It is not Python.
+        OSError: It cannot be read.
+    """
+    found: set[str] = set()
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.alias):
+            found.update((node.name, *node.name.split(".")))
+        elif isinstance(node, ast.ImportFrom):
+            found.update(f"{node.module or ''}.{alias.name}" for alias in node.names)
+    return frozenset(found)
 
 
 class _File:
@@ -232,7 +256,7 @@ class _File:
                 name = f"{callee}.{keyword.arg}"
                 found[name] = self._setting(name, keyword.value)
                 # A configuration changed in parts: config.evolve(train=dict(batch_size=8)).
-                parts = self._pairs(keyword.value) if callee == "evolve" else None
+                parts = self._pairs(keyword.value, over=True) if callee == "evolve" else None
                 found |= {f"{name}.{part}": self._setting(f"{name}.{part}", value) for part, value in parts or ()}
                 continue
             pairs = self._pairs(keyword.value)
@@ -245,8 +269,8 @@ class _File:
                 found[f"{callee}.{key}"] = self._setting(f"{callee}.{key}", value)
         return found, hidden
 
-    def _pairs(self, node: ast.expr) -> list[tuple[str, ast.expr]] | None:
-        """The pairs of a mapping that is written out; None if it is not."""
+    def _pairs(self, node: ast.expr, *, over: bool = False) -> list[tuple[str, ast.expr]] | None:
+        """The pairs of a mapping that is written out; None if it is not. With `over`, those that `dict(base, ...)` adds will do."""
         if isinstance(node, ast.Name) and node.id in self._constants:
             node = self._constants[node.id]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
@@ -258,7 +282,7 @@ class _File:
         if (
             isinstance(node, ast.Call)
             and _name(node.func) == "dict"
-            and not node.args
+            and (over or not node.args)
             and all(k.arg for k in node.keywords)
         ):
             return [(str(inner.arg), inner.value) for inner in node.keywords]

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, SettingError
 
@@ -32,7 +33,7 @@ def read_text(path: str | Path) -> str:
     if file.stat().st_size > LARGEST_FILE:
         raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB; no configuration is as large", Place(str(path)))
     try:
-        return file.read_text(encoding="utf-8")
+        return contents(file).decode()
     except UnicodeDecodeError:
         raise LaunchError("not a text file (not UTF-8)", Place(str(path))) from None
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Syncs,
     )
 
+ENGINE_RATIO = "the ratio, taken to the engine's log-probs"
+"""The correction of a loss whose old log-probs are those of the sampler."""
 STEP_WORDS: dict[StepUnit, str] = {
     "rollout": "rollout",
     "update": "update",
@@ -149,6 +151,10 @@ def fields_in_phases(
     samples_dropped: int = 0,
     frozen_rollouts: int = 0,
     max_age: int | None = 0,
+    max_age_updates: int | None = None,
+    correction: str = "",
+    correction_inert: str = "",
+    correction_biased: str = "",
     syncs: Syncs = "unseen",
     rows_bound: Bound = "exact",
     rows_reshuffled: bool = True,
@@ -175,6 +181,8 @@ def fields_in_phases(
         microbatches_per_update: Default: what follows from the sizes.
         updates_per_rollout: Default: `reuse_epochs * len(minibatches)`; another value if gradients are carried.
         updates: The total. Default: `(rollouts - frozen_rollouts) * updates_per_rollout`, rounded down.
+        max_age_updates: Default: the updates of `max_age` rollouts, if every rollout has as many.
+        correction: Default: where samples may be old and old log-probs are the engine's, the ratio itself.
         lags: Default: 0, 1, ..., `updates_per_rollout` - 1.
         ratio_one_updates: Default: all updates for the source "detach", the first one for "recompute" and "at_rollout", none for
             "engine" and "none".
@@ -205,6 +213,13 @@ def fields_in_phases(
         lr_clock, rollouts=rollouts, updates=updates, reuse_epochs=reuse_epochs, frozen_rollouts=frozen_rollouts
     )
     unknown = {**passes.unknown, **(not_evaluated or {})}
+    if max_age_updates is None and max_age is not None:
+        if updates_bound == "exact" or not max_age:
+            max_age_updates = math.ceil(max_age * per_rollout)
+        else:
+            unknown.setdefault("max_age_updates", "the updates of a rollout depend on the data")
+    if not correction and old_logprob_source == "engine" and max_age != 0:
+        correction = ENGINE_RATIO
     if lr_clock in ("microbatch", "sample"):
         unknown.setdefault("lr_ticks", f"the schedule counts {lr_clock}s")
     return {
@@ -231,6 +246,10 @@ def fields_in_phases(
         "samples_dropped_per_rollout": samples_dropped,
         "frozen_rollouts": frozen_rollouts,
         "max_age": max_age,
+        "max_age_updates": max_age_updates,
+        "correction": correction,
+        "correction_inert": correction_inert,
+        "correction_biased": correction_biased,
         "syncs": syncs,
         "rows": passes.rows,
         "rows_dropped_per_epoch": passes.dropped,

@@ -109,6 +109,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Whether samples of frozen rollouts wait in the buffer and are trained with the first rollout after them."""
     max_age: int | None = 0
     """Largest age, in rollouts, of the sampler's weights when a rollout is trained; 0 for synchronous training."""
+    max_age_updates: int | None = 0
+    """The same in updates, when the first update on a rollout is made; the lag of later ones is added to it."""
+    correction: str = ""
+    """What corrects for the distance between the sampler and the old log-probs, with its bound, or "none"; empty if it is not read."""
+    correction_inert: str = ""
+    """Why the correction that is configured cannot act; empty if it can."""
+    correction_biased: str = ""
+    """What biases the correction; empty if nothing is known that does."""
     syncs: Syncs = "unseen"
     """When weights are synced to the rollout engine."""
     partial_window: PartialWindow = "flush"

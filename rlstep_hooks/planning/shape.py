@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _DERIVED_FROM = (
     "algorithm", "prompts_per_rollout", "samples_per_prompt", "minibatches", "reuse_epochs", "samples_per_rollout",
     "samples_per_microbatch", "microbatches_per_update", "updates_per_rollout", "updates_bound", "updates", "remainder", "flush",
-    "samples_added_per_rollout", "samples_dropped_per_rollout", "frozen_rollouts", "max_age", "syncs", "rows_bound",
+    "samples_added_per_rollout", "samples_dropped_per_rollout", "frozen_rollouts", "max_age", "max_age_updates", "correction",
+    "correction_inert", "correction_biased", "syncs", "rows_bound",
     "rows_reshuffled", "old_logprob_source", "lags", "ratio_one_updates", "reference_source", "lr_clock", "lr_horizon", "step_unit",
     "step_means", "critic_order",
 )  # fmt: skip

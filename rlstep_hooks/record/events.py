@@ -175,6 +175,13 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """Groups in which a higher reward has no higher advantage, although the estimator compares samples within groups."""
     off_centre: int = 0
     """Groups whose advantages do not sum to 0, although the estimator's should."""
+    advantages_off: float | None = None
+    """As in `RolloutValues`, where the controller holds rewards and advantages."""
+    advantages_fit: str = ""
+    samples: int = 0
+    """Samples whose masks were compared."""
+    masks_wrong: int | None = None
+    """As in `RolloutValues`."""
 
 
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
@@ -325,6 +332,13 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
     mask_intact: bool | None = None
     """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
+    surprise: float | None = None
+    """Sum of -log-prob minus entropy over the tokens, in nats, with -log-prob cut at the fact `surprise_cap`; None where it was not
+    computed."""
+    surprise_squares: float | None = None
+    """Sum of the squares of the same."""
+    surprise_largest: float | None = None
+    """The largest of the same."""
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -437,6 +451,7 @@ TOPICS = (
     "optimizer",
     "sampler",
     "sampler_weights",
+    "drawn",
     "learning_rate",
     "ranks",
     "checkpoints",

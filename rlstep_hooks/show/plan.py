@@ -167,8 +167,24 @@ def _remainder_rows(schedule: Schedule) -> list[Row]:
     if schedule.frozen_rollouts:
         rows.append(("frozen", f"the first {number(schedule.frozen_rollouts, 'rollouts')}", "no update of the policy"))
     if schedule.max_age:
-        rows.append(("age", f"samples up to {number(schedule.max_age, 'rollouts')} behind the policy", "asynchronous"))
+        rows.append(
+            ("age", f"samples up to {number(schedule.max_age, 'rollouts')} behind the policy", _age_words(schedule))
+        )
+    if schedule.correction and (schedule.max_age != 0 or schedule.correction != "none"):
+        inert, biased = schedule.correction_inert, schedule.correction_biased
+        acts = f"it cannot act: {inert}" if inert else f"biased: {biased}" if biased else ""
+        rows.append(("correction", schedule.correction, acts))
     return rows
+
+
+def _age_words(schedule: Schedule) -> str:
+    """The age in updates, and with the lag that later updates on a rollout add to it."""
+    updates, lag = schedule.max_age_updates, max(schedule.lags, default=0)
+    if updates is None:
+        return "asynchronous"
+    kept = schedule.old_logprob_source == "at_rollout"  # whose lags count from the sampler's weights already
+    more = "" if kept or not lag else f", {number(updates + lag)} with the lag"
+    return f"asynchronous · {number(updates, 'updates')}{more}"
 
 
 def _source_words(schedule: Schedule) -> str:

@@ -37,6 +37,7 @@ SYSTEM = System(
     name="areal",
     title="AReaL",
     version="4aef98d",
+    trains=("*PPO*Trainer*", "*GRPO*Trainer*", "*PPOActor*"),
     recognised=(
         Entry(
             "areal",
@@ -71,6 +72,12 @@ SYSTEM = System(
         "ref.path": text(),
         "allocation_mode": text(),
         "rollout.max_head_offpolicyness": count(0, least=0),
+        "actor.rejection_sampling.level": text("token"),
+        "actor.rejection_sampling.action": text("mask"),
+        "actor.rejection_sampling.metric": text("ratio"),
+        "actor.rejection_sampling.lower": number(None),
+        "actor.rejection_sampling.upper": number(5),
+        "gconfig.top_p": number(1),
         "rollout.consumer_batch_size": count(1),
         "total_train_epochs": count(1),
         "total_train_steps": count(None),
@@ -102,6 +109,18 @@ SYSTEM = System(
         "by_steps": "total_train_steps is not None and not known(rows)",
         "rows_reshuffled": "train_dataset.shuffle",
         "ahead": "(rollout.max_head_offpolicyness + 1) * rollout.consumer_batch_size",
+        # `apply_rejection_sampling`: without it the decoupled loss has no weight to the sampler at all.
+        "weighs": "given(actor.rejection_sampling.level) or given(actor.rejection_sampling.action) "
+        "or given(actor.rejection_sampling.metric) or given(actor.rejection_sampling.lower) "
+        "or given(actor.rejection_sampling.upper)",
+        "correction": "'' if not actor.use_decoupled_loss and not actor.recompute_logprob "
+        "else 'none' if not weighs else 'decoupled loss, ' + actor.rejection_sampling.action + ' by ' "
+        "+ actor.rejection_sampling.level + ' ' + actor.rejection_sampling.metric + ' at most ' "
+        "+ quoted(decimal(actor.rejection_sampling.upper))",
+        "correction_inert": "'both log-probs are the recomputed ones without actor.use_decoupled_loss' "
+        "if weighs and actor.recompute_logprob and not actor.use_decoupled_loss else ''",
+        "correction_biased": "'gconfig.top_p = ' + quoted(decimal(gconfig.top_p)) "
+        "if gconfig.top_p < 1 and correction != 'none' else ''",
         "max_age": "rollout.max_head_offpolicyness if rollout.consumer_batch_size == prompts "
         "else unknown('rollout.consumer_batch_size = ' + quoted(rollout.consumer_batch_size) + ' is not the ' + quoted(prompts) "
         "+ ' prompts of a rollout, so its bound does not hold')",

@@ -150,6 +150,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys | None = None
     """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
+    trains: tuple[str, ...] = ()
+    """Names, as patterns, one of which a Python file uses that trains with it. A file that has settings of this system, is none of its
+    own programs and uses none of them is not planned. Empty where that is not looked at."""
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)
@@ -184,7 +187,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     facts: dict[str, str] = {}
     """For rules: `lr_constant`, `lr_warmup` (ticks), `save_every` and `eval_every` (in this framework's steps), `minibatch_unit`,
-    `nominal_updates_per_rollout`."""
+    `nominal_updates_per_rollout`, `samples_selected` (samples are left out by their content, not by sizes that do not fit)."""
     functions: dict[str, Any] = {}
     shown: tuple[str, ...] | None = None
     """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""

@@ -12,6 +12,7 @@ from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting, Settings
+from rlstep_hooks.launch.skypilot import task_of
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
 from rlstep_hooks.planning.counting import TooManyError
 from rlstep_hooks.planning.formula import FormulaError
@@ -27,6 +28,7 @@ from rlstep_hooks.systems.python_launch import hidden as hidden_of
 from rlstep_hooks.systems.reader import read
 from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
 from rlstep_hooks.systems.request import Request
+from rlstep_hooks.systems.trains import why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
+_HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
+"""Flags of Hydra that say where the configuration is."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What a Python file gives to the framework's configuration that cannot be known."""
     environment: dict[str, str] = {}
     """Variables that the command or `--set` sets, where their values are known."""
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """A command with settings of a system that does not train with it, as far as can be known."""
+
+    framework: str
+    why: str
+    place: Place
 
 
 def plan_launch(words: list[str], options: Options | None = None) -> Plan:
@@ -80,7 +92,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
 
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version)
-    request = _request_of(launch, system, release.version, options)
+    request = request_of(launch, system, release.version, options)
     settings = request.settings
     plan = Plan(
         framework=system.name,
@@ -99,7 +111,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
         if options.version is None:
-            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            said = accepted_by_others(system, lambda each: _read(system, request_of(launch, system, each, options)))
             plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
@@ -123,8 +135,36 @@ def plan_of(launch: Launch, options: Options) -> Plan:
             ),
             findings=(*release.findings, *check_plan(reading)),
         )
-    unused = tuple(setting for setting in settings.unused if setting.name not in {*release.refused, *others})
+    elsewhere = {*release.refused, *others, *(_HYDRA if system.overrides else ())}
+    unused = tuple(setting for setting in settings.unused if setting.name not in elsewhere)
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
+
+
+def planned_again(launch: Launch, plan: Plan, options: Options) -> Plan:
+    """The plan of a launch of which only values of settings were changed: what the names mean stays as it was found.
+
+    Args:
+        launch: The changed launch.
+        plan: The plan of the launch before.
+        options: What completes it.
+
+    Raises:
+        PlanError: The framework itself refuses it.
+        LaunchError: A setting is missing, unknown or impossible.
+    """
+    from rlstep_hooks.judge.rules.plan_checks import check_plan
+
+    system = index.system_of(launch.framework)
+    release = release_for(system, launch.command, launch.given, plan.version)
+    reading = _read(system, request_of(launch, system, release.version, options))
+    return msgspec.structs.replace(
+        plan,
+        schedule=reading.schedule,
+        meant=None,
+        formulas=reading.formulas,
+        notes=reading.notes,
+        findings=(*release.findings, *check_plan(reading)),
+    )
 
 
 def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
@@ -201,19 +241,26 @@ def _text(token: Token, variables: dict[str, str]) -> list[Command]:
 def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
     """The one command that a system knows."""
     candidates = _candidates(commands, options.framework) if options.framework else commands
-    known = [launch for command in candidates if (launch := _launch_of(command, source, folder, options)) is not None]
+    read = [_launch_of(command, source, folder, options) for command in candidates]
+    known = [launch for launch in read if isinstance(launch, Launch)]
     if options.line is not None:
         known = [launch for launch in known if launch.command.place.line == options.line]
     distinct = {(launch.command.place.line, launch.framework): launch for launch in known}
     if not known:
         tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
-        read = (calls_of(command, folder) for command in commands)
-        others = [other for calls in read if calls is not None for other in of_others(calls)]
+        declined = [one for one in read if isinstance(one, Declined)]
+        if declined:
+            raise NoLaunchError(
+                declined[0].why, declined[0].place, remedy=f"--framework {declined[0].framework} plans it all the same"
+            )
+        cut_off = "".join(f"; {command.cut_off}" for command in commands if command.cut_off)
+        called = (calls_of(command, folder) for command in commands)
+        others = [other for calls in called if calls is not None for other in of_others(calls)]
         if others:
             raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
         raise NoLaunchError(
-            f"none of these is a trainer that is known: {tried}" if tried else "there is no command in it",
+            f"none of these is a trainer that is known: {tried}{cut_off}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
         )
@@ -240,8 +287,8 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
     return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
 
 
-def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | None:
-    """A command with its settings, if a system knows it."""
+def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
+    """A command with its settings, if a system knows it; why it is not taken for a run of the system that knows its settings."""
     calls = calls_of(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
@@ -256,6 +303,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     if framework is None:
         return None
     system = index.system_of(framework)
+    if options.framework is None and (why := why_not(command, system, folder)):
+        return Declined(framework, why, command.place)
     given, missing, notes = _gather(command, system, folder)
     notes += [
         Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
@@ -322,9 +371,7 @@ def _gather(
     chosen: set[str] = set()
     missing += _unknown_configs(settings, loose, system)
     for name, place in _config_files(command, settings, loose, system):
-        # Hydra's --config-path counts from the script, whose own folder of configurations is nearly always called this.
-        own = command.program.folder
-        file = find_file(name, folder, command.folder, beside=(own, f"{own}/config", f"{own}/configs") if own else ())
+        file = find_file(name, folder, command.folder, beside=_config_folders(command))
         if file is None:
             missing.append(Parent(name, place))
             continue
@@ -377,12 +424,10 @@ def _config_files(
             named = True
             if not setting.unknown and str(setting.value).endswith(CONFIGS):
                 yield str(setting.value), setting.place
-    hydra = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
-    folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
-    if hydra is not None and system.overrides and not hydra.unknown:
+    hydra = _hydra_config(settings) if system.overrides else None
+    if hydra is not None:
         named = True
-        file = str(hydra.value) if str(hydra.value).endswith(CONFIGS) else f"{hydra.value}.yaml"
-        yield str(Path(str(folder.value)) / file) if folder is not None else file, hydra.place
+        yield hydra
     script = PurePosixPath(command.program.name)
     if not named and command.program.kind == "script" and script.name in system.script_configs:
         yield str(script.parent / system.script_configs[script.name]), NOWHERE
@@ -411,7 +456,27 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
         file = find_file(token.text.rpartition("=")[2], folder, command.folder)
         if file is not None:
             keys |= _keys(read_config(file).settings)
+    named = _hydra_config(read_arguments(command.arguments)[0])
+    if named is not None:
+        file = find_file(named[0], folder, command.folder, beside=_config_folders(command))
+        keys |= _keys(read_config(file).settings) if file is not None else set()
     return keys
+
+
+def _config_folders(command: Command) -> tuple[str, ...]:
+    """Where Hydra looks: its --config-path counts from the script, whose own folder of configurations is nearly always called so."""
+    own = command.program.folder
+    return (own, f"{own}/config", f"{own}/configs") if own else ("config", "configs")
+
+
+def _hydra_config(settings: Mapping[str, Setting]) -> tuple[str, Place] | None:
+    """The configuration that Hydra's flags name, as a file, if they name one that is known."""
+    name = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
+    folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
+    if name is None or name.unknown:
+        return None
+    file = str(name.value) if str(name.value).endswith(CONFIGS) else f"{name.value}.yaml"
+    return str(Path(str(folder.value)) / file) if folder is not None else file, name.place
 
 
 def _config_launch(path: Path, options: Options) -> Launch:
@@ -421,6 +486,12 @@ def _config_launch(path: Path, options: Options) -> Launch:
     if not path.is_file():
         raise LaunchError("there is no such file", Place(str(path)))
     read = read_config(path)
+    task = task_of(read.settings)
+    if task is not None:
+        from rlstep_hooks.launch.shell.script import read_text
+
+        commands = read_text(task.text, str(path), given={**task.variables, **options.variables}, folder=path.parent)
+        return _only(commands, str(path), path.parent, options)
     command = Command(Program("config", str(path)), ())
     framework = options.framework or index.recognise(command, _keys(read.settings))
     if framework is None:
@@ -460,10 +531,15 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version)
-    return _read(system, _request_of(launch, system, release.version, options))
+    return _read(system, request_of(launch, system, release.version, options))
 
 
-def _request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+def request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+    """A launch as its system gets it.
+
+    Raises:
+        LaunchError: A file that decides the plan is not here, or a Python file hides settings.
+    """
     _refuse_missing(launch.missing)
     if launch.hidden is not None:
         raise LaunchError(launch.hidden.why, launch.hidden.place, remedy="write the settings in the call")

@@ -30,6 +30,7 @@ SYSTEM = System(
     name="oat",
     title="OAT",
     version="c1a074c",
+    trains=("*Learner",),
     recognised=(
         Entry(
             "oat",

@@ -66,6 +66,12 @@ SYSTEM = System(
         "load_ref_policy": flag(True),
         "beta": number(Fraction(1, 20)),
         "use_vllm_logprobs": flag(False),
+        "use_rho_correction": flag(True),
+        "rho_clamp_lower_bound": number(0),
+        "rho_clamp_upper_bound": number(2),
+        "rho_mask_lower_bound": number(0),
+        "rho_mask_upper_bound": number(0),
+        "vllm_top_p": number(1),
         "lr_scheduler_type": text("linear"),
         "warmup_ratio": number(0),
         "save_freq": count(200, least=-1),
@@ -94,6 +100,14 @@ SYSTEM = System(
         # With several updates old log-probs are of a forward before them, or those of a pack's first visit (`resolve_old_logprob`).
         "old_logprob_source": "'engine' if use_vllm_logprobs else 'detach' if updates_per_rollout == 1 else 'recompute'",
         "reference_source": "'at_rollout' if load_ref_policy else 'none'",
+        # `compute_rho_correction`: a bound of 0 is none.
+        "correction": "'' if use_vllm_logprobs else 'none' if not use_rho_correction else 'token importance weights'"
+        " + (', at least ' + quoted(decimal(rho_clamp_lower_bound)) if rho_clamp_lower_bound > 0 else '')"
+        " + (', at most ' + quoted(decimal(rho_clamp_upper_bound)) if rho_clamp_upper_bound > 0 else ', without a bound')"
+        " + (', none above ' + quoted(decimal(rho_mask_upper_bound)) if rho_mask_upper_bound > 0 else '')"
+        " + (', none below ' + quoted(decimal(rho_mask_lower_bound)) if rho_mask_lower_bound > 0 else '')",
+        "correction_biased": "'vllm_top_p = ' + quoted(decimal(vllm_top_p)) "
+        "if vllm_top_p < 1 and (use_rho_correction or use_vllm_logprobs) else ''",
     },
     always={
         "algorithm": "GRPO",
@@ -123,7 +137,9 @@ SYSTEM = System(
             "rollouts * num_epochs * num_mini_batches",
             f"{_FAST} PolicyTrainerRayProcess.from_pretrained",
         ),
-        Formula("max_age", "async_steps", f"{_LOADER} result_is_stale"),
+        Formula(
+            "max_age", "async_steps", f"{_LOADER}:994-1003 result_is_stale (older results are dropped and replaced)"
+        ),
     ),
     checks=(
         Check(
@@ -147,6 +163,14 @@ SYSTEM = System(
             fix="--filter_zero_std_samples False, or --num_samples_per_prompt_rollout 2",
             when=_START_UP,
             source=_LOADER_CONFIG,
+        ),
+        Check(
+            "not (use_vllm_logprobs and use_rho_correction)",
+            "Cannot use both `use_vllm_logprobs` and `use_rho_correction`. use_vllm_logprobs sets old_logprobs to vLLM logprobs, "
+            "making the \N{GREEK SMALL LETTER RHO} correction pointless.",
+            fix="--use_rho_correction False",
+            when=_START_UP,
+            source=f"{_COMMIT} open_instruct/grpo_utils.py GRPOExperimentConfig.__post_init__",
         ),
         Check(
             "async_steps >= 1",
@@ -212,5 +236,6 @@ SYSTEM = System(
         "save_every": "save_freq",
         "eval_every": "local_eval_every",
         "nominal_updates_per_rollout": "num_epochs * num_mini_batches",
+        "correct_by": "'--use_rho_correction True'",
     },
 )

@@ -59,6 +59,10 @@ def _read_settings(system: System, request: Request, *, checked: bool = False) -
     launch = Quantities(system, request)
     if system.plan:
         reading: Reading = named(system.plan)(launch)
+        if system.framework:  # a fork that is planned by the formulas of what it forked
+            reading = msgspec.structs.replace(
+                reading, schedule=msgspec.structs.replace(reading.schedule, framework=system.framework)
+            )
         return reading
     try:
         return _read(system, launch, checks=() if checked else system.checks)

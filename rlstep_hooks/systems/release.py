@@ -53,12 +53,33 @@ def release_for(system: System, command: Command, given: Mapping[str, Setting], 
     version = asked or _newest_that_accepts(system, known, names)
     unknown = [name for name in names if not known.has(name, version)]
     notes = _notes(system, known, names, version, asked)
+    foreign: tuple[str, ...] = ()
     if asked is None and system.keys.forked and any(_is_foreign(known, name, version, given) for name in unknown):
         version = _nearest_to_fork(system, known, names)
         unknown = [name for name in names if not known.has(name, version)]
+        foreign = tuple(name for name in unknown if not known.ever(name))
         notes = (_fork_note(system, version),)
     notes = (*notes, *_added(system, known, given))
-    return _judged(Release(version=version, notes=notes), system, known, given, unknown)
+    if asked is None and unknown and all(known.ever(name) for name in unknown):
+        between = _between_releases(system, known, names, unknown, version)
+        if between is not None:
+            return Release(version=version, notes=notes, findings=(between,), refused=tuple(unknown))
+    return _judged(Release(version=version, notes=notes, foreign=foreign), system, known, given, unknown)
+
+
+def _between_releases(
+    system: System, known: KeyList, names: list[str], unknown: list[str], version: str
+) -> Finding | None:
+    """What is said of settings that releases have, but none all of them: the launch is of a checkout between two releases."""
+    from rlstep_hooks.judge.rules.plan_checks import between_releases
+
+    if known.releases_with(names):
+        return None
+    one = unknown[0]
+    other = next((name for name in names if known.has(name, version) and not known.releases_with([name, one])), None)
+    having = {name: runs_of(known.releases_with([name]), known.releases) for name in (one, other) if name is not None}
+    apart = ", ".join(f"{name} is in {runs}" for name, runs in having.items())
+    return between_releases(system.title, version, unknown, apart)
 
 
 def _is_foreign(known: KeyList, name: str, version: str, given: Mapping[str, Setting]) -> bool:
@@ -67,10 +88,20 @@ def _is_foreign(known: KeyList, name: str, version: str, given: Mapping[str, Set
 
 
 def _nearest_to_fork(system: System, known: KeyList, names: list[str]) -> str:
-    """The oldest release that has the most of a fork's settings: a fork that had a newer one would use what is new in it."""
+    """The release that has the most of a fork's settings; of several the oldest, but none before the newest of these settings came.
+
+    A fork that had a newer release would use what is new in it.
+    """
     releases = planned_releases(system)
+    came = [first for name in names for first in known.releases_with([name])[:1]]
+    newest = max((release_of(each) for each in came), default=release_of(releases[0]))
     return max(
-        reversed(releases), key=lambda each: (sum(known.has(name, each) for name in names), -releases.index(each))
+        reversed(releases),
+        key=lambda each: (
+            sum(known.has(name, each) for name in names),
+            release_of(each) >= newest,
+            -releases.index(each),
+        ),
     )
 
 
@@ -216,6 +247,9 @@ def _judged(
     title = f"{system.title} {release.version}"
     for name in unknown:
         near = known.nearest(name, release.version)
+        if known.ever(name) and release.foreign:
+            foreign.append(name)  # a fork has settings of several releases
+            continue
         if known.ever(name):
             accepted = known.releases_with([name])
             remedy = f"accepted by {system.title} {runs_of(accepted, known.releases)}: --version {accepted[-1]}"

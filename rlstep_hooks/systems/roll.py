@@ -66,6 +66,12 @@ def _filters(launch: Request) -> bool:
     return any(name != "no_filter" for name in _named(launch, "query_filter_config.type"))
 
 
+def _masks(launch: Request) -> bool:
+    """Whether tokens are taken out of the loss by the distance between engine and trainer."""
+    filters = launch.settings.value("train_infer_correction.filters")
+    return isinstance(filters, list) and any(isinstance(each, dict) and each.get("enabled") for each in filters)
+
+
 def _devices(mapping: str | None) -> int | None:
     """Devices of a `device_mapping`, a list or Python text such as "list(range(0,8)) + [9]"; None for anything else."""
     try:
@@ -210,6 +216,13 @@ SETTINGS = {
     "enable_old_logprobs_recompute": flag(),
     "force_disable_old_logprobs_recompute": flag(),
     "is_use_additional_prompts": flag(),
+    "train_infer_correction.is_weight.enabled": flag(),
+    "train_infer_correction.is_weight.weight_type": text(),
+    "train_infer_correction.is_weight.upper_bound": number(),
+    "train_infer_correction.filters": text(),
+    "actor_infer.generating_args.top_p": number(),
+    "actor_infer.generating_args.logprobs": count(least=0),
+    "actor_infer.strategy_args.strategy_name": text(),
     "actor_train.model_args.lora_target": text(),
     **{
         f"{role}.{name}": typed
@@ -243,6 +256,7 @@ SYSTEM = System(
     name="roll",
     title="ROLL",
     version="8eb27cc",
+    trains=("*Pipeline",),
     recognised=(
         Entry(
             "roll",
@@ -261,6 +275,7 @@ SYSTEM = System(
         "adjust_batch": _adjusted,
         "turn_by_turn": _turn_by_turn,
         "filters": _filters,
+        "masks": _masks,
         "world_size_given": lambda launch: launch.world_size_given is not None,
         "one_to": lambda number: tuple(range(1, number + 1)),
     },
@@ -303,7 +318,22 @@ SYSTEM = System(
         "if critic.use_dynamic_batching_in_train or critic.use_sequence_packing "
         "else critic.training_args.per_device_train_batch_size * critic.world_size",
         "updates_bound": "'data_dependent' if by_tokens or agentic and turn_by_turn(launch) else 'exact'",
-        "max_age": "ceil(async_generation_ratio)",
+        # Defaults: `TrainInferISWeightConfig`, and top_p in generating_args.py.
+        "bound": "train_infer_correction.is_weight.upper_bound if given(train_infer_correction.is_weight.upper_bound) else 6 / 5",
+        "top_p": "actor_infer.generating_args.top_p if given(actor_infer.generating_args.top_p) else 7 / 10",
+        "weighs": "train_infer_correction.is_weight.enabled",
+        "correction": "'' if async_generation_ratio <= 0 and not weighs "
+        "else (train_infer_correction.is_weight.weight_type or 'token') + ' importance weights' "
+        "+ (', without a bound' if bound is None else ', at most ' + quoted(decimal(bound))) if weighs "
+        "else 'train_infer_correction.filters' if given(train_infer_correction.filters) and masks(launch) else 'none'",
+        # Without the engine's log-probs all weights are 1 (roll/utils/train_infer_corrections.py:205-213, actor_worker.py:32).
+        "correction_inert": "'' if correction in ('', 'none') "
+        "else 'generating_args.logprobs is null, so the weights are all 1' "
+        "if given(actor_infer.generating_args.logprobs) and actor_infer.generating_args.logprobs is None "
+        "else 'hf_infer returns no log-probs, so the weights are all 1' "
+        "if actor_infer.strategy_args.strategy_name == 'hf_infer' else ''",
+        "correction_biased": "'generating_args.top_p = ' + quoted(decimal(top_p)) "
+        "if top_p < 1 and correction not in ('', 'none') else ''",
         "loader": "'none' if agentic else 'wraps'",
         "picks_prompts": "filters(launch) or is_use_additional_prompts or async_generation_ratio > 0",
         "rows_bound": "'data_dependent' if picks_prompts else 'exact'",
@@ -328,6 +358,11 @@ SYSTEM = System(
             "updates_per_rollout",
             f"ppo_epochs * {_TRAINED} / samples_per_update",
             f"{_WORKER} ActorWorker.train_step{{', {_AGENTIC} adjust_batch' if agentic else ''}}",
+        ),
+        Formula(
+            "max_age",
+            "ceil(async_generation_ratio)",
+            f"{_COMMIT} roll/distributed/scheduler/generate_scheduler.py:349,416 (older groups are dropped)",
         ),
         Formula("rollouts", "max_steps", "{pipeline} run"),
         Formula(
@@ -434,5 +469,6 @@ SYSTEM = System(
         "lr_warmup": "actor_train.training_args.warmup_steps",
         "save_every": "save_steps",
         "eval_every": "eval_steps",
+        "correct_by": "'train_infer_correction.is_weight.enabled: true'",
     },
 )

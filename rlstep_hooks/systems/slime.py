@@ -23,6 +23,8 @@ _ARGUMENTS = "slime 624b824 slime/utils/arguments.py"
 _SCHEDULE = "slime 624b824 slime/utils/dp_schedule.py build_dp_schedule"
 _MODEL = "slime 624b824 slime/backends/megatron_utils/model.py"
 _MANAGER = "slime 624b824 slime/ray/placement_group.py create_rollout_manager"
+_LOSS = "slime 624b824 slime/backends/megatron_utils/loss.py"
+_ASYNC = "slime 624b824 train_async.py:38-66 (generates one rollout ahead, syncs after every update_weights_interval rollouts)"
 _MEGATRON = "Megatron-LM megatron/training/arguments.py validate_args"
 _START_UP = "at start-up, when the arguments are checked"
 
@@ -98,6 +100,12 @@ SYSTEM = System(
         "num_epoch": count(None),
         "over_sampling_batch_size": count(None),
         "update_weights_interval": count(1),
+        # Of miles, a fork.
+        "max_weight_staleness": count(None, least=0),
+        "tis_clip": number(2),
+        "tis_clip_low": number(0),
+        "custom_tis_function_path": text(None),
+        "rollout_top_p": number(1),
         "actor_num_nodes": count(1),
         "actor_num_gpus_per_node": count(8),
         "tensor_model_parallel_size": count(1),
@@ -126,6 +134,7 @@ SYSTEM = System(
                 "release_train",
                 "use_kl_loss",
                 "use_rollout_logprobs",
+                "use_tis",
                 "disable_compute_advantages_and_returns",
                 "keep_old_actor",
                 "use_routing_replay",
@@ -157,10 +166,14 @@ SYSTEM = System(
         "loader_epochs": "data_epochs",
         "rows_reshuffled": "rollout_shuffle",
         "reference_source": "'at_rollout' if use_kl_loss or kl_coef != 0 else 'none'",
-        # train_async.py starts the next rollout before it trains the last one: ages 0, 1, ..., K, 1, ..., K with a sync every K.
-        "max_age": "unknown(rollout_function_path + ' samples as fast as it can') "
-        "if 'fully_async' in (rollout_function_path or '') "
-        "else 0 if not asynchronous else 1 if release_train else update_weights_interval",
+        "fully": "'fully_async' in (rollout_function_path or '')",
+        "interval": "1 if release_train else update_weights_interval",
+        "correction": "'' if not (asynchronous or fully) or use_rollout_logprobs "
+        "else 'old log-probs of weights that are kept back (--keep-old-actor)' if keep_old_actor "
+        "else 'none' if not use_tis else custom_tis_function_path if custom_tis_function_path is not None "
+        "else 'token importance weights, ' + quoted(decimal(tis_clip_low)) + ' to ' + quoted(decimal(tis_clip))",
+        "correction_biased": "'rollout_top_p = ' + quoted(decimal(rollout_top_p)) "
+        "if rollout_top_p < 1 and correction not in ('', 'none') or rollout_top_p < 1 and use_rollout_logprobs else ''",
         # `train_actor`, and `policy_loss_function` where it finds no old log-probs.
         "own_forward": "updates_per_rollout > 1 or loss_type != 'policy_loss' or kl_coef != 0 "
         "or advantage_estimator in ('ppo', 'gspo') or use_routing_replay and not use_rollout_routing_replay "
@@ -191,6 +204,17 @@ SYSTEM = System(
         Formula("samples_per_update", "micro_batch_size * world_size", f"{_MEGATRON} (no --global-batch-size)"),
         Formula("updates_per_rollout", "floor(samples_per_rollout / samples_per_update)", _SCHEDULE),
         Formula("samples_dropped_per_rollout", "samples_per_rollout % samples_per_update", _SCHEDULE),
+        # The engine's version is compared when a group is taken, and the group is trained after up to one more interval.
+        Formula(
+            "max_age",
+            "(max_weight_staleness + 1) * interval",
+            "miles 31f1ca9 miles/rollout/fully_async_data_buffer.py:142-162; train_async.py",
+            where="fully and max_weight_staleness is not None",
+        ),
+        Formula("max_age", "unknown(rollout_function_path + ' samples as fast as it can')", _ASYNC, where="fully"),
+        # Ages 0, 1, ..., K, 1, ..., K with a sync every K rollouts.
+        Formula("max_age", "interval", _ASYNC, where="asynchronous"),
+        Formula("max_age", "0", "slime 624b824 train.py train (a sync after each rollout)"),
         Formula("rollouts", "num_rollout", "slime 624b824 train.py train", where="num_rollout is not None"),
         Formula("rollouts", "num_epoch * floor(rows / rollout_batch_size)", _MANAGER),
         Formula("updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", "slime 624b824 train.py train"),
@@ -222,6 +246,13 @@ SYSTEM = System(
             fix="train.py, or no --colocate",
             when="at start-up",
             source="slime 624b824 train_async.py train",
+        ),
+        Check(
+            "not (use_rollout_logprobs and use_tis)",
+            "use_rollout_logprobs and use_tis cannot be set at the same time.",
+            fix="one of them",
+            when=_START_UP,
+            source=f"{_ARGUMENTS} slime_validate_args",
         ),
         Check(
             "gpus % copy == 0",
@@ -298,6 +329,17 @@ SYSTEM = System(
             "keep_old_actor keeps the weights before the last sync: here one rollout older than the sampler's",
             "old_logprob_source == 'at_rollout' and max_age == 0",
         ),
+        Note(
+            "assumes",
+            "max_weight_staleness is a setting of miles, which drops or generates anew what is older when it is taken; each of the "
+            "{updates_per_rollout} updates on a rollout adds its lag to that",
+            "max_weight_staleness is not None and fully",
+        ),
+        Note(
+            "ignores",
+            "max_weight_staleness: it holds for a fully asynchronous rollout function only (miles 31f1ca9 arguments.py)",
+            "max_weight_staleness is not None and not fully",
+        ),
     ),
     facts={
         "minibatch_unit": "'samples'",
@@ -306,6 +348,7 @@ SYSTEM = System(
         "save_every": "save_interval",
         "eval_every": "eval_interval",
         "nominal_updates_per_rollout": "steps",
+        "correct_by": "'--use-tis, or --use-rollout-logprobs'",
     },
     writes=_write,
 )

@@ -1081,5 +1081,109 @@ def set_weights(model: Any, values: list[torch.Tensor]) -> None:
         parameter.data.copy_(value)
 
 
+# E: text that the policy did not write
+
+LONG: Settings = {**REUSED, "max_completion_length": 64}
+"""Completions long enough for a rollout to show by itself that it was drawn from something else."""
+
+
+def sharpened(trainer: Any) -> None:
+    """Give the tiny model, whose distributions are nearly uniform, some that a temperature changes."""
+    with torch.no_grad():
+        trainer.model.get_input_embeddings().weight.mul_(8)
+
+
+def alter_generation(trainer: Any, generate: Callable[..., Any], *, after: int) -> None:
+    """Have `generate(original, *args, **kwargs)` take the place of the policy's own, from the rollout after that many updates on."""
+
+    def chosen(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return generate(original, *args, **kwargs) if trainer.state.global_step >= after else original(*args, **kwargs)
+
+    replace_method(trainer.model, "generate", chosen)
+
+
+@fault(
+    report="trl#4159",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def logits_cooled_by_a_processor(trainer: Any) -> None:
+    """A processor of logits divides them once more; all settings are as configured."""
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs, logits_processor=[lambda ids, scores: scores / 0.3])
+
+    alter_generation(trainer, generate, after=4)
+
+
+@fault(
+    report="prime-rl PR#697",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def logits_truncated_by_a_processor(trainer: Any) -> None:
+    """A processor of logits leaves the three most probable tokens."""
+
+    def cut(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.masked_fill(scores < scores.topk(3).values[:, -1:], float("-inf"))
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs, logits_processor=[cut])
+
+    alter_generation(trainer, generate, after=4)
+
+
+@fault(
+    report="a sampler of another model",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def tokens_of_a_foreign_sampler(trainer: Any) -> None:
+    """The policy generates, and its tokens are replaced by those of something else."""
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tokens = original(*args, **kwargs)
+        others = torch.randint(
+            3, len(trainer.processing_class), tokens.shape, generator=torch.Generator().manual_seed(0)
+        )
+        width = kwargs["input_ids"].shape[1]
+        return torch.where((torch.arange(tokens.shape[1]) >= width) & (tokens > 2), others, tokens)
+
+    alter_generation(trainer, generate, after=4)
+
+
+@fault(
+    report="tokens in another order than they were sampled in",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def tokens_swapped_after_generation(trainer: Any) -> None:
+    """The tokens of each completion are mixed up before they are scored."""
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tokens = original(*args, **kwargs)
+        width = kwargs["input_ids"].shape[1]
+        mixed = tokens.clone()
+        for row in mixed:
+            real = (row > 2).nonzero().flatten()
+            real = real[real >= width]
+            row[real] = row[real[torch.randperm(len(real), generator=torch.Generator().manual_seed(0))]]
+        return mixed
+
+    alter_generation(trainer, generate, after=4)
+
+
 EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]
 """The faults that can be made in the installed release."""

@@ -83,6 +83,17 @@ refused for something else, or where the schedule does not depend on the setting
 
 ALLOWED: tuple[Allowed, ...] = (
     Allowed("a declared setting that is given is read", field="unused", after="^null$"),
+    Allowed("the age is said in updates too", field="schedule.max_age_updates", before="^null$"),
+    Allowed("the age is said in updates too", field="schedule.critic.max_age_updates", before="^null$"),
+    Allowed("what corrects for the age of samples", field="schedule.correction", before="^null$"),
+    Allowed("what corrects for the age of samples", field="facts.correct_by", before="^null$"),
+    *(
+        Allowed("settings of the correction are read", system=system, field="schedule.settings.", before="^null$")
+        for system in ("slime", "areal", "skyrl", "open_instruct")
+    ),
+    Allowed("old samples that nothing corrects", field="findings", after="RLS117"),
+    Allowed("nothing to fix is not said of old samples", field="findings", before="RLS102"),
+    Allowed("where the age was read", field="schedule.sources.max_age"),
     Allowed(
         "refused: what the framework would have read is not unused",
         field="unused",

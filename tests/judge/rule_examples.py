@@ -158,6 +158,10 @@ VERL = (
 actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 trainer.total_training_steps=100"
 )
 
+SLIME = (
+    "python train_async.py --num-rollout 3000 --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 64"
+)
+
 FROZEN = {"changed": 0, "max_change": 0.0, "visible": 0}
 
 
@@ -244,6 +248,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS114": lambda: launched("trl grpo --num_iterations 4 --save_steps 10"),
     "RLS115": lambda: of_schedule({"minibatch_unit": "samples"}, minibatches=(64,) * 8),
     "RLS116": lambda: launched(f"{VERL} actor_rollout_ref.rollout.tries_per_prompt=5"),
+    "RLS117": lambda: launched(SLIME, rows=96_000),
     # Counts and order
     "RLS201": lambda: judged(without(without(run(), MicroBatch, 2, 3), Update, 1)),
     "RLS202": lambda: judged(without(without(run(), Rollout, 2), Refresh, 2)),
@@ -292,6 +297,15 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS411": lambda: judged(changed(run(), Rollout, 2, reference_intact=False)),
     "RLS412": lambda: judged(measured(run(), "rollouts", 1, weights_differ=1016)),
     # Rows, samples, rewards and advantages
+    "RLS413": lambda: judged(
+        with_facts(
+            measured(
+                run(), "microbatches", 4, tokens=1024, surprise=-717.0, surprise_squares=1130.0, surprise_largest=5.1
+            ),
+            surprise_cap=12.2,
+            vocabulary=512,
+        )
+    ),
     "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
     "RLS502": lambda: judged(trained_twice()),
     "RLS503": lambda: judged(evaluated_in_training()),

@@ -158,7 +158,8 @@ class RateNotScheduled(Rule):
 
     What it checks:
         The rate of each applied update against the schedule's formula at the scheduler's position: constant, linear and cosine of
-        transformers, with warm-up and with a smallest rate. A relative difference of one in a million is rounding.
+        transformers, with warm-up and with a smallest rate; constant and linear of Stable-Baselines3. A relative difference of one
+        in a million is rounding.
 
     Why it matters:
         Something else sets the rate: a callback, a second scheduler, an optimizer that was made anew, an old checkpoint. Counts
@@ -177,7 +178,8 @@ class RateNotScheduled(Rule):
         Look for code that writes into `param_groups`, and for schedulers that are made or loaded in mid-run.
 
     Known limits:
-        - TRL's trainers only: the schedules of transformers that it names.
+        - TRL's trainers, with the schedules of transformers that they name, and Stable-Baselines3 with its own. A schedule that is a
+          function of somebody's is not called once more.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
 

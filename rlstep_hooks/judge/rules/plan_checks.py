@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.rules.data.rows import NoUpdates, RowsDropped, TooFewRows
 from rlstep_hooks.judge.rules.data.samples import SamplesNeverTrained
 from rlstep_hooks.judge.rules.learning_rate import RateFollowsRollouts, ScheduleHorizon, WarmupLength
+from rlstep_hooks.judge.rules.plan.age import OldAndNotCorrected
 from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs, IntervalMeetsCycle
 from rlstep_hooks.judge.rules.plan.sizes import (
@@ -35,6 +36,7 @@ PLAN_RULES: tuple[type[Rule], ...] = (
     NoUpdates,
     SamplesNeverTrained,
     RateFollowsRollouts,
+    OldAndNotCorrected,
     ClipNeverActs,
     UpdatesNotAsTheSizesSay,
     RowsDropped,
@@ -78,6 +80,18 @@ def foreign_settings(release: str, names: list[str], because: str) -> Finding:
         observed=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
         why=f"{because} Where it runs it is a fork, whose code was not read",
         fix="compare the plan with the fork's trainer, or take the settings out",
+    )
+
+
+def between_releases(title: str, release: str, names: list[str], apart: str) -> Finding:
+    """The finding of settings that releases have, but none has all of; `apart` says which has which."""
+    return _planned(
+        ForeignSettings,
+        expected=f"settings of one release of {title}",
+        observed=", ".join(names),
+        why=f"no release has all settings of this launch ({apart}): it is written for a checkout between releases, whose code was not "
+        f"read. {title} {release} itself ends the run at these",
+        fix="compare the plan with the trainer of that checkout, or take the settings out",
     )
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.shell.scope import Scope
 
 
+_EMPTY = Text("")
+
+
 def test(node: Node, scope: Scope) -> bool | None:
     """Whether a condition holds; None if only the run can tell."""
     if "$#" in source_of(node) and not scope.positional:
@@ -38,7 +41,8 @@ def test(node: Node, scope: Scope) -> bool | None:
         if value.unknown and not unset:
             scope.undecided = value.unknown
             return None
-        scope.unset += [name for name in _names_in(node) if scope.named(name) is None]
+        # `X=${X:-}` and `X=""` leave it to the user as much as no assignment does.
+        scope.unset += [name for name in _names_in(node) if scope.named(name) in (None, _EMPTY)]
         empty = not value.text or bool(value.unknown)
         return empty is (operator == "-z")
     if node.type == "binary_expression":

@@ -204,8 +204,18 @@ _SED = re.compile(
 )
 
 
+_EXTENDED = re.compile(
+    r"s(?P<d>[^\w\s\\|()])(?P<old>(?:(?!(?P=d))[^\\\[\]{}])+)(?P=d)(?P<new>(?:(?!(?P=d))[^\\&])*)(?P=d)(?P<g>g?)"
+)
+"""An extended regular expression that means the same to Python."""
+
+
 def _sed(given: list[str], stdin: str) -> str:
-    """`sed s/old/new/` where both are plain text."""
+    """`sed s/old/new/` where both are plain text, and `sed -E` with expressions that Python reads alike."""
+    if given[:1] in (["-E"], ["-r"]) and len(given) == 2 and (extended := _EXTENDED.fullmatch(given[1])):
+        most = 0 if extended["g"] else 1
+        lines = (re.sub(extended["old"], extended["new"], line, count=most) for line in stdin.splitlines())
+        return "".join(f"{line}\n" for line in lines)
     program = _SED.fullmatch(given[-1]) if len(given) == 1 or given[:-1] == ["-e"] else None
     if program is None:
         raise _DependsError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.shell.arithmetic import number
-from rlstep_hooks.launch.shell.scope import NOT_SET, Text
+from rlstep_hooks.launch.shell.scope import NOT_SET, Text, split
 from rlstep_hooks.launch.shell.substitutions import output
 from rlstep_hooks.launch.shell.syntax import default_word, source_of
 from rlstep_hooks.launch.text import UnknownText
@@ -58,8 +58,8 @@ def fields_of(node: Node, scope: Scope) -> list[Text]:
     for piece in _pieces(node, scope, quoted=False):
         if piece.fields is not None:
             parts = list(piece.fields)
-        elif piece.split and not piece.value.unknown:
-            parts = [Text(part) for part in piece.value.text.split()]
+        elif piece.split:
+            parts = list(split(piece.value))
             if piece.value.text[:1].isspace() and open_field is not None:
                 fields.append(open_field)
                 open_field = None
@@ -196,8 +196,11 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     if isinstance(value, tuple):
         if parts[0].type != "subscript" and source_of(parts[0]) not in ("@", "*"):
             return _Piece(value[0] if value else Text(""), split=not quoted)
+        if quoted and source_of(parts[0]).endswith("*"):  # "${LIST[*]}" is one word
+            unknown = tuple(one for part in value for one in part.unknown)
+            return _Piece(Text(" ".join(part.text for part in value), unknown))
         if not quoted:
-            value = tuple(Text(part, u.unknown) for u in value for part in ([u.text] if u.unknown else u.text.split()))
+            value = tuple(part for element in value for part in split(element))
         return _Piece(Text(""), fields=value)
     if value.words is not None and not quoted:
         return _Piece(Text(""), fields=value.words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +60,27 @@ SETTINGS: dict[str, Typed] = {
     "actor.lr_warmup_ratio": number(0.03, also=("lr_warmup_ratio",)),
     "ckpt.save_steps": count(-1, least=-1, also=("save_steps",)),
     "eval.steps": count(-1, least=-1, also=("eval_steps",)),
+    # The correction between engine and trainer: a switch and a kind up to 0.11.1, a level and a mode from 0.11.2 on.
+    "algo.advantage.is_correction_enable": flag(False, also=("enable_vllm_is_correction",)),
+    "algo.advantage.is_correction_type": text("tis", also=("vllm_is_correction_type",)),
+    "algo.advantage.is_correction_level": text("off"),
+    "algo.advantage.is_correction_mode": text("mask"),
+    "algo.advantage.is_correction_gating": text("ratio"),
+    "algo.advantage.is_correction_threshold": text(None, also=("vllm_is_truncated_threshold",)),
+    "actor.policy_loss_type": text("ppo", also=("policy_loss_type",)),
+    "rollout.top_p": number(1, also=("top_p",)),
 }
 """The settings by their names from 0.10.2 on, which plans use for all releases; the other name is that of before."""
 
 OF_SCHEDULE = tuple(name for name in SETTINGS if not name.startswith(("actor.lr_", "ckpt.", "eval.")))
 """The settings behind a Schedule."""
+
+SHOWN = tuple(
+    name
+    for name in OF_SCHEDULE
+    if ".is_correction" not in name and name not in ("actor.policy_loss_type", "rollout.top_p")
+)
+"""Those that are shown beside it; the correction is shown in words."""
 
 FLAT_NAMES_END = (0, 10, 2)
 """The release that renamed `--rollout_batch_size` to `--rollout.batch_size`, and so on (cli/train_ppo_ray.py)."""
@@ -72,6 +89,14 @@ FLAT_NAMES_END = (0, 10, 2)
 def flag_name(name: str, release: tuple[int, ...]) -> str:
     """A setting as the command line of a release calls it."""
     return name if release >= FLAT_NAMES_END else SETTINGS[name].also[0]
+
+
+def bounds_of_correction(written: str | None, upper_only: bool) -> str:
+    """The bounds of the correction between engine and trainer, in words; defaults of cli/train_ppo_ray.py 0.9.0 and 0.11.2."""
+    if written is None:
+        return "at most 2" if upper_only else "from 0.5 to 5.0"
+    bounds = re.findall(r"[\d.e+-]+", written)
+    return f"from {bounds[0]} to {bounds[1]}" if len(bounds) == 2 else f"at most {written}"
 
 
 def is_config(args: Any) -> bool:
@@ -89,7 +114,7 @@ def value_of(args: Any, name: str) -> Any:
         args: Arguments under their dotted names, nested by their parts, or under their flat names.
         name: The setting's dotted name.
     """
-    for path in ((name,), name.split("."), SETTINGS[name].also):
+    for path in ((name,), name.split("."), SETTINGS[name].also or (name,)):
         value = _walk(args, path)
         if value is not None:
             return value

@@ -15,7 +15,7 @@ from rlstep_hooks.systems.openrlhf.names import KEYS
 from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
 from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.openrlhf.rollouts import pieces_of_run, shares
-from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, OF_SCHEDULE, SETTINGS, flag_name
+from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, SETTINGS, SHOWN, bounds_of_correction, flag_name
 
 _SAMPLES = (
     "{home} trainer/{'ray/ppo_actor.py prepare_datasets' if ranks_generate else 'ppo_utils/samples_generator.py' "
@@ -81,7 +81,7 @@ SYSTEM = System(
     rows_from=("data.prompt_dataset", "prompt_data"),
     settings={**SETTINGS, "pretrain_data": text(where="given(pretrain_data)")},
     reads_as=release_of_flags,
-    shown=OF_SCHEDULE,
+    shown=SHOWN,
     resolved={
         f"{role}.{name}": f"{role}.{name} if started is None else {count}"
         for role in ("actor", "critic")
@@ -94,6 +94,7 @@ SYSTEM = System(
         "flag_name": flag_name,
         "pieces_of_run": pieces_of_run,
         "shares": shares,
+        "bounds": bounds_of_correction,
     },
     let={
         # The release of OpenRLHF, for forks that have releases of their own.
@@ -128,6 +129,16 @@ SYSTEM = System(
         # 0.10.0 to 0.11.0: with samples left in the buffer when the loader is exhausted, it is started anew within the episode
         # (trainer/ppo_utils/samples_generator.py 0.11.0:96, 0.11.1:96).
         "left_over": "rows // generated * generated % prompts + rows % generated - prompts",
+        # `PolicyLoss.forward` (models/loss.py 0.11.2:183-243, 0.11.0:172-219): weights of a token, or a ratio to the engine with gspo.
+        "level": "algo.advantage.is_correction_level if openrlhf >= (0, 11, 2) "
+        "else 'token' if algo.advantage.is_correction_enable else 'off'",
+        "kind": "algo.advantage.is_correction_type if openrlhf < (0, 11, 2) "
+        "else algo.advantage.is_correction_mode + ' by ' + level + ' ' + algo.advantage.is_correction_gating",
+        "correction": "'' if not asynchronous and level == 'off' else 'none' if level == 'off' "
+        "else 'the ratio of a sequence, taken to the log-probs of the engine' if actor.policy_loss_type == 'gspo' "
+        "else 'token importance weights, ' + kind + ' ' + bounds(algo.advantage.is_correction_threshold, openrlhf < (0, 9, 1))",
+        "correction_biased": "'rollout.top_p = ' + quoted(decimal(rollout.top_p)) "
+        "if rollout.top_p < 1 and level != 'off' else ''",
         "repeats": "openrlhf >= (0, 10) and openrlhf < (0, 11, 1) and generated > rollout.batch_size and left_over > 0",
         # The rows that do not fill a rollout: 0.9.0 and before drop them in the loader, 0.9.1 to 0.9.8 after drawing them
         # (experience_maker.py 0.9.1:311). From 0.9.9 on they are generated, and the asynchronous trainer trains them; the synchronous
@@ -251,7 +262,7 @@ SYSTEM = System(
             "max_age",
             "0 if not asynchronous else train.async_queue_size if generated <= rollout.batch_size "
             "else train.async_queue_size + ceil((generated - gcd(generated, rollout.batch_size)) / rollout.batch_size)",
-            "{home + ' trainer/ppo_trainer_async.py rollout_slots' if asynchronous else 'no queue'}",
+            "{home + ' trainer/ppo_trainer_async.py:111,230 rollout_slots' if asynchronous else 'no queue'}",
         ),
     ),
     checks=(
@@ -326,6 +337,8 @@ SYSTEM = System(
         "lr_warmup": "ceil(lr_horizon * actor.lr_warmup_ratio)",
         "save_every": "ckpt.save_steps if ckpt.save_steps > 0 else None",
         "eval_every": "eval.steps if eval.steps > 0 else None",
+        "correct_by": "'--algo.advantage.is_correction_level token' if openrlhf >= (0, 11, 2) "
+        "else '--algo.advantage.is_correction_enable' if openrlhf >= (0, 10, 2) else '--enable_vllm_is_correction'",
     },
     live="rlstep_hooks.systems.openrlhf.plan:plan_live",
     writes="rlstep_hooks.systems.openrlhf.launch:write",

@@ -13,7 +13,7 @@ from rlstep_hooks.version import __version__
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Listener
+    from rlstep_hooks.systems.own_loop.advantages import EstimatorName
     from rlstep_hooks.systems.own_loop.optimizers import Role
     from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
@@ -78,6 +79,8 @@ class LoopAudit:
         listeners: Views that follow the run; by default plan and verdict are printed on stderr.
         facts: What is known of the run, such as `compute_dtype="bfloat16"` where autocast is on; else read from the weights.
         versions: Releases of the packages involved, for the record.
+        max_grad_norm: The limit that the loop clips the policy's gradient norm to, or what gives it at a step.
+        rate_of_rollout: Whether the rate is set once a rollout, so that the rollout is its schedule's tick.
         session: An audit that somebody else asked for; its options are then taken, and not those above.
 
     Raises:
@@ -95,6 +98,8 @@ class LoopAudit:
         listeners: tuple[Listener, ...] | None = None,
         facts: dict[str, Any] | None = None,
         versions: dict[str, str] | None = None,
+        max_grad_norm: float | Callable[[], float | None] | None = None,
+        rate_of_rollout: bool = False,
         session: Session | None = None,
     ) -> None:
         if optimizer is None and critic_optimizer is not None:
@@ -106,6 +111,8 @@ class LoopAudit:
         self._optimizers = {role: given for role, given in roles.items() if given is not None}
         self._facts = facts or {}
         self._versions = versions
+        self._max_grad_norm = max_grad_norm
+        self._rate_of_rollout = rate_of_rollout
         self._observer: LoopObserver | None = None
 
     # What it says
@@ -124,6 +131,11 @@ class LoopAudit:
     def version(self) -> int:
         """Updates applied to the policy since the audit began."""
         return self._observer.version if self._observer is not None else 0
+
+    @property
+    def observer(self) -> LoopObserver | None:
+        """What turns the loop into events; None before it begins. For adapters that see more than a loop tells."""
+        return self._observer
 
     @property
     def should_stop(self) -> bool:
@@ -150,6 +162,57 @@ class LoopAudit:
         """
         if self._observer is not None:
             self._observer.refreshed(old_logprobs)
+            self._session.raise_if_asked()
+
+    def rewards(self, rewards: Tensor) -> None:
+        """The rewards of the latest rollout, from which its advantages are computed. Call it before `advantages`.
+
+        Args:
+            rewards: (N,), one a sample; or (T, E), of T timesteps of E actors; (T,) of one actor.
+        """
+        if self._observer is not None:
+            self._observer.rewarded(rewards)
+            self._session.raise_if_asked()
+
+    def advantages(
+        self,
+        advantages: Tensor,
+        estimator: EstimatorName,
+        *,
+        group: int | None = None,
+        values: Tensor | None = None,
+        last_values: Tensor | None = None,
+        dones: Tensor | None = None,
+        gamma: float = 1.0,
+        lam: float = 1.0,
+    ) -> None:
+        """The advantages of the latest rollout, as the estimator gives them and before they are normalised.
+
+        They are computed again in float64, from what `rewards` was told. Those that `microbatch` is given with `indices` are compared
+        with them too: they have to be these, up to their mean and a positive factor, so a loss may normalise them.
+
+        Args:
+            advantages: The shape of the rewards. Flattened, their order is the one that `indices` count.
+            estimator: "gae"; "returns" (discounted sums of rewards); "grpo" (divided by the group's standard deviation), "dr_grpo" (not
+                divided) or "rloo".
+            group: Samples of one prompt, which stand in a row; for the last three.
+            values: The critic's, in the shape of the rewards; for "gae".
+            last_values: (E,), the critic's after the last timestep; left out, they are 0.
+            dones: In the shape of the rewards, not 0 where an episode ends with the timestep.
+            gamma: Discount.
+            lam: GAE's lambda.
+        """
+        if self._observer is not None:
+            self._observer.advantaged(
+                advantages,
+                estimator,
+                group=group,
+                values=values,
+                last_values=last_values,
+                dones=dones,
+                gamma=gamma,
+                lam=lam,
+            )
             self._session.raise_if_asked()
 
     def microbatch(
@@ -248,8 +311,15 @@ class LoopAudit:
         name, _ = agree_on_run(0, 1)
         versions = _versions() if self._versions is None else self._versions
         recorder = self._session.begin(Run(name=name, schedule=self.schedule, versions=versions, facts=self._facts))
+        limit = self._max_grad_norm
         observer = LoopObserver(
-            self.schedule, recorder, self._optimizers, facts=self._facts, interval=self._session.interval
+            self.schedule,
+            recorder,
+            self._optimizers,
+            facts=self._facts,
+            interval=self._session.interval,
+            max_grad_norm=limit if callable(limit) else lambda: limit,
+            rate_of_rollout=self._rate_of_rollout,
         )
         self._session.follow(observer)
         observer.attach()

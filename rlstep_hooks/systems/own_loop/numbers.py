@@ -1,27 +1,33 @@
-"""Numbers of a loop that audits itself: |log ratio| of micro-batches, and whether updates changed weights.
+"""Numbers of a loop that audits itself: |log ratio| of micro-batches, advantages, and what updates did to weights.
 
 Shapes: B samples; T tokens of each, in loops over language models.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
-from rlstep_hooks.record.events import Measured, MicroBatchValues, UpdateValues
+from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
+from rlstep_hooks.systems.own_loop.optimizers import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.systems.own_loop.optimizers import Role
 
 HELD = 1024
 """Micro-batches and updates whose numbers wait at most, so that memory stays constant in a loop that makes no rollouts."""
+
+
+FITS = 32
+"""Roundings within which a loss is the documented one."""
 
 
 class MicroBatchColumns(msgspec.Struct, frozen=True):
@@ -29,11 +35,13 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
 
     index: int
     names: tuple[str, ...]
+    like: Callable[[], str] | None
+    """Names what its loss is, where that is not the documented one."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers."""
         of = dict(zip(self.names, numbers, strict=True))
-        tokens = of.get("tokens", 0.0)
+        tokens, gap = of.get("tokens", 0.0), finite(of["loss_gap"]) if "loss_gap" in of else None
         return [
             MicroBatchValues(
                 index=self.index,
@@ -41,8 +49,42 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 max_abs_log_ratio=finite(of["largest"]) if tokens else None,
                 mean_abs_log_ratio=finite(of["sum"] / tokens) if tokens else None,
                 old_intact=of["differing"] == 0 if "differing" in of else None,
+                advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
+                loss_gap=gap,
+                loss_ratio=finite(of["loss_ratio"]) if "loss_ratio" in of else None,
+                loss_like=self.like() if self.like is not None and gap is not None and gap > FITS else "",
             )
         ]
+
+
+class RolloutColumns(msgspec.Struct, frozen=True):
+    """What the number of one rollout means: how far its advantages are from the documented ones."""
+
+    index: int
+    fit: Callable[[], str]
+    """Names which other calculation gives them. Waits for the device, so only for advantages that are wrong."""
+
+    def values(self, numbers: list[float]) -> RolloutValues:
+        """The number, as values of the rollout."""
+        (off,) = numbers
+        return RolloutValues(index=self.index, advantages_off=finite(off), advantages_fit=self.fit() if off > 1 else "")
+
+
+class NormSource(msgspec.Struct, frozen=True):
+    """Whose norm a number is."""
+
+    update: int
+    limit: float
+
+
+class StepSource(msgspec.Struct, frozen=True):
+    """Whose replayed steps a vector describes."""
+
+    role: Role
+    steps: ReplaySource
+
+
+Source = MicroBatchColumns | RolloutColumns | UpdateSource | StepSource | NormSource
 
 
 class LoopNumbers:
@@ -50,7 +92,13 @@ class LoopNumbers:
 
     def __init__(self) -> None:
         self._probes: dict[Role, WeightProbe] = {}
-        self._fetched: DeferredValues[MicroBatchColumns | UpdateSource] = DeferredValues()
+        self._replays: dict[Role, OptimizerReplay] = {}
+        self._fetched: DeferredValues[Source] = DeferredValues()
+        self._columns: dict[int, dict[str, Tensor]] = {}
+        """Numbers of micro-batches that wait: some come with the backward."""
+        self._like: dict[int, Callable[[], str]] = {}
+        self._norms: list[tuple[NormSource, Tensor]] = []
+        """They go after the other numbers of their updates."""
         self.held = 0
         """Micro-batches and updates since numbers were last worked up."""
 
@@ -61,16 +109,44 @@ class LoopNumbers:
             self._probes[role] = probe
         return bool(probe.size)
 
-    def before_step(self, role: Role) -> None:
+    def replay(self, role: Role, optimizer: Any) -> str:
+        """Also replay some steps on them; returns why they cannot be, or nothing."""
+        if role not in self._probes:
+            return ""
+        replay = OptimizerReplay(self._probes[role].probed, optimizer)
+        if not replay.uncovered:
+            self._replays[role] = replay
+        return replay.uncovered
+
+    def begin_window(self, role: Role) -> None:
+        """Gradients have been cleared for the next update."""
+        if role in self._probes:
+            self._probes[role].begin_window()
+
+    def before_step(self, role: Role, *, replayed: bool) -> None:
         """The optimizer is about to step; gradients are final."""
         if role in self._probes:
             self._probes[role].before_step()
+        if role in self._replays:
+            self._replays[role].look_at_state()
+            if replayed:
+                self._replays[role].before_step()
 
     def after_step(self, role: Role, update: int, learning_rate: float | Tensor) -> None:
         """The optimizer has stepped."""
         if role in self._probes:
             self._probes[role].after_step(update, learning_rate)
             self.held += 1
+        if role in self._replays:
+            self._replays[role].after_step(update)
+
+    def add_norm(self, update: int, norm: Tensor, limit: float) -> None:
+        """The norm of all gradients of a policy's update, as its optimizer steps, and the configured limit."""
+        self._norms.append((NormSource(update, limit), norm.detach().float().reshape(1)))
+
+    def add_advantages(self, rollout: int, off: Tensor, fit: Callable[[], str]) -> None:
+        """The distance of a rollout's advantages from the documented ones."""
+        self._fetched.add(RolloutColumns(rollout, fit), off.detach().float().reshape(1))
 
     def add_microbatch(
         self, index: int, *, new: Tensor | None, old: Tensor, mask: Tensor | None, refreshed: Tensor | None
@@ -91,9 +167,17 @@ class LoopNumbers:
             if refreshed is not None:
                 differing = refreshed.to(old.device).float() != old.float()
                 columns["differing"] = differing.sum(dtype=torch.float32)
-            if columns:
-                self._fetched.add(MicroBatchColumns(index, tuple(columns)), torch.stack(list(columns.values())))
-                self.held += 1
+            self.add_columns(index, columns)
+
+    def add_columns(self, index: int, columns: dict[str, Tensor], like: Callable[[], str] | None = None) -> None:
+        """Add numbers of a micro-batch, each a tensor of one on the same device; those of its backward come later than the others."""
+        if not columns:
+            return
+        if index not in self._columns:
+            self.held += 1
+        self._columns.setdefault(index, {}).update(columns)
+        if like is not None:
+            self._like[index] = like
 
     def measured(self, at: float, *, wait: bool = False) -> Measured | None:
         """Work up what is held, and give out what has arrived; None where nothing has.
@@ -104,22 +188,53 @@ class LoopNumbers:
         """
         self.held = 0
         with torch.no_grad():
-            for role, probe in self._probes.items():
-                worked = probe.work_up()
-                if worked is not None:
-                    updates, numbers = worked
-                    self._fetched.add(UpdateSource(updates, probe.size, role), numbers)
+            self._work_up()
         self._fetched.send()
+        rollouts: list[RolloutValues] = []
         microbatches: list[MicroBatchValues] = []
-        changes: list[UpdateValues] = []
+        changes: dict[tuple[Role, int], UpdateValues] = {}
         for source, values in self._fetched.ready(wait=wait):
             if isinstance(source, MicroBatchColumns):
                 microbatches += source.values(values)
+            elif isinstance(source, RolloutColumns):
+                rollouts.append(source.values(values))
+            elif isinstance(source, UpdateSource):
+                changes |= {(source.role, found.index): found for found in source.values(values)}
+            elif isinstance(source, StepSource):
+                for update, fields in source.steps.values(values).items():
+                    _add(changes, (source.role, update), fields)
             else:
-                changes += source.values(values)
-        if not microbatches and not changes:
+                norm = {"gradient_norm": finite(values[0]), "gradient_limit": source.limit}
+                _add(changes, ("policy", source.update), norm)
+        if not rollouts and not microbatches and not changes:
             return None
-        return Measured(at=at, microbatches=tuple(microbatches), updates=tuple(changes))
+        return Measured(
+            at=at, rollouts=tuple(rollouts), microbatches=tuple(microbatches), updates=tuple(changes.values())
+        )
+
+    def _work_up(self) -> None:
+        for index, columns in self._columns.items():
+            source = MicroBatchColumns(index, tuple(columns), self._like.pop(index, None))
+            self._fetched.add(source, torch.stack([number.float() for number in columns.values()]))
+        self._columns.clear()
+        for role, probe in self._probes.items():
+            worked = probe.work_up()
+            if worked is not None:
+                updates, numbers = worked
+                self._fetched.add(UpdateSource(updates, probe.size, role), numbers)
+        for role, replay in self._replays.items():
+            replayed = replay.work_up()
+            if replayed is not None:
+                self._fetched.add(StepSource(role, replayed[0]), replayed[1])
+        for norm_of, norm in self._norms:
+            self._fetched.add(norm_of, norm)
+        self._norms.clear()
+
+
+def _add(changes: dict[tuple[Role, int], UpdateValues], key: tuple[Role, int], fields: dict[str, Any]) -> None:
+    """Add fields to the values of an update, which came before."""
+    if key in changes:
+        changes[key] = msgspec.structs.replace(changes[key], **fields)
 
 
 def _log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:

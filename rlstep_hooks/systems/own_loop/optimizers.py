@@ -19,7 +19,7 @@ class OptimizerSteps:
     Args:
         optimizers: The optimizer of each role. Empty: whatever optimizer of this process steps is the policy's, and a second one
             is somebody's that nobody named.
-        before: Told of the role and the optimizer, gradients final.
+        before: Told of the role, the optimizer, and with `final` whether its gradients are final: a closure computes them anew.
         after: Told of both once the step is made.
         unnamed: Told once of an optimizer that steps and was not named.
     """
@@ -28,7 +28,7 @@ class OptimizerSteps:
         self,
         optimizers: dict[Role, Any],
         *,
-        before: Callable[[Role, Any], None],
+        before: Callable[..., None],
         after: Callable[[Role, Any], None],
         unnamed: Callable[[str], None],
     ) -> None:
@@ -77,7 +77,9 @@ class OptimizerSteps:
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         role = self._role(optimizer)
         if role is not None:
-            self._before(role, optimizer)
+            # torch hands its own arguments on, the optimizer first (torch/optim/optimizer.py `profile_hook_step`).
+            closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+            self._before(role, optimizer, final=closure is None)
 
     def _step_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         role = self._role(optimizer)

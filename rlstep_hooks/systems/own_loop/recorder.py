@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
+from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
 from rlstep_hooks.systems.own_loop.numbers import HELD, LoopNumbers
 from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps, Role, parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.own_loop.advantages import EstimatorName
 
 
 class LoopObserver:
@@ -32,6 +36,8 @@ class LoopObserver:
         optimizers: The optimizer of each role; empty where torch's hook on all optimizers serves.
         facts: What is known of the run already.
         interval: Seconds between two times that numbers are worked up, at least.
+        max_grad_norm: The configured limit of the gradient norm, read at a step; None where there is none.
+        rate_of_rollout: Whether the rate is set once a rollout, so that the rollout is its schedule's tick.
     """
 
     def __init__(
@@ -42,12 +48,20 @@ class LoopObserver:
         *,
         facts: dict[str, Any],
         interval: float,
+        max_grad_norm: Callable[[], float | None] = lambda: None,
+        rate_of_rollout: bool = False,
     ) -> None:
         self.version = 0
         """Updates applied to the policy so far."""
         self._schedule = schedule
         self._recorder = recorder
         self._interval = interval
+        self._max_grad_norm = max_grad_norm
+        self._rate_of_rollout = rate_of_rollout
+        self._rewards: Any = None
+        """Rewards of the latest rollout, until its advantages come."""
+        self._advantages: Tensor | None = None
+        """Advantages of the latest rollout, one a sample; None where they were not handed over."""
         self._worked_up = -interval
         self._rollouts = 0
         self._microbatches = 0
@@ -69,6 +83,8 @@ class LoopObserver:
         self._dtype = facts.get("compute_dtype")
         self._told_dtype = self._dtype is not None
         self._numbers = LoopNumbers()
+        self._norm: tuple[Tensor | None, float] | None = None
+        """Norm of the gradients of the step that is being made, and its limit."""
         self._steps = OptimizerSteps(
             optimizers, before=self._before_step, after=self._after_step, unnamed=self._unnamed_step
         )
@@ -78,6 +94,8 @@ class LoopObserver:
         self._ratio_guard = Contained(recorder, ("log_ratio",))
         self._before_guard = Contained(recorder, ("weights", "learning_rate"))
         self._after_guard = Contained(recorder, ("order", "weights"))
+        self._step_guard = Contained(recorder, ("optimizer",))
+        self._advantage_guard = Contained(recorder, ("advantages",))
         self._numbers_guard = Contained(recorder, ("log_ratio", "weights"))
 
     def attach(self) -> None:
@@ -109,6 +127,7 @@ class LoopObserver:
             recorder, index = self._recorder, self._rollouts
             self._rollouts += 1
             self._sampled, self._samples, self._refreshed, self._old = self.version, samples, None, None
+            self._rewards = self._advantages = None
             events: list[AnyEvent] = [
                 Rollout(
                     at=recorder.now(),
@@ -145,7 +164,54 @@ class LoopObserver:
             policy_version=version,
         )
 
+    # Rewards and advantages
+
+    @property
+    def compares(self) -> bool:
+        """Whether the numbers of the latest rollout are recomputed."""
+        return is_compared(max(self._rollouts - 1, 0))
+
+    def rewarded(self, rewards: Tensor) -> None:
+        """Rewards of the latest rollout."""
+        with self._advantage_guard:
+            self._rewards = rewards.detach().clone() if self.compares else None
+
+    def advantaged(self, advantages: Tensor, estimator: EstimatorName, **given: Any) -> None:
+        """Advantages of the latest rollout; see `LoopAudit.advantages`."""
+        with self._advantage_guard:
+            rewards, self._rewards = self._rewards, None
+            if not self._rollouts:
+                raise ValueError("audit.advantages was called before a rollout ended")
+            if not self.compares:
+                return
+            self._advantages = _by_sample(advantages, self._samples)
+            if rewards is None:
+                raise ValueError("audit.advantages was called without audit.rewards before it")
+            comparison = compared_with(Asked(estimator, **given), rewards, advantages.detach().clone())
+            self._numbers.add_advantages(self._rollouts - 1, comparison.off(), comparison.fit)
+
+    def compare_advantages(self, off: Tensor | None, fit: Callable[[], str], advantages: Tensor) -> None:
+        """How far the advantages of the latest rollout are from those of the documented formula, and which they are.
+
+        Args:
+            off: The distance, in units of what rounding explains; None where it is not known.
+            fit: Names which other calculation gives them.
+            advantages: One a sample.
+        """
+        self._advantages = advantages
+        if off is not None:
+            self._numbers.add_advantages(self._rollouts - 1, off, fit)
+
     # Micro-batches
+
+    def cleared(self) -> None:
+        """The policy's gradients have been cleared, and the first backward of an update comes next."""
+        with self._before_guard:
+            self._numbers.begin_window("policy")
+
+    def add_columns(self, columns: dict[str, Tensor], like: Callable[[], str] | None = None) -> None:
+        """Add numbers of the latest micro-batch; see `LoopNumbers.add_columns`."""
+        self._numbers.add_columns(self._microbatches - 1, columns, like)
 
     def microbatch(
         self,
@@ -179,6 +245,11 @@ class LoopObserver:
                     self._see_dtype(new_logprobs)
                 refreshed = None if rows is None else self._refreshed_rows(indices, old_logprobs)
                 self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
+        if role == "policy" and rows is not None and advantages is not None and self._advantages is not None:
+            with self._advantage_guard, torch.no_grad():
+                known = self._advantages[torch.as_tensor(indices, device=self._advantages.device)]
+                if known.shape == advantages.shape:
+                    self._numbers.add_columns(index, {"advantages_differ": differs(known, advantages.detach())})
 
     def _emit_microbatch(
         self,
@@ -253,14 +324,17 @@ class LoopObserver:
 
     # Updates
 
-    def _before_step(self, role: Role, optimizer: Any) -> None:
+    def _before_step(self, role: Role, optimizer: Any, *, final: bool) -> None:
         with self._before_guard:
             if role not in self._probed:
                 self._probed.add(role)
                 self._first_step(role, optimizer)
             rate = optimizer.param_groups[0]["lr"]
             self._rates[role] = rate.clone() if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
-            self._numbers.before_step(role)
+            self._numbers.before_step(role, replayed=final and self.compares)
+        with self._step_guard:
+            limit = self._max_grad_norm() if final and role == "policy" and self.compares else None
+            self._norm = (norm_of_gradients(optimizer), limit) if limit else None
 
     def _first_step(self, role: Role, optimizer: Any) -> None:
         """What only a live optimizer shows: the dtype of its weights, and which of them can be probed."""
@@ -271,6 +345,10 @@ class LoopObserver:
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"compute_dtype": dtype}))
         if not self._numbers.probe(role, parameters):
             self._recorder.cannot("weights", f"the optimizer of the {role} holds no trainable weight")
+        with self._step_guard:
+            uncovered = self._numbers.replay(role, optimizer)
+            if uncovered:
+                self._recorder.cannot("optimizer", uncovered)
 
     def _after_step(self, role: Role, optimizer: Any) -> None:
         with self._after_guard:
@@ -280,6 +358,9 @@ class LoopObserver:
             self._update(role, applied=True, rate=rate if isinstance(rate, float) else None)
             if rate is not None:
                 self._numbers.after_step(role, index, rate)
+            norm, self._norm = self._norm, None
+            if norm is not None and norm[0] is not None:
+                self._numbers.add_norm(index, *norm)
         if self._numbers.held >= HELD:
             self._collect()
 
@@ -300,6 +381,7 @@ class LoopObserver:
                 version=self.version,
                 microbatches=window,
                 learning_rate=rate,
+                lr_tick=self._rollouts - 1 if self._rate_of_rollout and role == "policy" else None,
                 skip_reason=reason,
             )
         )

@@ -61,6 +61,7 @@ SYSTEM = System(
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="trl",
     keys=KEYS,
+    trains=("*GRPO*Trainer*", "*RLOO*Trainer*"),
     recognised=(
         Entry(
             "trl",

@@ -17,6 +17,11 @@ SYSTEM = System(
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="verl",
     keys=KEYS,
+    trains=(
+        "verl.trainer.ppo.ray_trainer.RayPPOTrainer",
+        "verl.trainer.main_ppo.run_ppo",
+        "verl.trainer.main_ppo.main",
+    ),
     recognised=(
         Entry(
             "verl",

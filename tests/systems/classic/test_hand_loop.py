@@ -626,3 +626,218 @@ def test_plan_and_verdict_are_printed(capsys: pytest.CaptureFixture[str]) -> Non
     printed = capsys.readouterr().err
     assert "4 environments x 4 timesteps" in printed
     assert "PASS" in printed
+
+
+# Rewards, advantages, and the steps of the optimizer
+
+
+class Scored(TinyLoop):
+    """GAE over four actors, handed over with its rewards; normalised for the loss."""
+
+    gamma, lam = 0.9, 0.8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+
+    def compute_old(self, audit: LoopAudit) -> None:
+        super().compute_old(audit)
+        self.rewards, self.values, self.last = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4)
+        self.dones = (torch.rand(4, 4) > 0.7).float()
+
+    def sample(self, audit: LoopAudit) -> None:
+        super().sample(audit)
+        computed = self.gae(self.gamma, self.lam)
+        audit.rewards(self.rewards)
+        audit.advantages(
+            computed,
+            "gae",
+            values=self.values,
+            last_values=self.last,
+            dones=self.dones,
+            gamma=Scored.gamma,
+            lam=Scored.lam,
+        )
+        self.advantages = self.normalised(computed.flatten())
+
+    def gae(self, gamma: float, lam: float) -> Tensor:
+        found, following, last = torch.zeros(4, 4), self.last, torch.zeros(4)
+        for t in reversed(range(4)):
+            goes_on = 1 - self.dones[t]
+            last = self.rewards[t] + gamma * following * goes_on - self.values[t] + gamma * lam * goes_on * last
+            found[t], following = last, self.values[t]
+        return found
+
+    def normalised(self, advantages: Tensor) -> Tensor:
+        return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+    def wrong(self) -> bool:
+        """From the second rollout on."""
+        return self.rollouts > 0
+
+
+def test_advantages_and_steps_as_documented() -> None:
+    report = audited(Scored())
+    assert (report.verdict, report.findings) == ("PASS", [])
+    assert {"RLS516", "RLS517", "RLS806", "RLS807"} <= {rule.code for rule in report.rules if rule.verdict == "PASS"}
+
+
+class SwappedArguments(Scored):
+    """gamma and lambda change places."""
+
+    def gae(self, gamma: float, lam: float) -> Tensor:
+        return super().gae(lam, gamma) if self.wrong() else super().gae(gamma, lam)
+
+
+class WithoutCritic(Scored):
+    """The critic's values are not there yet when GAE is computed."""
+
+    def gae(self, gamma: float, lam: float) -> Tensor:
+        values, last = self.values, self.last
+        if self.wrong():
+            self.values, self.last = values * 0, last * 0
+        found = super().gae(gamma, lam)
+        self.values, self.last = values, last
+        return found
+
+
+class AdvantagesOfOthers(Scored):
+    """A flatten in another order than that of the observations."""
+
+    def normalised(self, advantages: Tensor) -> Tensor:
+        return super().normalised(advantages.reshape(4, 4).T.flatten() if self.wrong() else advantages)
+
+
+class Descent(Scored):
+    """The sign is lost where advantages are normalised."""
+
+    def normalised(self, advantages: Tensor) -> Tensor:
+        return super().normalised(-advantages if self.wrong() else advantages)
+
+
+class StepScaled(Scored):
+    """The weights are moved once more after the step."""
+
+    def update(self, audit: LoopAudit) -> None:
+        if self.wrong() and not hasattr(self, "plain"):
+            self.plain = type(self.optimizer).step
+
+            def further(optimizer: Any, closure: Any = None) -> Any:
+                before = self.model.weight.detach().clone()
+                result = self.plain.__wrapped__(optimizer, closure)
+                self.model.weight.data += 2 * (self.model.weight.data - before)
+                return result
+
+            self.optimizer.step = torch.optim.Optimizer.profile_hook_step(further).__get__(self.optimizer)
+        super().update(audit)
+
+    def wrong(self) -> bool:
+        return self.rollouts > 1
+
+
+class AdamMadeAnew(Scored):
+    """The state of the optimizer is dropped before each rollout is trained."""
+
+    def train_pass(self, audit: LoopAudit) -> None:
+        if self.rollouts > 1 and self.pass_number == 0:
+            for state in self.optimizer.state.values():
+                state["exp_avg"] = state["exp_avg"] * 0
+        super().train_pass(audit)
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "update", "cause"),
+    [
+        (SwappedArguments, "RLS516", EPOCHS * MINIBATCHES, "gamma and lambda swapped"),
+        (WithoutCritic, "RLS516", EPOCHS * MINIBATCHES, "without the critic's values"),
+        (AdvantagesOfOthers, "RLS517", EPOCHS * MINIBATCHES, "other values"),
+        (Descent, "RLS517", EPOCHS * MINIBATCHES, "other values"),
+        (StepScaled, "RLS806", EPOCHS * MINIBATCHES, "times the step"),
+        (AdamMadeAnew, "RLS807", EPOCHS * MINIBATCHES, "others among those"),
+    ],
+)
+def test_a_wrong_number_is_found_by_the_rule_of_its_link(
+    broken: type[TinyLoop], code: str, update: int, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlstep_hooks.session.session.INTERVAL", 0.0)
+    events = Events()
+    report = audited(broken(), listeners=(events,))
+    found = {finding.code: finding for finding in report.findings}
+    note(
+        Detected(
+            framework="a loop of one's own",
+            fault=broken.__name__,
+            report="textbook PPO",
+            code=code,
+            found=code in found,
+            delay=delay_of(events.heard_so_far, Judge(), code, Where(rollout=1, update=update)),
+            early=0,
+        )
+    )
+    assert code in found, errors(report)
+    assert (found[code].where.rollout, found[code].where.update) == (1, update)
+    assert cause in found[code].observed
+    assert report.verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "made"),
+    [
+        ("grpo", lambda groups: (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)),
+        ("grpo", lambda groups: (groups - groups.mean(1, keepdim=True)) / groups.std(1, keepdim=True, correction=0)),
+        ("dr_grpo", lambda groups: groups - groups.mean(1, keepdim=True)),
+        ("rloo", lambda groups: groups - (groups.sum(1, keepdim=True) - groups) / 3),
+    ],
+)
+def test_estimators_that_compare_the_samples_of_a_prompt(estimator: Any, made: Any) -> None:
+    class Grouped(TinyLoop):
+        def sample(self, audit: LoopAudit) -> None:
+            super().sample(audit)
+            rewards = torch.randn(SAMPLES)
+            self.advantages = made(rewards.view(-1, 4)).flatten()
+            audit.rewards(rewards)
+            audit.advantages(self.advantages * self.sign(), estimator, group=4)
+
+        def sign(self) -> float:
+            return 1.0
+
+    class Negative(Grouped):
+        def sign(self) -> float:
+            return -1.0
+
+    report = audited(Grouped())
+    assert (report.verdict, report.findings) == ("PASS", [])
+    report = audited(Negative())
+    assert (errors(report)[0], report.findings[0].observed) == ("RLS516", "of the opposite sign")
+
+
+def test_what_does_not_fit_together_is_said() -> None:
+    class WithoutRewards(TinyLoop):
+        def sample(self, audit: LoopAudit) -> None:
+            super().sample(audit)
+            audit.advantages(self.advantages, "grpo", group=4)
+
+    report = audited(WithoutRewards())
+    assert report.verdict == "PASS"
+    assert "audit.advantages was called without audit.rewards" in report.not_evaluated["advantages"]
+
+
+def test_a_closure_computes_gradients_anew_so_its_step_is_not_replayed() -> None:
+    class Closed(TinyLoop):
+        def update(self, audit: LoopAudit) -> None:
+            def closure() -> Any:
+                for parameter in self.model.parameters():
+                    parameter.grad *= 3
+                return 0.0
+
+            self.optimizer.step(closure)
+            self.optimizer.zero_grad()
+
+    assert errors(audited(Closed())) == []
+
+
+def test_a_norm_above_its_limit_is_found_and_one_below_is_not() -> None:
+    assert errors(audited(TinyLoop(), max_grad_norm=1e3)) == []
+    report = audited(TinyLoop(), max_grad_norm=1e-3)
+    assert errors(report) == ["RLS808"]
+    assert report.findings[0].expected == "a gradient norm of at most 0.001, the configured limit"

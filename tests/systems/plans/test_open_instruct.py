@@ -92,7 +92,7 @@ def test_the_rate_may_miss_its_end() -> None:
     [
         ("", "detach", (0,), (1,)),
         ("--num_epochs 3", "recompute", (0, 1, 2), (1,)),
-        ("--use_vllm_logprobs True", "engine", (0,), ()),
+        ("--use_vllm_logprobs True --use_rho_correction False", "engine", (0,), ()),
     ],
 )
 def test_old_log_probs(settings: str, source: str, lags: tuple[int, ...], ones: tuple[int, ...]) -> None:

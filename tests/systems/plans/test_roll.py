@@ -145,7 +145,7 @@ def test_a_kl_term_needs_old_log_probs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ratio", "age"), [("0", 0), ("1", 1), ("1.5", 2), ("2", 2)])
 def test_ages(tmp_path: Path, ratio: str, age: int) -> None:
     schedule = launch(tmp_path, with_settings(RLVR, async_generation_ratio=ratio), rows=1000).schedule
-    assert schedule.max_age == age
+    assert (schedule.max_age, schedule.correction) == (age, "none" if age else "")
     assert (schedule.rows_bound, schedule.data_epochs) == (("data_dependent", None) if age else ("exact", 32))
 
 
@@ -285,3 +285,40 @@ def test_agentic_groups_are_whole(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"rollout_batch_size \(120\) must be a multiple") as caught:
         agentic(tmp_path, with_settings(AGENTIC, rollout_batch_size=120))
     assert caught.value.fix == "rollout_batch_size = 112 or 128"
+
+
+WEIGHED = "\ntrain_infer_correction:\n  is_weight: {enabled: true}\nactor_infer:\n  generating_args: {top_p: 0.9}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "correction", "inert", "biased"),
+    [
+        ("", "none", "", ""),
+        (WEIGHED, "token importance weights, at most 1.2", "", "top_p = 0.9"),
+        (
+            WEIGHED.replace("enabled: true", "enabled: true, upper_bound: null"),
+            "token importance weights, without a bound",
+            "",
+            "0.9",
+        ),
+        (
+            WEIGHED.replace("top_p: 0.9", "top_p: 1, logprobs: null"),
+            "token importance weights, at most 1.2",
+            "all 1",
+            "",
+        ),
+        (
+            "\ntrain_infer_correction:\n  filters:\n    - {enabled: true, agg_type: token}\n",
+            "train_infer_correction.filters",
+            "",
+            "top_p = 0.7",  # the default
+        ),
+    ],
+)
+def test_the_correction_for_old_samples(tmp_path: Path, more: str, correction: str, inert: str, biased: str) -> None:
+    config = with_settings(RLVR.replace("\nactor_infer:", "\nunused:"), async_generation_ratio=1) + more
+    schedule = launch(tmp_path, config).schedule
+    assert schedule.correction == correction
+    assert inert in schedule.correction_inert
+    assert bool(inert) == bool(schedule.correction_inert)
+    assert biased in schedule.correction_biased

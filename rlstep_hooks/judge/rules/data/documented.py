@@ -9,8 +9,8 @@ from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
+    from rlstep_hooks.planning.finding import Finding, Where
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
 
 NO_ROUNDING = 100.0
 """Times the tolerance: so far off is no rounding, so it is an error."""
@@ -22,7 +22,8 @@ class AdvantagesNotDocumented(Rule):
     What it checks:
         The advantages of each rollout, recomputed in double precision from the rewards, by the formula of the trainer's own
         settings (TRL: `scale_rewards`, `multi_objective_aggregation`, the weights of the reward functions; RLOO:
-        `normalize_advantages`, `reward_clip_range`). The tolerance is what float32 loses in a mean, a difference and a division.
+        `normalize_advantages`, `reward_clip_range`; Stable-Baselines3: GAE and the critic's targets; a loop of one's own: the
+        estimator that it names). The tolerance is what float32 loses in a mean, a difference and a division.
         All of the first eight rollouts are compared, later one of seven. Where they differ, other known calculations are tried,
         and the one that gives these advantages is named.
 
@@ -44,11 +45,12 @@ class AdvantagesNotDocumented(Rule):
         Look for code between the reward function and the loss that sorts, filters, scales or groups samples.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only, from 0.20 on; before, rewards are not seen.
+        - TRL before 0.20 is not compared: rewards are not seen.
         - RLOO with a KL penalty, and trainers that compute rewards or advantages of their own, are not compared.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
     Sources:
+        - https://arxiv.org/abs/1506.02438: GAE
         - https://huggingface.co/docs/trl/grpo_trainer: how advantages are computed, and `scale_rewards`
         - https://huggingface.co/docs/trl/rloo_trainer: leave-one-out baselines and `normalize_advantages`
     """
@@ -64,20 +66,27 @@ class AdvantagesNotDocumented(Rule):
         """Look at the comparison of a training rollout."""
         if values.advantages_off is None or event.purpose != "training":
             return None
-        self.checks += 1
-        if values.advantages_off <= 1:
+        return self._compare(values.advantages_off, values.advantages_fit, self.progress.where_at(place, event))
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the comparison of a rollout that a controller made."""
+        if event.advantages_off is None:
             return None
-        observed = f"others, up to {values.advantages_off:.3g} times as far from them as rounding explains"
-        if values.advantages_fit:
-            observed = values.advantages_fit
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        return self._compare(event.advantages_off, event.advantages_fit, where)
+
+    def _compare(self, off: float, fit: str, where: Where) -> Finding | None:
+        self.checks += 1
+        if off <= 1:
+            return None
         return self.fail(
             expected="the advantages of the documented formula for these rewards",
-            observed=observed,
-            where=self.progress.where_at(place, event),
+            observed=fit or f"others, up to {off:.3g} times as far from them as rounding explains",
+            where=where,
             why="the policy is moved along these advantages, whatever the rewards say",
             fix="look for code between the rewards and the loss that sorts, filters, scales or groups samples",
-            severity="error" if values.advantages_off > NO_ROUNDING else None,
-            degree=how_far(values.advantages_off, 1.0),
+            severity="error" if off > NO_ROUNDING else None,
+            degree=how_far(off, 1.0),
         )
 
 
@@ -86,7 +95,8 @@ class AdvantagesAltered(Rule):
 
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
-        bit, sample by sample. Not for trainers with a loss of their own, which may change advantages on purpose.
+        bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. Not for
+        trainers with a loss of their own, which may change advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -107,7 +117,7 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only.
+        - TRL's GRPOTrainer and RLOOTrainer, Stable-Baselines3, and loops of one's own that hand advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
     Sources:
@@ -183,13 +193,23 @@ class MaskNotDocumented(Rule):
         """Look at the comparison of a training rollout."""
         if values.masks_wrong is None or event.purpose != "training":
             return None
+        return self._compare(values.masks_wrong, event.samples, self.progress.where_at(place, event))
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the comparison of a rollout that a controller made."""
+        if event.masks_wrong is None:
+            return None
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        return self._compare(event.masks_wrong, event.samples, where)
+
+    def _compare(self, wrong: int, samples: int, where: Where) -> Finding | None:
         self.checks += 1
-        if not values.masks_wrong:
+        if not wrong:
             return None
         return self.fail(
             expected="masks that count each completion through its end, and truncated ones as configured",
-            observed=f"others in {values.masks_wrong} of {event.samples} samples",
-            where=self.progress.where_at(place, event),
+            observed=f"others in {wrong} of {samples} samples",
+            where=where,
             why="the loss trains tokens that are not part of the answer, or leaves out tokens that are",
             fix="look for code that computes or shifts the mask, and for an end token that the tokenizer does not have",
         )

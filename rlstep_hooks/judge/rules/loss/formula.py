@@ -38,7 +38,8 @@ class LossScale(Rule):
     What it checks:
         The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
         the first eight cycles of rollouts and every seventh later. In verl the formula is evaluated in float64 with all terms:
-        ratio, clip, aggregation, KL, entropy, importance weights. Beyond what rounding explains it is a warning. 100 times as
+        ratio, clip, aggregation, KL, entropy, importance weights. In Stable-Baselines3 it is the gradients that the loss sends to
+        log-probs, values and entropies. Beyond what rounding explains it is a warning. 100 times as
         far in three micro-batches is an error.
 
     Why it matters:
@@ -292,7 +293,7 @@ class GradientsNotCleared(Rule):
         Clear gradients before the first backward of each update, and once only.
 
     Known limits:
-        - Only verl's trainers show when gradients are cleared.
+        - Only verl's trainers and Stable-Baselines3 show when gradients are cleared.
         - A probe reads up to 256 weights of each of up to four tensors.
 
     Sources:

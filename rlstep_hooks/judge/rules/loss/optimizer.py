@@ -46,7 +46,8 @@ class StepNotDocumented(Rule):
         Look for code that wraps `optimizer.step`, and for what writes into the weights right after it.
 
     Known limits:
-        - TRL's trainers only. SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
+        - SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
+        - OpenRLHF and verl: where a process holds what a step needs.
         - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
 
     Sources:
@@ -106,7 +107,7 @@ class MomentsLost(Rule):
         optimizer's state between rollouts.
 
     Known limits:
-        - TRL's trainers only. It looks from a replayed step to the next one, so later in a run at few pairs of updates.
+        - It looks from a replayed step to the next one, so later in a run at few pairs of updates.
         - Moments that are replaced by equal ones (an offload and back) are not lost.
 
     Sources:
@@ -160,7 +161,7 @@ class NormNotClipped(Rule):
         Look for a loop or a wrapper that leaves out the clip, clips other parameters, or changes gradients after it.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only. TRL's PPOTrainer has the setting and clips nothing, so it is not compared.
+        - A loop of one's own names its limit. TRL's PPOTrainer has the setting and clips nothing, so it is not compared.
         - Where parameters are sharded, the norm of one process is compared, which may be under a limit that all together exceed.
 
     Sources:

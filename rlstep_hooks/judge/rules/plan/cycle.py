@@ -43,6 +43,7 @@ class ClipNeverActs(Rule):
         - The rule looks at the plan, not at measured ratios: RLS301, RLS302 and RLS310 do that.
         - It says nothing where old log-probs come from the rollout engine, because the ratio then also corrects the
           distance between engine and trainer.
+        - It says nothing where samples may be older than the weights that train on them: RLS117 does.
 
     Sources:
         - https://github.com/huggingface/trl/issues/2703: why the loss starts at 0
@@ -60,6 +61,8 @@ class ClipNeverActs(Rule):
         """Look at the lags of the plan."""
         self.checks += 1
         if self.schedule.lags != (0,) or self.schedule.old_logprob_source in ("engine", "none"):
+            return None
+        if self.schedule.max_age != 0:  # the weights that compute old log-probs are not those that sampled
             return None
         return self.fail(
             expected="nothing else: every micro-batch trains on samples of the current weights",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
 from rlstep_hooks.observe.contained import Contained
@@ -16,11 +17,15 @@ from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
+from rlstep_hooks.systems.sb3.observe.buffer import Buffered
+from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
+from rlstep_hooks.systems.sb3.observe.rate import rate_facts
 from rlstep_hooks.systems.sb3.plan import plan_model
 from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
     from types import TracebackType
 
     from rlstep_hooks.judge.report import Report
@@ -67,6 +72,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         self._stops = False
         self._minibatch: tuple[Any, Any] | None = None
         self._log_probs: torch.Tensor | None = None
+        self._followed: MiniBatch | None = None
+        """The mini-batch whose gradients are followed."""
+        self._settings: Settings | None = None
+        """Those of the loss, read when the latest rollout is first trained."""
+        self._discount: tuple[float, float] = 0.0, 0.0
+        """Gamma and lambda when the rollout began."""
 
     @property
     def report(self) -> Report:
@@ -104,11 +115,16 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
+            facts=rate_facts(self.model),
+            max_grad_norm=lambda: self.model.max_grad_norm,
+            rate_of_rollout=True,
             session=session,
         )
 
     def _attach(self, session: Session, audit: LoopAudit) -> None:
         self._guard = Contained(audit, ("order", "refresh", "log_ratio"))
+        self._advantage_guard = Contained(audit, ("advantages",))
+        self._loss_guard = Contained(audit, ("formula",))
         patches, policy = Patches(), self.model.policy
         session.take_off(patches.restore)
         # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
@@ -117,11 +133,15 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
         # A mini-batch that is trained: `train` asks for this right before the backward, and leaves earlier with target_kl.
         patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
+        # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
+        handle = policy.optimizer.register_step_pre_hook(self._before_step)
+        session.take_off(handle.remove)
 
     def _on_rollout_start(self) -> None:
         if self._audit is None:
             return
         self._stops = self._audit.should_stop
+        self._discount = self.model.gamma, self.model.gae_lambda
         self._rollout, self._began_at = self._audit.rollout(), self.model.num_timesteps
         self._rollout.__enter__()
 
@@ -141,13 +161,32 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         rollout.samples = self.model.num_timesteps - self._began_at
         self._rollout = None
         rollout.__exit__(None, None, None)
+        self._compare_rollout()
+
+    def _compare_rollout(self) -> None:
+        """Compare the advantages of the rollout that ended."""
+        observer = None if self._audit is None else self._audit.observer
+        self._settings = None
+        if observer is None or not observer.compares:
+            return
+        with self._advantage_guard:
+            buffer = self.model.rollout_buffer
+            # In the order of the places of samples, as the old log-probs.
+            flat = torch.as_tensor(buffer.swap_and_flatten(buffer.advantages).reshape(-1), device=self.model.device)
+            off: torch.Tensor | None = None
+            fit: Callable[[], str] = str
+            if isinstance(buffer, RolloutBuffer) and self._discount == (self.model.gamma, self.model.gae_lambda):
+                # common/on_policy_algorithm.py `collect_rollouts`: the locals of the loop, once the buffer is complete.
+                rows = Buffered(self.model, self.locals["values"], self.locals["dones"])
+                off, fit = rows.off(), rows.fit
+            observer.compare_advantages(off, fit, flat)
 
     def _on_training_end(self) -> None:
         # A callback that ended training did so within a rollout.
         self._end(None, stopped=self._rollout is not None)
 
     def _end(self, error: BaseException | None, *, stopped: bool = False) -> None:
-        self._rollout = self._minibatch = self._log_probs = None
+        self._rollout = self._minibatch = self._log_probs = self._followed = self._settings = None
         self._session.end(error, stopped=stopped)
 
     # Hooks
@@ -161,7 +200,20 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         result = wrapped(*args, **kwargs)
         with self._guard:
             self._log_probs = result[1].detach()
+        with self._loss_guard:
+            self._followed = self._follow(*result)
         return result
+
+    def _follow(self, values: torch.Tensor, log_probs: torch.Tensor, entropy: torch.Tensor | None) -> MiniBatch | None:
+        """The mini-batch of these, with its gradients followed; None where its loss is not compared."""
+        audit = self._audit
+        if audit is None or audit.observer is None or not audit.observer.compares or not log_probs.requires_grad:
+            return None
+        if self._settings is None:
+            self._settings = read_settings(self.model, ratio=audit.schedule.old_logprob_source != "none")
+        found = MiniBatch(self._settings, log_probs.detach(), values.detach(), entropy is not None)
+        found.follow(values, log_probs, entropy)
+        return found
 
     def _around_zero_grad(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         minibatch, self._minibatch = self._minibatch, None
@@ -175,7 +227,19 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
                 advantages=samples.advantages,
                 targets=samples.returns,
             )
-        return wrapped(*args, **kwargs)
+            if self._followed is not None:
+                self._followed.samples = samples
+        result = wrapped(*args, **kwargs)
+        if minibatch is not None and self._audit is not None and self._audit.observer is not None:
+            self._audit.observer.cleared()
+        return result
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        followed, self._followed = self._followed, None
+        if followed is None or followed.samples is None or self._audit is None or self._audit.observer is None:
+            return
+        with self._loss_guard, torch.no_grad():
+            self._audit.observer.add_columns(followed.columns(), followed.like)
 
 
 def _refusal(model: Any) -> str:

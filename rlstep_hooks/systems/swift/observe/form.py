@@ -36,6 +36,13 @@ class SwiftForm(TrainerForm):
         """Whether vLLM samples, with weights of its own."""
         return bool(self.trainer.args.use_vllm)
 
+    def picks_samples(self) -> bool:
+        """Whether samples, or all of their tokens, are left out by what they contain."""
+        args = self.trainer.args
+        return super().picks_samples() or bool(
+            getattr(args, "dynamic_sample", False) or getattr(args, "overlong_filter", False)
+        )
+
     def parts(self, output: Any) -> list[dict[str, Any]]:
         """The tensors of each entry."""
         return [tensors(entry) for entry in output]

@@ -67,6 +67,11 @@ class TrainerForm:
         """Whether vLLM samples, with weights of its own."""
         return bool(getattr(self.trainer, "use_vllm", False))
 
+    def picks_samples(self) -> bool:
+        """Whether samples, or all of their tokens, are left out by what they contain."""
+        filtered = self.schedule.samples_dropped_per_rollout or hasattr(self.trainer, "replay_buffer")
+        return bool(filtered or getattr(self.trainer, "mask_truncated_completions", False))
+
     # A rollout
 
     def parts(self, output: Any) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ micro-batches of one shape at once. Shapes: N micro-batches, B samples, T comple
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.loss import LossTerms, clipped_tokens, compare_losses, importance
 
@@ -50,6 +52,8 @@ class _Held(msgspec.Struct, frozen=True):
     loss: LossTerms | None
     arrived: list[Tensor]
     """The factor of the loss in its backward pass over the documented one; empty where it was not followed."""
+    entropies: Tensor | None
+    """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
     versions: tuple[int, ...]
 
     def kind(self) -> tuple[Any, ...]:
@@ -66,11 +70,12 @@ class _Held(msgspec.Struct, frozen=True):
             checks,
             loss,
             len(self.arrived),
+            self.entropies is None,
         )
 
     def written_to(self) -> bool:
         """Whether somebody wrote to a tensor after the loss had used it."""
-        return self.versions != _versions(self.new, self.mask, self.tokens, self.advantages, self.loss)
+        return self.versions != _versions(self.new, self.mask, self.tokens, self.advantages, self.loss, self.entropies)
 
 
 class MicroBatchSource(msgspec.Struct, frozen=True):
@@ -104,6 +109,9 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
             mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
+            surprise=finite(of["surprise"]) if "surprise" in of else None,
+            surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
+            surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
             loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
         )
 
@@ -114,10 +122,12 @@ class MicroBatchMeter:
     Args:
         settings: Of the loss; None where it has no clip of the covered form.
         follows_rollout: Whether a loss should get the advantages and masks that its rollout came with.
+        cap: The cut of -log-probs where tokens are tested against the distributions that they should be drawn from.
     """
 
-    def __init__(self, settings: LossSettings | None, *, follows_rollout: bool = True) -> None:
+    def __init__(self, settings: LossSettings | None, *, follows_rollout: bool = True, cap: float = math.inf) -> None:
         self._settings = settings
+        self._cap = cap
         self._follows_rollout = follows_rollout
         self._positions: Tensor | None = None
         self._held: list[_Held] = []
@@ -147,6 +157,7 @@ class MicroBatchMeter:
         old: Tensor | None,
         loss: LossTerms | None,
         arrived: list[Tensor],
+        entropies: Tensor | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -157,6 +168,7 @@ class MicroBatchMeter:
             old: (B, T) or (B,), old log-probs; None where the loss takes the current ones.
             loss: For the comparison with the documented formula; None for no comparison.
             arrived: Where the factor of the loss in its backward pass will be.
+            entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -165,8 +177,9 @@ class MicroBatchMeter:
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
         own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
-        versions = _versions(new, mask, tokens, advantages, loss)
-        self._held.append(_Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, versions))
+        versions = _versions(new, mask, tokens, advantages, loss, entropies)
+        held = _Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, entropies, versions)
+        self._held.append(held)
         self._elements += new.numel()
         if self._elements > HELD_ELEMENTS or not self._waits:
             self._work_up()
@@ -214,6 +227,9 @@ class MicroBatchMeter:
         arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
         if arrived:
             columns["backward"] = torch.stack(arrived).float()
+        entropies = [held.entropies for held in group if held.entropies is not None]
+        if entropies:
+            columns |= surprises(new, torch.stack(entropies), mask, self._cap)
         losses = [held.loss for held in group if held.loss is not None]
         if losses and self._settings is not None:
             compared = compare_losses(
@@ -253,11 +269,12 @@ def version_of(tensor: Tensor) -> int:
         return -1
 
 
-def _versions(new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None) -> tuple[int, ...]:
-    versions = version_of(new), version_of(mask), version_of(tokens), version_of(advantages)
-    if loss is None:
-        return versions
-    return *versions, version_of(loss.value), 0 if loss.reference is None else version_of(loss.reference)
+def _versions(
+    new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None, entropies: Tensor | None
+) -> tuple[int, ...]:
+    used = [new, mask, tokens, advantages, entropies]
+    used += [] if loss is None else [loss.value, loss.reference]
+    return tuple([0 if tensor is None else version_of(tensor) for tensor in used])
 
 
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:

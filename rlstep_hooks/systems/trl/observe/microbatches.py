@@ -91,7 +91,9 @@ class MicroBatchHooks:
         compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
         terms = seen.form.loss_terms(activity.loss, inputs, call) if compared and activity.loss is not None else None
         arrived = self._backward.follow(activity.loss) if compared else []
-        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived)
+        fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
+        entropies = seen.drawing.entropies(call) if fresh else None
+        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived, entropies)
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]

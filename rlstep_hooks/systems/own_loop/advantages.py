@@ -1,0 +1,112 @@
+"""Advantages that a loop hands over, against the estimator that it names. N samples, or T timesteps of E actors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+
+from rlstep_hooks.observe.estimators import ABSOLUTE, RELATIVE, Estimator, Rewards, fitting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EstimatorName = Literal["gae", "returns", "grpo", "dr_grpo", "rloo"]
+
+STABILISERS = (1e-8, 1e-6, 1e-4)
+"""What implementations of GRPO add to the group's standard deviation; any of them is right."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a loop says of its advantages; see `LoopAudit.advantages`."""
+
+    estimator: EstimatorName
+    group: int | None = None
+    values: Tensor | None = None
+    last_values: Tensor | None = None
+    dones: Tensor | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Advantages beside the estimators of which one should give them."""
+
+    estimators: tuple[Estimator, ...]
+    rewards: Rewards
+    advantages: Tensor
+
+    def off(self) -> Tensor:
+        """Their distance from the nearest, in units of what rounding explains."""
+        counted = self.rewards.mask
+        return torch.stack([each.of(self.rewards).off(self.advantages, counted) for each in self.estimators]).min()
+
+    def fit(self) -> str:
+        """Which other calculation gives them; empty where none does."""
+        return next(filter(None, (fitting(each, self.rewards, self.advantages) for each in self.estimators)), "")
+
+
+def compared_with(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
+    """The comparison that a loop asks for.
+
+    Raises:
+        ValueError: What it says does not fit together.
+    """
+    if asked.estimator not in get_args(EstimatorName):
+        raise ValueError(f"estimator={asked.estimator!r}: known are {', '.join(get_args(EstimatorName))}")
+    if rewards.shape != advantages.shape:
+        raise ValueError(f"rewards have shape {tuple(rewards.shape)}, advantages {tuple(advantages.shape)}")
+    if asked.estimator in ("gae", "returns"):
+        return _over_time(asked, rewards, advantages)
+    if rewards.dim() != 1 or not asked.group or rewards.shape[0] % asked.group:
+        raise ValueError(
+            f"{asked.estimator} needs one reward a sample, and group=samples of one prompt, which divides them"
+        )
+    given = Rewards(
+        tokens=rewards[:, None],
+        mask=torch.ones_like(rewards)[:, None],
+        groups=torch.arange(len(rewards), device=rewards.device) // asked.group,
+    )
+    kinds: tuple[Estimator, ...] = (Estimator(baseline="others" if asked.estimator == "rloo" else "mean"),)
+    if asked.estimator == "grpo":
+        # With the unbiased deviation or the other one, as libraries differ.
+        kinds = tuple(
+            Estimator(baseline="mean", scale="group", biased=biased, stabiliser=added)
+            for biased in (False, True)
+            for added in STABILISERS
+        )
+    return Comparison(kinds, given, advantages[:, None])
+
+
+def _over_time(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
+    if asked.estimator == "gae" and (asked.values is None or asked.values.shape != rewards.shape):
+        raise ValueError("gae needs the critic's values, in the shape of the rewards")
+
+    def by_actor(of: Tensor) -> Tensor:
+        """(E, T) of (T, E) or (T,)."""
+        return of.detach().clone().reshape(rewards.shape[0], -1).T
+
+    given = Rewards(
+        tokens=by_actor(rewards),
+        mask=by_actor(torch.ones_like(rewards)),
+        values=None if asked.values is None else by_actor(asked.values),
+        last_values=None if asked.last_values is None else asked.last_values.detach().clone().reshape(-1),
+        goes_on=None if asked.dones is None else 1 - by_actor(asked.dones).double(),
+    )
+    estimator = Estimator(tokens="gae" if asked.estimator == "gae" else "returns", gamma=asked.gamma, lam=asked.lam)
+    return Comparison((estimator,), given, by_actor(advantages))
+
+
+def differs(known: Tensor, used: Tensor) -> Tensor:
+    """1 where the advantages of a loss are not those of the rollout, as they are or with another mean and a positive factor; else 0."""
+    known, used = known.double().flatten(), used.to(known.device).double().flatten()
+    centred, other = known - known.mean(), used - used.mean()
+    factor = (centred * other).sum() / (centred * centred).sum().clamp(min=1e-30)
+    distance = (other - factor * centred).abs().max()
+    # Rounding of the values themselves, which a mean and a quotient do not enlarge by more.
+    size = other.abs().max() + used.abs().max() * 1e-3
+    scaled = (factor > 0) & (distance <= 10 * RELATIVE * size + ABSOLUTE)
+    return (~((known == used).all() | scaled)).float()

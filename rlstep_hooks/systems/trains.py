@@ -1,0 +1,80 @@
+"""Whether a program that is not one of a framework's own trains with it: its settings alone do not say so.
+
+Scripts that generate, evaluate, serve or time a single update take the same settings as those that train.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.systems import index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.launch.command import Command, Program
+    from rlstep_hooks.systems.declaration import System
+
+OTHER_WORK = frozenset((
+    "convert", "download", "eval", "evals", "evaluate", "evaluation", "export", "generate", "generation", "infer", "inference",
+    "merge", "preprocess", "serve", "server", "sft",
+))  # fmt: skip
+"""Words in the names of programs that take a trainer's settings and train nothing by them."""
+TRAINING = frozenset(("train", "training", "trainer"))
+
+_WORD = re.compile(r"[^a-z0-9]+")
+
+
+def why_not(command: Command, system: System, folder: Path) -> str:
+    """Why a command is not taken for a training run of a system that it has settings of; empty where it is.
+
+    Args:
+        command: The command.
+        system: The system that its settings are known from.
+        folder: The folder of the launch script.
+    """
+    program = command.program
+    if program.kind not in ("script", "module") or _is_own(program, system):
+        return ""
+    words = _WORD.split(_last_part(program).lower())
+    said = next((word for word in words if word in OTHER_WORK), "")
+    if said and not TRAINING.intersection(words):
+        return f'{program.name} has settings of {system.title}, but by its name ("{said}") it trains nothing'
+    path = _file_of(command, folder)
+    if path is None or not system.trains or not command.arguments:  # a file on its own is read as a configuration
+        return ""
+    from rlstep_hooks.launch.python_file import names_in
+
+    used = names_in(path)
+    if any(fnmatchcase(name, pattern) for name in used for pattern in system.trains):
+        return ""
+    wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
+    return f"{program.name} has settings of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
+
+
+def _is_own(program: Program, system: System) -> bool:
+    """Whether the framework names this very program, not only the likes of it."""
+    for entry in index.entries_of(system.name):
+        for pattern in entry.programs:
+            last = pattern.rpartition("." if program.kind == "module" else "/")[2]
+            if "*" not in last and program.matches(pattern):
+                return True
+    return False
+
+
+def _last_part(program: Program) -> str:
+    return program.name.rpartition(".")[2] if program.kind == "module" else PurePosixPath(program.name).stem
+
+
+def _file_of(command: Command, folder: Path) -> Path | None:
+    """The Python file of a script or module, if it is here."""
+    program = command.program
+    if program.kind == "module":
+        return find_file(program.name.replace(".", "/") + ".py", folder, command.folder)
+    if program.kind == "script" and program.name.endswith(".py"):
+        return find_file(program.name, folder, command.folder)
+    return None

@@ -1,0 +1,91 @@
+"""Programs that take a framework's settings and do not train with it are not planned; those that train are, whatever their name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import NoLaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.launches import plan_launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SKYRL = "trainer.train_batch_size=64 trainer.policy_mini_batch_size=64 generator.n_samples_per_prompt=5"
+NEMO = "grpo.num_prompts_per_step=32 grpo.num_generations_per_prompt=16 policy.train_global_batch_size=512 grpo.max_num_steps=10"
+VERL = (
+    "algorithm.adv_estimator=grpo data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+    "actor_rollout_ref.actor.use_dynamic_bsz=True"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        (f"python -m skyrl.train.entrypoints.main_generate {SKYRL}", "generate"),
+        (f"python -m skyrl.train.entrypoints.serve {SKYRL}", "serve"),
+        (f"python -m examples.train.callbacks.main_sft_with_callbacks {SKYRL}", "sft"),
+        ("python generate.py --num-generations 4 --prompts-per-device 8", "generate"),
+        (f"python -m my.tools.evaluate_checkpoint {VERL}", "evaluate"),
+    ],
+)
+def test_the_name_says_that_it_trains_nothing(command: str, word: str) -> None:
+    with pytest.raises(NoLaunchError, match=f'by its name \\("{word}"\\) it trains nothing'):
+        plan_launch(command.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "trains"),
+    [
+        ("from nemo_rl.models.policy.lm_policy import Policy\nPolicy().train()\n", NEMO, False),
+        ("from nemo_rl.algorithms.grpo import grpo_train\ngrpo_train()\n", NEMO, True),
+        ("from nemo_rl.algorithms import grpo\ngrpo.async_grpo_train()\n", NEMO, True),
+        ("from verl.trainer.main_ppo import create_rl_dataset\nfrom .loop import MyTrainer\n", VERL, False),
+        ("from .loop import RayPPOTrainer\nRayPPOTrainer().fit()\n", VERL, False),
+        ("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nRayPPOTrainer().fit()\n", VERL, True),
+        ("import vllm\nvllm.LLM()\n", "--num_generations 8 --per_device_train_batch_size 8", False),
+        ("from trl import GRPOTrainer\nGRPOTrainer().train()\n", "--num_generations 8 --max_steps 3", True),
+        ("from mine import VLMGRPOTrainer\nVLMGRPOTrainer().train()\n", "--num_generations 8 --max_steps 3", True),
+    ],
+)
+def test_a_program_that_is_here_uses_what_trains(tmp_path: Path, text: str, settings: str, *, trains: bool) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(text)
+    words = ["python", str(script), *settings.split()]
+    if trains:
+        assert plan_launch(words, Options(rows=1000)).schedule is not None
+        return
+    with pytest.raises(NoLaunchError, match="uses nothing that trains with it"):
+        plan_launch(words)
+
+
+def test_a_framework_that_is_named_is_taken_at_its_word() -> None:
+    words = f"python -m skyrl.train.entrypoints.main_generate {SKYRL}".split()
+    assert plan_launch(words, Options(framework="skyrl")).schedule is not None
+
+
+@pytest.mark.parametrize("program", ["main_sft_then_train", "my_grpo", "geometry3k_entrypoint"])
+def test_a_program_that_is_not_here_is_read_by_its_settings(program: str) -> None:
+    assert plan_launch(f"python -m mine.{program} {SKYRL}".split()).schedule is not None
+
+
+def test_a_command_that_trains_beside_one_that_evaluates(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"python -m my.main_eval {VERL}\npython -m verl.trainer.main_ppo {VERL}\n")
+    schedule = plan_launch([str(script)]).schedule
+    assert schedule is not None
+    assert schedule.prompts_per_rollout == 64
+
+
+def test_a_trainer_that_is_set_over_a_base_that_is_copied(tmp_path: Path) -> None:
+    """trlX's `nemo_ppo_inference.py`: what `dict(base, trainer=...)` adds is read, so another trainer is not taken for the default."""
+    file = tmp_path / "ppo_config.py"
+    file.write_text(
+        "from trlx.data.default_configs import default_ppo_config\n"
+        "base = default_ppo_config()\n"
+        'config = base.evolve(train=dict(base.train.__dict__, trainer="NeMoPPOTrainer"))\n'
+    )
+    with pytest.raises(Exception, match="NeMoPPOTrainer: only AcceleratePPOTrainer is read"):
+        plan_launch([str(file)])

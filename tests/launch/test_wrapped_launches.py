@@ -1,0 +1,155 @@
+"""Launches that something else starts: a benchmark tool, a cluster's script, a SkyPilot task, a variable behind a guard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.launches import plan_launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.planning.schedule import Schedule
+
+SKYRL = "-m skyrl.train.entrypoints.main_base trainer.train_batch_size=64 trainer.policy_mini_batch_size=32"
+
+
+def planned(folder: Path, text: str, name: str = "run.sh", **options: int) -> Schedule:
+    """The schedule of a script."""
+    script = folder / name
+    script.write_text(text)
+    schedule = plan_launch([str(script)], Options(**options)).schedule
+    assert schedule is not None
+    return schedule
+
+
+def test_the_command_of_cleanrls_benchmark() -> None:
+    words = [
+        "xvfb-run", "-a", "uv", "run", "python", "-m", "cleanrl_utils.benchmark", "--env-ids", "CartPole-v1", "Acrobot-v1",
+        "--command", "uv run python cleanrl/ppo.py --num-envs 8 --num_steps 64 --num_minibatches 2", "--num-seeds", "3",
+    ]  # fmt: skip
+    schedule = plan_launch(words).schedule
+    assert schedule is not None
+    assert (schedule.samples_per_rollout, schedule.samples_per_update) == (512, 256)
+
+
+def test_several_benchmarks_in_a_script_have_lines_of_their_own(tmp_path: Path) -> None:
+    line = 'python -m cleanrl_utils.benchmark --env-ids A --command "python cleanrl/ppo.py --num_envs {}" --workers 1\n'
+    text = "set -e\n" + line.format(4) + line.format(8)
+    with pytest.raises(LaunchError, match=r"there are 2 training commands: line 2 .* line 3"):
+        planned(tmp_path, text)
+    assert planned(tmp_path, text, line=3).prompts_per_rollout == 8
+
+
+def test_what_nemo_rls_ray_sub_runs(tmp_path: Path) -> None:
+    text = (
+        'COMMAND="uv run ./examples/run_grpo.py grpo.num_prompts_per_step=16 grpo.num_generations_per_prompt=4 '
+        'policy.train_global_batch_size=64 grpo.max_num_steps=10" CONTAINER=x MOUNTS="a:a" sbatch --nodes=2 --time=1:0:0 ray.sub\n'
+    )
+    assert planned(tmp_path, text).samples_per_rollout == 64
+
+
+def test_the_run_of_a_skypilot_task(tmp_path: Path) -> None:
+    text = (
+        "resources:\n  accelerators: H100:4\nnum_nodes: 2\nsetup: |\n  pip install x\nrun: |\n"
+        '  if [ "$SKYPILOT_NODE_RANK" == "0" ]; then\n'
+        "    python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\\n"
+        "      actor_rollout_ref.actor.ppo_mini_batch_size=16 actor_rollout_ref.actor.use_dynamic_bsz=True \\\n"
+        "      trainer.nnodes=$SKYPILOT_NUM_NODES trainer.n_gpus_per_node=$SKYPILOT_NUM_GPUS_PER_NODE\n"
+        "  else\n    ray start\n  fi\n"
+    )
+    schedule = planned(tmp_path, text, "task.yaml")
+    assert (schedule.world_size, schedule.updates_per_rollout) == (8, 4)
+
+
+def test_a_workflow_with_a_run_of_one_line_is_no_task(tmp_path: Path) -> None:
+    file = tmp_path / "ci.yaml"
+    file.write_text("resources:\n  cpus: 2\nrun: python -m verl.trainer.main_ppo\n")
+    with pytest.raises(NoLaunchError, match="no framework is known by these settings"):
+        plan_launch([str(file)])
+
+
+def test_a_python_that_only_the_run_knows(tmp_path: Path) -> None:
+    text = f'PYTHON_BIN="$(find_python)"\n"$PYTHON_BIN" {SKYRL}\n'
+    assert planned(tmp_path, text).updates_per_rollout == 2
+
+
+def test_a_command_in_a_variable_with_parts_that_are_not_known(tmp_path: Path) -> None:
+    text = f'OUT=$1\ncmd="python {SKYRL} trainer.ckpt_path=$OUT"\necho $cmd\n$cmd &> $OUT/log\n'
+    assert planned(tmp_path, text).updates_per_rollout == 2
+
+
+@pytest.mark.parametrize(
+    "before", ["MASTER_ADDR=${MASTER_ADDR:-}", 'MASTER_ADDR="${MASTER_ADDR-}"', 'MASTER_ADDR=""', ""]
+)
+def test_a_guard_on_a_variable_that_is_left_to_the_user(tmp_path: Path, before: str) -> None:
+    text = f'{before}\nif [ -z "${{MASTER_ADDR}}" ]; then\n  echo "set MASTER_ADDR"\n  exit 1\nfi\npython {SKYRL}\n'
+    assert planned(tmp_path, text).updates_per_rollout == 2
+
+
+def test_a_command_behind_joined_ampersands_of_open_instructs_launcher(tmp_path: Path) -> None:
+    text = (
+        "python mason.py --cluster x --gpus 8 -- source setup.sh \\&\\&python open_instruct/grpo_fast.py "
+        "--num_unique_prompts_rollout 32 --num_samples_per_prompt_rollout 16\n"
+    )
+    assert planned(tmp_path, text).samples_per_rollout == 512
+
+
+@pytest.mark.parametrize(
+    ("expression", "base"),
+    [("s/-tq_(simple|mooncake)$//", "grpo-x"), ("s/^grpo-(.*)-tq_simple/\\1/", None), ("s/-tq.*//g", "grpo-x")],
+)
+def test_extended_expressions_of_sed(tmp_path: Path, expression: str, base: str | None) -> None:
+    (tmp_path / "grpo-x.sh").write_text(f"python {SKYRL}\n")
+    text = f"NAME=$(basename $0 .sh)\nBASE=$(echo \"$NAME\" | sed -E '{expression}')\nbash {tmp_path}/$BASE.sh\n"
+    if base is None:  # a group in the new text is not followed, and not guessed
+        with pytest.raises(NoLaunchError):
+            planned(tmp_path, text, "grpo-x-tq_simple.sh")
+        return
+    assert planned(tmp_path, text, "grpo-x-tq_simple.sh").updates_per_rollout == 2
+
+
+def test_a_backslash_that_is_missing_is_said_where_no_trainer_is_left(tmp_path: Path) -> None:
+    with pytest.raises(NoLaunchError, match="is missing at the end of line 2"):
+        planned(tmp_path, "python3 train.py \\\n  --colocate\n  --num-rollout 10 \\\n  --rollout-batch-size 8\n")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'ARGS="trainer.ckpt_path=$HOME/x {}"',
+        'ARGS="{} trainer.ckpt_path=$(date +%F at %T)/x"',
+        'PLACE=$HOME/x; ARGS="{} trainer.ckpt_path=${{PLACE}}/`date a b`"',
+        'ARGS=(trainer.ckpt_path=$HOME/x "{}"); ARGS="${{ARGS[*]}}"',
+    ],
+)
+def test_settings_beside_an_unknown_one_in_a_variable(tmp_path: Path, settings: str) -> None:
+    """verl's examples/grpo_trainer/run_qwen3_5-122b-a10b_veomni.sh: all of them were lost without a word."""
+    sizes = "trainer.train_batch_size=64 trainer.policy_mini_batch_size=16"
+    text = settings.format(sizes) + "\npython -m skyrl.train.entrypoints.main_base $ARGS\n"
+    schedule = planned(tmp_path, text)
+    assert (schedule.prompts_per_rollout, schedule.updates_per_rollout) == (64, 4)
+
+
+def test_an_unknown_setting_in_a_variable_is_asked_for(tmp_path: Path) -> None:
+    text = (
+        f'ARGS="trainer.epochs=2 trainer.train_batch_size=$B trainer.policy_mini_batch_size=16"\npython {SKYRL} $ARGS\n'
+    )
+    with pytest.raises(
+        LaunchError, match=r"train_batch_size cannot be known: \$B is not set in the script; give it with --set B"
+    ):
+        planned(tmp_path, text)
+
+
+def test_a_list_in_quotes_is_one_word(tmp_path: Path) -> None:
+    text = (
+        "EXTRAS=(--extra vllm --extra megatron)\n"
+        'MORE=(trainer.run_name="uv run ${EXTRAS[*]}" trainer.policy_mini_batch_size=16)\n'
+        f'python {SKYRL} "${{MORE[@]}}"\n'
+    )
+    assert planned(tmp_path, text).updates_per_rollout == 4
+    assert "--extra" not in [setting.name for setting in plan_launch([str(tmp_path / "run.sh")]).unused]

@@ -1,0 +1,119 @@
+"""Stable-Baselines3, from the reward to the weight: each fault is found by the rule of its link, and sound runs are silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.utils import LinearSchedule
+
+from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.planning.finding import Where
+from tests.detection.outcomes import Clean, Detected, delay_of, note
+from tests.systems.classic.sb3_faults import FAULTS, Fault
+from tests.systems.classic.test_sb3 import audited, codes, events_of, ppo
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.report import Report
+
+pytestmark = pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+
+LINKS = {"RLS516", "RLS517", "RLS605", "RLS801", "RLS803", "RLS806", "RLS807", "RLS808"}
+
+
+def passed(report: Report) -> set[str]:
+    return {rule.code for rule in report.rules if rule.verdict == "PASS"}
+
+
+@pytest.fixture(autouse=True)
+def numbers_with_each_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlstep_hooks.session.session.INTERVAL", 0.0)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_is_found_by_its_rule_at_its_event(fault: Fault) -> None:
+    model = ppo(**fault.settings)
+    fault.prepare(model)
+    audit = audited(model, 192, fault.callback)
+    named = [finding for finding in audit.report.findings if finding.code == fault.code]
+    place = Where(rollout=1, update=fault.update)
+    early = [f for f in audit.report.findings if f.severity != "info" and f.where.rollout == 0]
+    note(
+        Detected(
+            framework="Stable-Baselines3",
+            fault=fault.name,
+            report=fault.report,
+            code=fault.code,
+            found=bool(named) and named[0].where.rollout == 1,
+            delay=delay_of(events_of(audit), Judge(), fault.code, place),
+            early=len(early),
+        )
+    )
+    assert named, [str(finding) for finding in audit.report.findings]
+    found = named[0]
+    assert (found.where.rollout, found.where.update) == (1, fault.update), str(found)
+    assert fault.cause in f"{found.expected} {found.observed} {found.why}", str(found)
+    assert not early
+
+
+SOUND: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "values clipped, entropy": {"clip_range_vf": 0.1, "ent_coef": 0.02, "learning_rate": 3e-3},
+    "advantages as they are": {"normalize_advantage": False, "gamma": 1.0, "gae_lambda": 1.0},
+    "a mini-batch of one": {"n_steps": 25, "batch_size": 7, "learning_rate": 3e-3},
+    "linear rate and clip": {
+        "learning_rate": LinearSchedule(1e-3, 1e-5, 0.7),
+        "clip_range": LinearSchedule(0.3, 0.05, 1.0),
+    },
+    "target_kl": {"target_kl": 0.002, "n_epochs": 6, "learning_rate": 3e-3},
+    "a small limit": {"max_grad_norm": 1e-3, "vf_coef": 0.0},
+    "weight decay": {
+        "policy_kwargs": {"optimizer_class": torch.optim.AdamW, "optimizer_kwargs": {"weight_decay": 0.1}}
+    },
+    "sgd": {"policy_kwargs": {"optimizer_class": torch.optim.SGD, "optimizer_kwargs": {"momentum": 0.9}}},
+    "a state-dependent deviation": {"use_sde": True, "env": "Pendulum-v1"},
+    "squashed actions have no entropy": {
+        "use_sde": True,
+        "env": "Pendulum-v1",
+        "policy_kwargs": {"squash_output": True},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_runs_are_silent_and_every_link_is_compared(name: str) -> None:
+    settings = dict(SOUND[name])
+    wanted = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 1, "device": "cpu"}
+    env = make_vec_env(settings.pop("env", "CartPole-v1"), 2, seed=1)
+    audit = audited(PPO("MlpPolicy", env, **(wanted | settings)), 320)
+    report = audit.report
+    note(Clean(framework="Stable-Baselines3", alarms=tuple(codes(report))))
+    assert (report.verdict, codes(report)) == ("PASS", set()), [str(f) for f in report.findings]
+    assert passed(report) >= LINKS, [rule for rule in report.rules if rule.code in LINKS]
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalize_advantage": True, "use_rms_prop": False, "ent_coef": 0.01}])
+def test_a2c(settings: dict[str, Any]) -> None:
+    model = A2C("MlpPolicy", make_vec_env("CartPole-v1", 4, seed=1), seed=1, device="cpu", **settings)
+    report = audited(model, 400).report
+    assert (report.verdict, codes(report)) == ("PASS", set())
+    assert passed(report) >= {"RLS516", "RLS517", "RLS605", "RLS801", "RLS803", "RLS808"}
+    assert ("optimizer" in report.not_evaluated) == (not settings), "RMSprop's formula is not replayed"
+
+
+def test_a_second_call_of_learn_goes_on_with_its_rate() -> None:
+    model = ppo(learning_rate=LinearSchedule(1e-3, 1e-5, 0.7))
+    audit = audited(model, 128)
+    model.learn(128, callback=audit, reset_num_timesteps=False)
+    assert (audit.report.verdict, codes(audit.report)) == ("PASS", set())
+    assert "RLS605" in passed(audit.report)
+
+
+def test_a_rate_and_a_clip_that_are_functions_of_somebodys_are_not_compared() -> None:
+    report = audited(ppo(learning_rate=lambda left: 1e-3 * (left + 1), clip_range=lambda left: 0.2), 128).report
+    assert report.verdict == "PASS"
+    assert "a function of somebody's" in report.not_evaluated["formula"]
+    assert not {"RLS605", "RLS801"} & passed(report)
