@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 COVERED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimizers whose formula is replayed; a subclass of one of them may do anything, so it is not."""
 
+DEEPSPEED = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
+"""DeepSpeed's own forms of Adam and AdamW, whose state has the same names (ops/adam/*.py of 0.19.6)."""
+
 ROUNDINGS = 8
 """Units of the weights' own rounding that a step may be away from the exact one."""
 RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -88,13 +91,17 @@ class OptimizerReplay:
 
     def __init__(self, probed: Sequence[tuple[Any, int, int]], optimizer: Optimizer) -> None:
         groups = {id(held): group for group in optimizer.param_groups for held in group["params"]}
-        held = [of for of in probed if id(of[0]) in groups]
+        # The optimizer knows a parameter, of which a shard is the part that this process holds.
+        owned = [(of, getattr(of[0], "parameter", of[0])) for of in probed]
+        held = [of for of, whole in owned if id(whole) in groups]
         self._optimizer = optimizer
         self._kind = type(optimizer)
         self._moments = ("momentum_buffer",) if self._kind is torch.optim.SGD else ("exp_avg", "exp_avg_sq")
         """Their names in the optimizer's state."""
         self._probed = held
-        self._groups = [groups[id(parameter)] for parameter, _, _ in held]
+        self._parameters = [whole for _, whole in owned if id(whole) in groups]
+        """The tensors of the optimizer that they are of."""
+        self._groups = [groups[id(whole)] for whole in self._parameters]
         self._places = torch.arange(len(held)).repeat_interleave(torch.tensor([count for _, count, _ in held]).long())
         """(P,): the tensor of each probed weight."""
         self.uncovered = self._why_uncovered()
@@ -102,16 +109,20 @@ class OptimizerReplay:
         self._before: _Before | None = None
         self._left: Tensor | None = None
         """The moments that the step before left, if it was replayed."""
+        self._look: tuple[Tensor, Tensor] | None = None
+        """Those, and the moments before the step that is being made."""
         self._steps: list[tuple[int, _Before, Tensor]] = []
         """Replayed steps: update, what it was computed from, the weights after it."""
         self._looks: list[tuple[int, Tensor, Tensor]] = []
-        """Moments before an update, and those that the step before had left."""
+        """Update, the moments that the step before it had left, those before its own."""
 
     def _why_uncovered(self) -> str:
-        if self._kind not in COVERED:
+        if self._kind not in COVERED and _name(self._kind) not in DEEPSPEED:
             return f"the formula of {self._kind.__module__}.{self._kind.__name__} is not replayed"
         if any(group.get("amsgrad") for group in self._optimizer.param_groups):
             return "the formula with amsgrad is not replayed"
+        if not all(group.get("bias_correction", True) for group in self._optimizer.param_groups):
+            return "the formula without a correction of the bias is not replayed"
         if any(
             _on_device(value)
             for group in self._optimizer.param_groups
@@ -120,19 +131,18 @@ class OptimizerReplay:
             return "rate or betas are held on the device, and reading them would wait for it"
         return "" if self._probed else "the optimizer holds none of the probed weights"
 
-    def before_step(self, update: int, *, compared: bool) -> None:
+    def before_step(self, *, compared: bool) -> None:
         """Read what the step is computed from, just before the optimizer makes it.
 
         Args:
-            update: Its index.
             compared: Whether to replay it.
         """
-        left, self._left, self._before = self._left, None, None
+        left, self._left, self._before, self._look = self._left, None, None, None
         if left is None and not compared:
             return
         moments = self._parts_of_moments()
         if left is not None:
-            self._looks.append((update, left, torch.cat(self._filled(moments))))
+            self._look = left, torch.cat(self._filled(moments))
         if (
             compared and getattr(self._optimizer, "grad_scale", None) is None
         ):  # else a fused step divides the gradients itself
@@ -141,6 +151,8 @@ class OptimizerReplay:
     def after_step(self, update: int) -> None:
         """Read weights and moments after the step; `work_up` compares them later."""
         before, self._before = self._before, None
+        if self._look is not None:
+            self._looks.append((update, *self._look))
         if before is None:
             return
         self._steps.append((update, before, torch.cat(self._weights())))
@@ -164,7 +176,13 @@ class OptimizerReplay:
     def _of_state(self, name: str) -> list[Any]:
         """What the optimizer keeps for each tensor under this name; None where it keeps nothing."""
         held = self._optimizer.state
-        return [held[parameter].get(name) if parameter in held else None for parameter, _, _ in self._probed]
+        return [held[parameter].get(name) if parameter in held else None for parameter in self._parameters]
+
+    def _decoupled(self, group: dict[str, Any]) -> bool:
+        """Whether the decay shrinks the weights (AdamW), or is added to the gradient."""
+        if _name(self._kind) in DEEPSPEED:
+            return bool(getattr(self._optimizer, "adam_w_mode", True))
+        return self._kind is torch.optim.AdamW or bool(group.get("decoupled_weight_decay", False))
 
     def _parts_of_moments(self) -> list[list[Tensor | None]]:
         return [self._parts(self._of_state(name)) for name in self._moments]
@@ -182,7 +200,7 @@ class OptimizerReplay:
     def _filled(self, kinds: list[list[Tensor | None]]) -> list[Tensor]:
         """All parts in a row, with 0 where there is nothing yet."""
         return [
-            parameter.new_zeros(count) if part is None else part
+            parameter.detach().new_zeros(count) if part is None else part
             for parts in kinds
             for part, (parameter, count, _) in zip(parts, self._probed, strict=True)
         ]
@@ -192,10 +210,13 @@ class OptimizerReplay:
         gradients = self._parts([parameter.grad for parameter, _, _ in self._probed])
         numbers = weights + self._filled([gradients, *moments])
         constants = tuple(
-            _constants(group, self._kind, weight, gradient, moment)
+            _constants(group, self._decoupled(group), weight, gradient, moment)
             for group, weight, gradient, moment in zip(self._groups, weights, gradients, moments[0], strict=True)
         )
-        made = self._of_state("step")
+        made = [
+            group.get("step") if steps is None else steps  # DeepSpeed's FusedAdam counts in the group
+            for steps, group in zip(self._of_state("step"), self._groups, strict=True)
+        ]
         none = next((torch.zeros_like(steps) for steps in made if isinstance(steps, Tensor)), torch.zeros(()))
         steps = [none if steps is None else torch.as_tensor(steps) for steps in made]
         return _Before(torch.cat(numbers), constants, torch.stack(steps))
@@ -285,12 +306,15 @@ class _Factors:
         return self.spread(self.each(name))
 
 
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _constants(
-    group: dict[str, Any], kind: type, weight: Tensor, gradient: Tensor | None, moment: Tensor | None
+    group: dict[str, Any], decoupled: bool, weight: Tensor, gradient: Tensor | None, moment: Tensor | None
 ) -> Constants:
-    """The constants of a tensor with these settings."""
+    """The constants of a tensor with these settings, whose decay shrinks the weights or is added to the gradient."""
     rate, decay = float(group["lr"]), float(group["weight_decay"])
-    decoupled = kind is torch.optim.AdamW or bool(group.get("decoupled_weight_decay", False))
     beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
     momentum = float(group.get("momentum", 0.0))
     begun = momentum != 0 and moment is not None
@@ -319,6 +343,8 @@ def _on_device(value: Any) -> bool:
 def _part(tensor: Tensor, count: int, stride: int) -> Tensor:
     """A view of the probed numbers of a tensor, or a copy."""
     values = tensor.detach()
+    if hasattr(values, "to_local"):
+        values = values.to_local()
     if values.is_contiguous():
         return values.as_strided((count,), (stride,), values.storage_offset())
     return values.reshape(-1)[::stride][:count]

@@ -8,6 +8,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import finite, on_device
 from rlstep_hooks.record.events import UpdateValues
 
@@ -153,13 +154,13 @@ class WeightProbe:
         earlier, after = weights[:-1], weights[1:]
         self._after = held[-1].after
         rates = _column([reading.learning_rate for reading in held], after.device)
-        reach = gradient.abs() * rates.unsqueeze(1)
+        rates = rates.to(torch.promote_types(gradient.dtype, torch.float32))
         change = (after - before).abs_()
-        visible = reach > before.abs() * torch.finfo(after.dtype).eps
-        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # NaN differs from itself
-        counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2).float()
-        left_over = _column([reading.left_over for reading in held], after.device).float()
-        numbers = torch.cat([counts.flatten(), change.amax(1).float(), left_over])
+        visible = gradient.abs() * rates.unsqueeze(1) > before.abs() * torch.finfo(after.dtype).eps
+        moved = bits(before) != bits(earlier)  # NaN differs from itself, its bits do not
+        counts = [marked.view(torch.int8).sum(1) for marked in (change != 0, gradient != 0, visible, moved)]
+        left_over = _column([reading.left_over for reading in held], after.device)
+        numbers = torch.cat([column.float() for column in (*counts, change.amax(1), left_over)])
         return tuple(reading.update for reading in held), numbers
 
 

@@ -14,7 +14,7 @@ from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
-from rlstep_hooks.systems.trl.observe.advantages import Scored
+from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
 
@@ -51,7 +51,7 @@ class HeldRollout(msgspec.Struct, frozen=True):
             self.advantages.shape,
             self.mask.shape,
             self.gap is None,
-            self.scored is None,
+            None if self.scored is None else self.scored.kind(),
             None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
             None if reference is None else reference[0].shape,
             None if drawn is None else drawn[0].shape,
@@ -76,9 +76,9 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
         if pairs:
             now, known = (bits(torch.stack([pair[place] for pair in pairs])) for place in (0, 1))
             numbers[f"{name}_differ"] = (now != known).sum(1)
-    scored = [rollout.scored.off(rollout.advantages) for rollout in group if rollout.scored is not None]
+    scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
-        numbers["off"] = torch.stack(scored)
+        numbers["off"] = advantages_off(scored, advantages.squeeze(2))
     return numbers
 
 

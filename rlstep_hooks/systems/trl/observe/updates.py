@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
@@ -116,21 +116,20 @@ class UpdateObserver:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
             return
+        cycle = self._windows // self._per_cycle
         with self._before_guard:
             rate = optimizer.param_groups[0]["lr"]
             self._rate = rate if isinstance(rate, float) else _own(rate)
             self._tick = getattr(self._trainer.lr_scheduler, "last_epoch", None)
             if self.probe is not None:
                 self.probe.before_step()
-        compared = is_compared(self._windows // self._per_cycle)
-        with self._replay_guard:
-            if self.replay is not None:
-                self.replay.before_step(self._windows, compared=compared)
-        with self._before_guard:
             self._norm = None
-            limit = self._limit() if compared else None
+            limit = self._limit() if is_compared_whole(cycle) else None
             if limit:
                 self._norm = _norm_of(optimizer), limit
+        with self._replay_guard:
+            if self.replay is not None:
+                self.replay.before_step(compared=is_compared(cycle))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
