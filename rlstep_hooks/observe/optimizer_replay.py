@@ -36,7 +36,7 @@ RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-4}
 RELATIVE_REDUCED = 0.1
 
 
-class Constants(msgspec.Struct, frozen=True):
+class Constants(msgspec.Struct, frozen=True, gc=False):
     """What the formula takes for one tensor at one step, besides its numbers."""
 
     rate: float
@@ -263,7 +263,7 @@ class OptimizerReplay:
         return documented if stepped else weights
 
 
-class _Before(msgspec.Struct, frozen=True):
+class _Before(msgspec.Struct, frozen=True, gc=False):
     """What one step is computed from."""
 
     numbers: Tensor

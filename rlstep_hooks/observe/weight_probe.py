@@ -164,7 +164,7 @@ class WeightProbe:
         return tuple(reading.update for reading in held), numbers
 
 
-class _Reading(msgspec.Struct, frozen=True):
+class _Reading(msgspec.Struct, frozen=True, gc=False):
     """The probed weights around one update."""
 
     update: int

@@ -21,7 +21,7 @@ _REMEMBERED_ROLLOUTS = 4096
 _REMEMBERED_SLICES = 256
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
+class Trained(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The samples of one slice of the buffer, which each pass trains again."""
 
     rows: Tensor | None

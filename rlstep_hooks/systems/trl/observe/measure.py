@@ -37,7 +37,7 @@ HELD_ELEMENTS = 1 << 20
 Scope = Literal["token", "sequence"]
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _Held(msgspec.Struct, frozen=True, gc=False):
     """What one loss leaves until it is worked up."""
 
     index: int

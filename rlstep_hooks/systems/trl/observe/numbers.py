@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
-class HeldRollout(msgspec.Struct, frozen=True):
+class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """What the numbers of one rollout are computed from: B samples, T completion tokens."""
 
     index: int

@@ -11,6 +11,7 @@ from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refresh, Rollout, WeightSync
+from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.identities import identities
@@ -42,6 +43,8 @@ class RolloutHooks:
         self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
         self._sampler_guard = Contained(recorder, ("sampler",))
         self._rollouts = 0
+        self._quick = False
+        """Whether the latest generation was over before events have to be written."""
         self.of_evaluation = 0
         """Rollouts of the evaluation that is going on."""
         self._engine_version: int | None = None
@@ -75,7 +78,9 @@ class RolloutHooks:
         if not seen.active:
             return wrapped(*args, **kwargs)
         generation = seen.generation = Generation()
-        self._recorder.write()  # what comes now may take long
+        began = self._recorder.now()
+        if not self._quick:
+            self._recorder.write()  # so that nothing is lost to a kill while it generates
         if self._watches_sampler():
             look = functools.partial(self._look_at_weights, generation) if is_compared(self._rollouts) else None
             generation.forwards = ForwardWatch.of(seen.trainer.model, look)
@@ -85,6 +90,7 @@ class RolloutHooks:
             seen.generation = None
             if generation.forwards is not None:
                 generation.forwards.remove()
+        self._quick = self._recorder.now() - began < QUICK
         with self._rollout_guard:
             rows = args[0] if args else kwargs.get("inputs")
             self._emit_rollout(rows, output, generation)
