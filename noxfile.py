@@ -37,6 +37,8 @@ FAST = tuple(
 """The tests of `nox -s unit`: no framework, no torch."""
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")
+# The published schema of SARIF as types.
+SARIF = "sarif-pydantic==0.6.2"
 COMMON = ("accelerate==1.15.0", "numpy==2.4.6", "jinja2")
 
 # Releases that work together; each set was trained with (`trained_releases` of the systems' declarations).
@@ -168,7 +170,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    session.install("-e", ".", *TESTS, *PARSERS, "fsspec==2026.9.0")
+    session.install("-e", ".", *TESTS, *PARSERS, SARIF, "fsspec==2026.9.0")
     session.run("pytest", *IN_PARALLEL, *FAST, *session.posargs)
 
 

@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     _add_report(verbs)
     _add_diff(verbs)
     _add_convert(verbs)
+    _add_check(verbs)
     _add(verbs, "recipes", _recipes, "Published runs, with their sources.")
     rules = _add(verbs, "rules", _rules, "The catalogue of rules, or one rule's page.")
     rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code, such as RLS302")
@@ -201,6 +202,23 @@ def _add_convert(verbs: _Verbs) -> None:
     _add_launch_options(convert)
 
 
+def _add_check(verbs: _Verbs) -> None:
+    check = _add(
+        verbs, "check", _check, "Plan many launch files at once, for CI and commit hooks; other files are passed over."
+    )
+    check.add_argument("paths", nargs="*", metavar="FILE", help="scripts, configurations, Python files")
+    check.add_argument(
+        "--base",
+        metavar="REVISION",
+        help="compare with this revision of git; without FILE, all files that differ from it",
+    )
+    _add_launch_options(check)
+    check.add_argument("--sarif", type=Path, metavar="FILE", help="write the findings as SARIF, at file and line")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
+    check.add_argument("--markdown", action="store_true", help="print Markdown, for a comment")
+    check.add_argument("--strict", action="store_true", help="warnings fail too")
+
+
 def _options(given: argparse.Namespace) -> Options:
     from rlstep_hooks.cli.launches import options_of
 
@@ -294,6 +312,22 @@ def _convert(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import convert, launches
 
     return launches.run(lambda: convert.show([*given.words, *given.command], given.to, _options(given)))
+
+
+def _check(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import check, launches
+
+    return launches.run(
+        lambda: check.show(
+            given.paths,
+            _options(given),
+            base=given.base,
+            sarif_file=given.sarif,
+            junit_file=given.junit,
+            as_markdown=given.markdown,
+            strict=given.strict,
+        )
+    )
 
 
 def _recipes(given: argparse.Namespace) -> int:

@@ -37,8 +37,8 @@ def edited(texts: Mapping[str, str]) -> Iterator[None]:
 def find_file(name: str, folder: Path, current: str | None = None, *, beside: Sequence[str] = ()) -> Path | None:
     """A file that a script or configuration names, if it is here.
 
-    Launch scripts are started from their repository's root or from their own folder, which they do not say: it is looked for where the
-    script is at that point, where `rlstep` runs, beside the script, and in the folders above it up to the repository's root.
+    A launch script does not say whether it is started from the repository's root or from its own folder. So the file is searched in the
+    working directory of the script at that point, where `rlstep` runs, beside the script, and in each folder above it up to the root.
 
     Args:
         name: The name as it is written.

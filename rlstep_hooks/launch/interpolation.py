@@ -1,7 +1,7 @@
-"""Values that are written with OmegaConf's functions, such as `${mul:${a.b},2}` or `${oc.select:a,b}`: worked out by OmegaConf itself.
+"""Values that are written with OmegaConf's functions, such as `${mul:${a.b},2}` or `${oc.select:a,b}`: OmegaConf itself computes them.
 
-Loading it takes 100 ms, so that `Settings` follows plain references (`${a.b}`, `${.b}`) on its own. Nothing is left in the process:
-the functions are registered under names of their own, and the environment that counts is the launch's, not this process's.
+Loading OmegaConf takes 100 ms, so `Settings` follows plain references (`${a.b}`, `${.b}`) on its own. Nothing is left in the process:
+the functions are registered under names of their own, and variables are read from the launch's environment, not from this process's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Interpolation:
         self._functions = functions
         self._met: UnknownText | None = None
         self.assumed: list[str] = []
-        """What was taken for granted so far."""
+        """What has been assumed so far."""
         self._tree: dict[str, Any] = {}
         self._made: Any = None  # made once: it takes 50 ms for the settings of verl
         for name, value in values.items():
@@ -78,7 +78,7 @@ class Interpolation:
                 OmegaConf.clear_resolver(function)
 
     def _renamed(self, value: Any) -> Any:
-        """A value with the framework's functions, and that of the environment, under the names that they have here."""
+        """A value in which the framework's functions, and `oc.env`, have the names under which they are registered here."""
         if isinstance(value, list | tuple):
             return [self._renamed(part) for part in value]
         if isinstance(value, dict):
@@ -104,7 +104,7 @@ class Interpolation:
 
 
 def put(tree: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value in a nested configuration; what stands above it as a plain value gives way."""
+    """Put a value in a nested configuration; a plain value at the place of one of its sections is replaced."""
     *sections, last = name.split(".")
     for section in sections:
         below = tree.get(section)

@@ -5,9 +5,9 @@ from __future__ import annotations
 ALL_OF_FIRST = 8
 """Cycles at the beginning, each of which is recomputed."""
 ONE_OF = 7
-"""Later, one cycle of so many. Odd, so that it seldom divides a data epoch."""
-WHOLE_ONE_OF = 7 * ONE_OF
-"""What reads all gradients of a model is compared in one later cycle of so many."""
+"""Later, one cycle of this many. The number is odd, so that it seldom divides a data epoch."""
+WHOLE_ONE_OF = 49
+"""The same for what reads all gradients of a model. Such a pass takes a hundredth of an update, however large the model is."""
 
 
 def is_compared(cycle: int) -> bool:
@@ -16,5 +16,5 @@ def is_compared(cycle: int) -> bool:
 
 
 def is_compared_whole(cycle: int) -> bool:
-    """The same for what takes the whole model: a pass over all gradients is a hundredth of an update, however large the model is."""
+    """Whether numbers of the whole model are recomputed in this cycle of rollouts."""
     return cycle < ALL_OF_FIRST or cycle % WHOLE_ONE_OF == 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 COVERED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Optimizers whose formula is replayed; a subclass of one of them may do anything, so it is not."""
+"""Optimizers whose formula is replayed. Subclasses are not replayed, because they may compute anything."""
 
 DEEPSPEED = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
 """DeepSpeed's own forms of Adam and AdamW, whose state has the same names (ops/adam/*.py of 0.19.6)."""
@@ -143,9 +143,8 @@ class OptimizerReplay:
         moments = self._parts_of_moments()
         if left is not None:
             self._look = left, torch.cat(self._filled(moments))
-        if (
-            compared and getattr(self._optimizer, "grad_scale", None) is None
-        ):  # else a fused step divides the gradients itself
+        # With a gradient scale, a fused step divides the gradients itself.
+        if compared and getattr(self._optimizer, "grad_scale", None) is None:
             self._before = self._read(moments)
 
     def after_step(self, update: int) -> None:

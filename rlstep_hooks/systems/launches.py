@@ -1,4 +1,4 @@
-"""A launch as the user gives it -> Plan: find the command, recognise the system, gather its settings, ask it."""
+"""A launch as the user gives it -> Plan: find the command, recognise the system, gather the settings, and plan with them."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     notes: tuple[Note, ...] = ()
     missing: tuple[Parent, ...] = ()
-    """Files that it inherits from or names, which are not here."""
+    """Files that the launch names or inherits from and that are not here."""
     hidden: UnknownText | None = None
-    """What a Python file gives to the framework's configuration that cannot be known."""
+    """Values that a Python file gives to the framework's configuration and that cannot be known."""
     environment: dict[str, str] = {}
     """Variables that the command or `--set` sets, where their values are known."""
 
@@ -168,7 +168,8 @@ def planned_again(launch: Launch, plan: Plan, options: Options) -> Plan:
 
 
 def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
-    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`: nobody asks for them."""
+    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`; they are not reported as
+    unused."""
     own = {call for entry in index.entries_of(system.name) for call in entry.calls} | set(system.keywords_of)
     calls = (setting for setting in given if setting.place.source.endswith(".py") and "." in setting.name)
     return {setting.name for setting in calls if setting.name.partition(".")[0] not in own}
@@ -179,7 +180,7 @@ def _assumed(settings: Settings) -> list[Note]:
 
 
 def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
-    """Settings beside a similar one that the plan reads, but for those that the framework has or is said to refuse."""
+    """Notes on unused settings that resemble one that the plan reads, except settings that the framework has or is said to refuse."""
     known = key_list(known_by.file) if known_by is not None else None
     return [
         Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
@@ -260,7 +261,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         if others:
             raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
         raise NoLaunchError(
-            f"none of these is a trainer that is known: {tried}{cut_off}" if tried else "there is no command in it",
+            f"none of these starts a known trainer: {tried}{cut_off}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
         )
@@ -280,7 +281,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
 
 
 def _candidates(commands: list[Command], framework: str) -> list[Command]:
-    """Commands that can be a launch of a framework that the user names: its own programs, else any Python program, else any."""
+    """Commands that may be a launch of the framework that the user named: its own programs, else Python programs, else all commands."""
     index.system_of(framework)
     patterns = [pattern for entry in index.entries_of(framework) for pattern in entry.programs]
     own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
@@ -288,7 +289,7 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
 
 
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
-    """A command with its settings, if a system knows it; why it is not taken for a run of the system that knows its settings."""
+    """A command with its settings, if a system knows it; else the reason why it is not a run of the system that has its settings."""
     calls = calls_of(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
@@ -307,7 +308,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         return Declined(framework, why, command.place)
     given, missing, notes = _gather(command, system, folder)
     notes += [
-        Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
+        Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
     ]
     notes += [Note("ignores", command.cut_off)] if command.cut_off else []
     hidden = None
@@ -335,13 +336,13 @@ def _environment(command: Command, options: Options) -> dict[str, str]:
 
 
 def _keys(settings: Mapping[str, Setting]) -> set[str]:
-    """What a system may be recognised by: the names of the settings, and those that choose, with their values (`stage=ppo`)."""
+    """What a system is recognised by: the names of the settings, and the values of those that choose a trainer (`stage=ppo`)."""
     chosen = {f"{name}={setting.value}" for name, setting in settings.items() if isinstance(setting.value, str)}
     return {*settings, *chosen}
 
 
 def read_arguments_quietly(command: Command) -> tuple[dict[str, Setting], list[Token]]:
-    """Overrides of a command that may have none: an argument that is no override is no error here."""
+    """Overrides of a command that may have other arguments too: an argument that is not an override is no error here."""
     try:
         return read_arguments(command.arguments, overrides=True)
     except LaunchError:
@@ -349,7 +350,7 @@ def read_arguments_quietly(command: Command) -> tuple[dict[str, Setting], list[T
 
 
 def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
-    """`--set` also gives settings: names that no variable of a shell can have, or that stand for themselves."""
+    """`--set` also gives settings: names that no shell variable can have, or that no variable of the script has."""
     place = Place("--set")
     return {
         canonical(name): Setting(canonical(name), value, place, name)
@@ -386,7 +387,7 @@ def _gather(
 def _with_own(
     missing: Iterable[Parent], settings: dict[str, Setting], system: System
 ) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
-    """Settings over those of the framework's own configurations that are not at hand; what is still missing; what is assumed."""
+    """Settings over those of the framework's own configurations that are not here; the files still missing; the assumptions."""
     from rlstep_hooks.launch.inheritance import over
 
     left: list[Parent] = []
@@ -402,7 +403,7 @@ def _with_own(
         if "config_name" in system.settings:
             shipped["config_name"] = Setting("config_name", own, place, "config_name")
         settings = over(shipped, settings)
-        if parent.place != NOWHERE:  # what a script reads on its own is its default
+        if parent.place != NOWHERE:  # a file that the script reads on its own gives defaults
             notes.append(
                 Note("assumes", f"{parent.name} is the one of {system.title} {system.version}: it is not here")
             )
@@ -412,7 +413,7 @@ def _with_own(
 def _config_files(
     command: Command, settings: dict[str, Setting], loose: list[Token], system: System
 ) -> Iterator[tuple[str, Place]]:
-    """The configuration files that a command names, or that its script reads where it names none."""
+    """The configuration files that a command names, or that its script reads if the command names none."""
     named = False
     for token in loose:
         if token.text.endswith(CONFIGS) and not token.unknown:
@@ -434,7 +435,7 @@ def _config_files(
 
 
 def _unknown_configs(settings: dict[str, Setting], loose: list[Token], system: System) -> list[Parent]:
-    """The configuration files whose names only the run knows: without them nothing is planned."""
+    """The configuration files whose names only the run knows; the plan is refused without them."""
     from rlstep_hooks.launch.inheritance import Parent
 
     named = [settings[name] for name in (*system.config_settings, "config_name", "cn") if name in settings]
@@ -464,13 +465,14 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
 
 
 def _config_folders(command: Command) -> tuple[str, ...]:
-    """Where Hydra looks: its --config-path counts from the script, whose own folder of configurations is nearly always called so."""
+    """The folders in which Hydra looks: --config-path counts from the script, beside which configurations nearly always lie in such
+    a folder."""
     own = command.program.folder
     return (own, f"{own}/config", f"{own}/configs") if own else ("config", "configs")
 
 
 def _hydra_config(settings: Mapping[str, Setting]) -> tuple[str, Place] | None:
-    """The configuration that Hydra's flags name, as a file, if they name one that is known."""
+    """The file of the configuration that Hydra's flags name, if its name is known."""
     name = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
     folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
     if name is None or name.unknown:
@@ -514,7 +516,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
 
 
 def _refuse_missing(missing: tuple[Parent, ...]) -> None:
-    """Say which file is not here: what it sets is not guessed."""
+    """Refuse to plan without this file: its settings are not guessed."""
     for parent in missing:
         if parent.unknown is not None:
             raise UnknownValueError("the configuration file", parent.unknown)

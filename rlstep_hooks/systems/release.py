@@ -1,4 +1,4 @@
-"""For which release a launch is planned, and what it gives that no release has.
+"""For which release a launch is planned, and which of its settings no release has.
 
 The framework's own settings decide: Hydra refuses an override of a key that its configuration does not have (but for `+key=`), and
 argparse a flag that it does not know. So a launch that gives settings of an older release only is one of that release; a setting that
@@ -35,7 +35,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """What the framework itself refuses among the settings' names, and what only a fork can have."""
+    """The names of settings that the framework refuses, and those that only a fork can have."""
     refused: tuple[str, ...] = ()
     """Settings that the findings say are refused."""
     foreign: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def release_for(system: System, command: Command, given: Mapping[str, Setting], 
 def _between_releases(
     system: System, known: KeyList, names: list[str], unknown: list[str], version: str
 ) -> Finding | None:
-    """What is said of settings that releases have, but none all of them: the launch is of a checkout between two releases."""
+    """Notes on settings of which each is in some release and all are in none: the launch is for a checkout between two releases."""
     from rlstep_hooks.judge.rules.plan_checks import between_releases
 
     if known.releases_with(names):
@@ -140,7 +140,7 @@ def _of_own_program(
 
 
 def planned_releases(system: System) -> tuple[str, ...]:
-    """The releases that can be planned and are told apart, ascending."""
+    """The releases that can be planned and that differ in their settings, ascending."""
     if system.releases is None or system.keys is None:
         return (system.version,)
     first, end = (release_of(each) for each in system.releases)
@@ -210,7 +210,7 @@ def _notes(system: System, known: KeyList, names: list[str], version: str, asked
 
 
 def _added(system: System, known: KeyList, given: Mapping[str, Setting]) -> tuple[Note, ...]:
-    """What is said of settings that Hydra adds and no release has."""
+    """Notes on settings that Hydra adds and that no release has."""
     names = [
         f"+{setting.written}" + (f" (did you mean {near}?)" if (near := known.nearest(name, system.version)) else "")
         for name, setting in given.items()
@@ -237,7 +237,7 @@ def _newest(system: System) -> tuple[Note, ...]:
 def _judged(
     release: Release, system: System, known: KeyList, given: Mapping[str, Setting], unknown: list[str]
 ) -> Release:
-    """The release with what is to be said of the settings that it does not have."""
+    """The release, with what is to be said about settings that it does not have."""
     from rlstep_hooks.judge.rules.plan_checks import foreign_settings, unknown_setting
 
     assert system.keys is not None
@@ -269,6 +269,6 @@ def _judged(
 
 
 def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:
-    """Those of some settings that were looked at: the schedule does not depend on them."""
+    """The settings among these that were read in the source: the schedule does not depend on them."""
     patterns = keys.no_effect if keys is not None else ()
     return [s.name for s in settings if any(fnmatchcase(s.name, pattern) for pattern in patterns)]

@@ -1,4 +1,4 @@
-"""rLLM on verl: the number of updates is fixed by the settings, and rows are padded until they divide into it.
+"""rLLM on verl: the settings fix the number of updates, and rows are padded until it divides them.
 
 Read at commit 9beb6e0 (2026-08-15): rllm/trainer/verl/verl_backend.py `_pad_dataproto_to_world_size`, rllm/trainer/unified_trainer.py
 (rollouts), rllm/trainer/config/rllm/base.yaml and _generated_agent_ppo_trainer.yaml (defaults). A rollout is one row where its
@@ -16,7 +16,7 @@ _TRAINER = "rLLM 9beb6e0 rllm/trainer/unified_trainer.py"
 
 
 def padded_rows(rows: int, updates: int, processes: int) -> int:
-    """Rows behind each update after padding; it takes at most as many updates as were asked for.
+    """Rows of each update after padding; at most as many updates are made as were asked for.
 
     Args:
         rows: Rows of one rollout.
@@ -93,7 +93,10 @@ SYSTEM = System(
     ),
     notes=(
         Note("unit", "train_batch_size and ppo_mini_batch_size count prompts"),
-        Note("assumes", "each sample is one row; turns that cannot be merged make more rows, in as many updates"),
+        Note(
+            "assumes",
+            "each sample is one row; turns that cannot be merged make more rows, in the same number of updates",
+        ),
         Note(
             "shrinks",
             "{prompts} // {size} = {prompts // size}: {updates_of_pass} updates of {samples_per_update} rows, not {size} prompts each",

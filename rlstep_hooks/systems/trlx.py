@@ -17,10 +17,11 @@ SYSTEM = System(
     recognised=(
         Entry(
             "trlx",
-            calls=("TRLConfig", "default_ppo_config"),
+            calls=("default_ppo_config",),
             keys=("method.num_rollouts", "PPOConfig.num_rollouts"),
         ),
     ),
+    keywords_of=("TRLConfig",),
     # trlx/data/default_configs.py
     helpers={
         "default_ppo_config": {
@@ -117,7 +118,7 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "the rows do not fill whole chunks: a rollout that meets the end of the rows takes one chunk more",
+            "the rows do not fill whole chunks: a rollout that meets the end of the rows takes one more chunk",
             "ragged",
         ),
         Note(

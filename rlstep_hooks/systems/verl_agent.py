@@ -61,8 +61,8 @@ SYSTEM = early_fork(
     notes=(
         Note(
             "grows",
-            "each turn of an episode is a row of its own: a rollout of {samples} episodes makes {updates_per_rollout} updates where "
-            "each has one turn, and as many times more as episodes have turns",
+            "each turn of an episode is a row of its own: a rollout of {samples} episodes makes {updates_per_rollout} updates if "
+            "each has one turn, and more in proportion to the turns",
         ),
         Note(
             "assumes",

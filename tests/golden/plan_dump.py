@@ -3,6 +3,7 @@
     python -m tests.golden.plan_dump make FILE              launches of all tests, and random ones; needs the tests' environment
     python -m tests.golden.plan_dump compare FILE [SYSTEM]  plan each launch again and show what differs
     python -m tests.golden.plan_dump choose FILE            write the small stored part, `plan_dump.jsonl`
+    python -m tests.golden.plan_dump reword FILE            take over the words of notes, where nothing else differs
 
 Each line of a file is one launch (words, options, files beside it) with its answer. The launches are kept, not made again: the
 comparison does not depend on what the generator knows of the systems. What may differ is data: `ALLOWED`.
@@ -631,6 +632,16 @@ def _add_setting(rng: random.Random, words: list[str], files: dict[str, str], kn
 # The stored part.
 
 
+def reworded(case: Case) -> Case:
+    """The case with today's words of its notes, if these are of the same kinds and nothing else differs."""
+    before = case.answer.get("notes", [])
+    if [path for path, _, _ in differences(case)] != ["notes"]:
+        return case
+    now = answer(case.launch)["notes"]
+    same = [note.partition(":")[0] for note in before] == [note.partition(":")[0] for note in now]
+    return Case(case.system, case.origin, case.launch, {**case.answer, "notes": now}) if same else case
+
+
 def chosen(cases: list[Case], each: int = 4, bytes_each: int = 4_500) -> list[Case]:
     """A few small launches of every system, half of them refused, each with something to say that the others did not."""
     picked: list[Case] = []
@@ -670,6 +681,8 @@ def main(arguments: list[str]) -> int:
         write(Path(path), seeds + random_cases(seeds, LAUNCHES))
     elif verb == "choose":
         write(STORED, chosen(read(Path(path))))
+    elif verb == "reword":
+        write(Path(path), [reworded(case) for case in read(Path(path))])
     cases = read(Path(path))
     if verb != "compare":
         for system, number in sorted(Counter(case.system for case in cases).items()):

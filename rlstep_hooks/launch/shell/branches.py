@@ -32,7 +32,7 @@ _QUERIES = frozenset(
 
 
 def follow_chain(walk: Walk, node: Node, depth: int) -> None:
-    """`A && B || C`: what comes second is followed where the outcome of the first leads there."""
+    """`A && B || C`: each part is followed if the outcome of the parts before leads to it."""
     _chained(walk, node, depth)
 
 
@@ -74,7 +74,7 @@ def _guarded(walk: Walk, branch: Callable[[], None], unset: tuple[str, ...]) -> 
     """Follow a branch that is taken because variables are not set.
 
     Returns:
-        Whether it is really taken: one that only complains and ends the script is not, for the user sets the variables then.
+        Whether it is really taken. A branch that only prints a message and ends the script is not: the user would set the variables.
     """
     variables, positional = dict(walk.scope.variables), list(walk.scope.positional)
     count = len(walk.commands)

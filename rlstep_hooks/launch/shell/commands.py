@@ -1,4 +1,4 @@
-"""A command of a script: the words that it gets, and what it starts, also through `bash -c` and scripts that lie here."""
+"""A command of a script: the words that it gets, and what it starts, also through `bash -c` and through scripts that are here."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _words_of(walk: Walk, child: Node, tokens: list[Token]) -> None:
 
 
 def _cut_off(walk: Walk, last_line: int, line: int, word: str) -> None:
-    """Say in the last command that a line belongs to it which bash does not read as its part."""
+    """Note in the last command that this line looks like a part of it, although bash does not read it as one."""
     last = walk.commands[-1]
     if last.cut_off:
         return
@@ -145,7 +145,7 @@ def _given(walk: Walk, environment: Mapping[str, Token]) -> dict[str, str]:
 
 
 def _nested_text(walk: Walk, token: Token, environment: Mapping[str, Token]) -> list[Command]:
-    """The commands of `bash -c TEXT`; what is unknown in the text is so in them."""
+    """The commands of `bash -c TEXT`; unknown parts of the text stay unknown in them."""
     if walk.depth >= _MOST_NESTED_SCRIPTS:
         return []
     source = f"{walk.scope.source} line {token.place.line}"

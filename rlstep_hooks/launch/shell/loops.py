@@ -32,7 +32,7 @@ def follow_for(walk: Walk, node: Node, depth: int) -> None:
 
 
 def follow_c_for(walk: Walk, node: Node, depth: int) -> None:
-    """`for ((...))`: rounds while its condition holds; one round that may not happen, where that cannot be told."""
+    """`for ((...))`: rounds while its condition holds. If that cannot be told, one round is followed as a branch."""
     parts = [node.child_by_field_name(name) for name in ("initializer", "condition", "update", "body")]
     first, condition, update, body = parts
     if body is None:
@@ -51,7 +51,7 @@ def follow_c_for(walk: Walk, node: Node, depth: int) -> None:
 
 
 def follow_while(walk: Walk, node: Node, depth: int) -> None:
-    """`while` and `until`: rounds while the condition says so; one round that may not happen, where it cannot be told."""
+    """`while` and `until`: rounds as the condition says. If that cannot be told, one round is followed as a branch."""
     condition, body = node.child_by_field_name("condition"), node.child_by_field_name("body")
     if condition is None or body is None:
         return
@@ -87,7 +87,7 @@ def _round(walk: Walk, body: Node, depth: int) -> bool:
     """Follow a loop's body once.
 
     Returns:
-        Whether the loop goes on; not behind a `break`, though only the run may decide on it.
+        Whether the loop goes on. A `break` ends it, even if only the run can tell whether the `break` is reached.
     """
     before, walk.may_break = walk.may_break, False
     variables = dict(walk.scope.variables)

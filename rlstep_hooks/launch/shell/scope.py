@@ -27,7 +27,7 @@ class Text(msgspec.Struct, frozen=True):
     text: str
     unknown: tuple[UnknownText, ...] = ()
     words: tuple[Text, ...] | None = None
-    """The words that it gives outside quotes, where a condition decides on them: those that not every branch has are unknown."""
+    """The words of the string outside quotes, if a condition decides on them: a word that some branch lacks is unknown."""
 
 
 Variable = Text | tuple[Text, ...]
@@ -48,14 +48,14 @@ class Scope:
         self.source = source
         self.script = script
         self.file = script
-        """The file that is read: another than the script where it sources one."""
+        """The file that is read now: the script, or a file that it sources."""
         self.given = dict(given)
         self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
         self.positional = [Text(token.text, token.unknown) for token in arguments]
         self.missing: list[UnknownText] = []
         """Arrays without a value that were expanded since this list was last emptied."""
         self.undecided: tuple[UnknownText, ...] = ()
-        """What the last condition that only the run decides depends on."""
+        """The unknown values of the last condition that only the run can decide."""
         self.unset: list[str] = []
         """Variables without a value that decided a condition since this list was last emptied."""
         self.exported: set[str] = set(given)
@@ -160,7 +160,7 @@ class Scope:
 
 
 def split(value: Text) -> tuple[Text, ...]:
-    """The words of a string outside quotes; unknown are those in which something stands as it is written (`$X`, `$(...)`)."""
+    """The words of a string outside quotes; a word with an unexpanded part (`$X`, `$(...)`) is unknown."""
     if value.words is not None:
         return value.words
     if not value.unknown:
@@ -171,12 +171,12 @@ def split(value: Text) -> tuple[Text, ...]:
 
 
 def _within(word: str, unknown: tuple[UnknownText, ...]) -> tuple[UnknownText, ...]:
-    """The unknown variables that a word names; all of them where that cannot be told."""
+    """The unknown variables that a word names; all unknown variables if that cannot be told."""
     return tuple(one for one in unknown if one.name and re.search(rf"\$\{{?{one.name}\b", word)) or unknown
 
 
 def _words(text: str) -> list[str]:
-    """A text at its blanks, but for those within `$(...)`, `${...}` and backquotes."""
+    """Split a text at its blanks, except within `$(...)`, `${...}` and backquotes."""
     words: list[str] = []
     word, closing = "", ""
     for index, character in enumerate(text):
@@ -195,7 +195,7 @@ def _words(text: str) -> list[str]:
 
 
 def _united(some: tuple[Text, ...], others: tuple[Text, ...], unknown: UnknownText) -> tuple[Text, ...]:
-    """The words of both, in order; those that only one has are unknown."""
+    """The words of both lists, in order; a word that only one list has is unknown."""
 
     def marked(words: tuple[Text, ...]) -> list[Text]:
         return [msgspec.structs.replace(word, unknown=word.unknown or (unknown,)) for word in words]

@@ -32,7 +32,7 @@ DEEPEST = 60
 """Levels of nested statements that are followed."""
 _MOST_STATEMENTS = 20_000
 _PASSING = frozenset({"command", "redirected_statement", "pipeline"})
-"""Statements behind which the next line can have belonged to the command in them."""
+"""Statements that end with a command: the next line may have been meant as its continuation."""
 
 
 class EndedError(Exception):

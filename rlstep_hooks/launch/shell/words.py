@@ -38,7 +38,7 @@ _LONGEST_RANGE = 1000
 
 
 def _range(node: Node) -> list[Text]:
-    """The words of `{1..8}` and `{0..90..30}`; none if it is something else."""
+    """The words of `{1..8}` and `{0..90..30}`; no words for any other text."""
     found = _RANGE.fullmatch(source_of(node))
     if found is None:
         return []
@@ -94,8 +94,8 @@ def _pieces(node: Node, scope: Scope, *, quoted: bool, double: bool = False) -> 
     Args:
         node: The word.
         scope: The variables.
-        quoted: Whether blanks separate no words here: in quotes, and in an assignment.
-        double: Whether it stands in double quotes, where single ones are characters like others.
+        quoted: Whether blanks do not separate words here: in quotes, and in an assignment.
+        double: Whether it stands in double quotes, in which a single quote is an ordinary character.
     """
     kind = node.type
     if kind in (
@@ -235,7 +235,7 @@ def _operated(
 
 
 def _replacement(source: str) -> list[Text]:
-    """Old and new of `${NAME/old/new}` where both are plain; the grammar takes the slash of `\\/` for the one between them."""
+    """The two texts of `${NAME/old/new}` if both are plain; the grammar mistakes the slash of `\\/` for the separator."""
     found = re.fullmatch(r"\$\{\w+//?((?:\\.|[^/\\$\"'])+)(?:/([^$\"']*))?\}", source)
     return [Text(_unescaped(part)) for part in found.groups() if part is not None] if found is not None else []
 
@@ -258,7 +258,7 @@ def _changed(text: str, operator: str, words: list[str]) -> str | None:
 
 
 def _substituted(node: Node, scope: Scope) -> Text:
-    """The output of `$(...)`, where the script alone tells it."""
+    """The output of `$(...)`, if it depends on the script alone."""
     printed = output(
         node, scope, words=lambda word: fields_of(word, scope), heredoc=lambda redirect: heredoc(redirect, scope)
     )
@@ -309,7 +309,7 @@ def arithmetic(node: Node, scope: Scope) -> int | Text:
 
 
 def _unescaped(text: str, *, within_quotes: bool = False) -> str:
-    """Text without its escaping backslashes: outside quotes all of them, inside only those before `$ ` " \\` and line ends."""
+    """Text without its escaping backslashes: all of them outside quotes, and inside quotes those before `$ ` " \\` and line ends."""
     if "\\" not in text:
         return text
     result: list[str] = []

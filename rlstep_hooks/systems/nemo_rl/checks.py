@@ -11,7 +11,7 @@ _FIRST_TRAINING = "after the first rollout, when its samples are shared among th
 
 
 def _shared(role: str, where: str) -> Check:
-    """Whole copies of a model on the GPUs."""
+    """The training GPUs must hold whole copies of a model."""
     return Check(
         f"training_gpus % {role}_copy == 0",
         f"World size ({{training_gpus}}) must be divisible by PP * CP * TP ({{{role}_copy}})",

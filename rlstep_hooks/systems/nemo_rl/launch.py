@@ -1,4 +1,4 @@
-"""What of a launch of NeMo-RL no expression can say: which trainer it starts, and which GPUs do not train."""
+"""Reads from a launch of NeMo-RL what expressions cannot: which trainer it starts, and which GPUs do not train."""
 
 from __future__ import annotations
 

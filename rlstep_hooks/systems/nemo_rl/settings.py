@@ -82,7 +82,7 @@ SETTINGS = {
 """Each trainer looks at its own part."""
 
 APART = "policy.generation.colocated.resources"
-"""GPUs of generation, where it has some of its own."""
+"""Section of the GPUs of generation, if it does not share those of training."""
 _MEGATRON = {
     "policy.megatron_cfg.scheduler.lr_decay_iters": 1000,
     "policy.megatron_cfg.scheduler.lr_warmup_iters": 13,

@@ -93,7 +93,7 @@ SYSTEM = System(
         # A part of the file may be kept for validation.
         "rows": "unknown('the launch does not say; give --rows') "
         "if data.train.split_validation_size and given_rows(launch) is None else rows",
-        # GPUs that train: not those of the reward model and of teachers; without a place of its own, generation is on the same ones.
+        # GPUs that train: not those of the reward model and of teachers. Colocated generation shares the training GPUs.
         "colocated": "policy.generation.colocated.enabled",
         "policy_nodes": "cluster.num_nodes - teacher_nodes(launch) "
         "- (reward_model(launch, 'num_nodes') if cluster.num_nodes > 1 else 0)",
@@ -118,7 +118,7 @@ SYSTEM = System(
         },
         "samples_per_microbatch": "None if policy_by_tokens else policy.train_micro_batch_size * world_size",
         "critic.samples_per_microbatch": "None if value_by_tokens else value.train_micro_batch_size * critic.world_size",
-        # Several loaders, and that of asynchronous PPO, never end.
+        # Several loaders, and the loader of asynchronous PPO, never end.
         "endless": "data.use_multiple_dataloader or asynchronous and ppo",
         "loader": "'wraps' if endless else 'drops'",
         "passes": "1 if asynchronous else max_epochs",
@@ -130,7 +130,7 @@ SYSTEM = System(
         "rows_dropped_per_epoch": "rows % generated if dynamic and not endless else None",
         "rows_bound": "'data_dependent' if dynamic else 'exact'",
         "rows_reshuffled": "data.shuffle",
-        # The configurations come with a limit that stands for none.
+        # The default limit of the configurations means no limit.
         "limit": f"max_steps if known(rows) or max_steps < ({SETTINGS['ppo.max_num_steps'].default} if ppo "
         f"else {SETTINGS['grpo.max_num_steps'].default}) else None",
         "max_age": "oldest if asynchronous else 0",
@@ -138,7 +138,7 @@ SYSTEM = System(
         "lags": "(0,) if loss_fn.force_on_policy_ratio else None",
         "reference_source": "'at_rollout' if not without_reference and (ppo or loss_fn.reference_policy_kl_penalty > 0) else 'none'",
         "lr_clock": "'pass' if ppo else 'rollout'",
-        # Of Megatron, whose schedule is as long as the run without a wait for the critic; a DTensor scheduler has its own.
+        # Megatron's schedule is as long as the run would be without frozen rollouts. A DTensor scheduler has a length of its own.
         "lr_horizon": "(policy.megatron_cfg.scheduler.lr_decay_iters or rollouts * epochs) "
         "if policy.megatron_cfg.enabled and (known(rollouts) or policy.megatron_cfg.scheduler.lr_decay_iters) else None",
         "critic.lr_horizon": "rollouts * epochs if known(rollouts) else None",
@@ -178,8 +178,8 @@ SYSTEM = System(
         Note("unit", "{part}.num_prompts_per_step counts prompts, policy.train_global_batch_size counts samples"),
         Note(
             "drops",
-            "prompts whose samples all score the same are dropped and replaced from the next batch; what is too many, and what "
-            "waits when a pass over the rows ends, is dropped as well",
+            "prompts whose samples all score the same are dropped and replaced from the next batch; surplus prompts, and prompts "
+            "that still wait when a pass over the rows ends, are dropped as well",
             "dynamic",
         ),
         Note(
@@ -195,12 +195,12 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "the rows last for {part}.max_num_steps = {rollouts}; give --rows",
+            "there are enough rows for {part}.max_num_steps = {rollouts}; give --rows",
             "not known(rows) and known(rollouts)",
         ),
         Note(
             "ignores",
-            "the policy's schedule is made for all rollouts, also for those that train only the critic",
+            "the policy's learning-rate schedule counts all rollouts, also those that train only the critic",
             "ppo and frozen_rollouts",
         ),
     ),

@@ -27,7 +27,7 @@ _CUT_BY_TOKENS = "unknown('micro-batches are cut by token counts')"
 
 
 def _updates(role: str, accumulation: str, processes: str, frozen: str, kept: str) -> dict[str, str]:
-    """How one role's updates cut a rollout.
+    """The formulas of one role: how its updates cut a rollout.
 
     Args:
         role: "" for the policy, "critic." for the critic.
@@ -181,7 +181,7 @@ SYSTEM = System(
         "else unknown('OpenRLHF before 0.9.1 syncs no weights after a rollout that trains the critic only') "
         "if frozen_rollouts and openrlhf < (0, 9, 1) else 'after_updates'",
         "reference_source": "'at_rollout' if algo.kl.init_coef > 0 else 'none'",
-        # For notes: samples of all passes together, since accumulation goes on from pass to pass.
+        # For notes: the samples of all passes together, since accumulation does not stop between passes.
         "trained": "train.max_epochs * (samples_per_rollout - samples_dropped_per_rollout)",
         "trained_last": "train.max_epochs * samples_of_last_rollout",
     },
@@ -244,7 +244,7 @@ SYSTEM = System(
         Formula("rollouts_per_epoch", "floor(rows / prompts_per_rollout)", _LOADER),
         Formula("rollouts", "rollouts_per_epoch * train.num_episodes", _LOADER),
         Formula("old_logprob_source", "'recompute'", "{home} trainer/ppo_utils/experience_maker.py make_experience"),
-        # From left to right (trainer/ppo_trainer.py:72-78).
+        # Evaluated from left to right (trainer/ppo_trainer.py:72-78).
         Formula(
             "lr_horizon",
             "floor(rows * rollout.n_samples_per_prompt / train.batch_size) * train.num_episodes * train.max_epochs",
@@ -268,7 +268,7 @@ SYSTEM = System(
     checks=(
         Demand(
             "not given(pretrain_data)",
-            "pretrain_data mixes updates on pre-training text in; that is not planned",
+            "pretrain_data adds updates on pre-training text, which are not planned",
             about="pretrain_data",
         ),
         *CHECKS,
@@ -280,8 +280,8 @@ SYSTEM = System(
         ),
         Note(
             "carries",
-            "{trained} samples of a rollout are {updates_per_rollout} updates of {samples_per_update}: gradients that fill none are "
-            "applied in the next rollout, with new weights, and those at the end of the run never",
+            "{trained} samples of a rollout are {updates_per_rollout} updates of {samples_per_update}: gradients that are left over "
+            "are applied in the next rollout, to new weights; those left at the end of the run are never applied",
             "not dynamic and trained % samples_per_update",
         ),
         Note(
@@ -292,13 +292,13 @@ SYSTEM = System(
         ),
         Note(
             "drops",
-            "{samples_dropped_per_rollout} samples of each rollout fill no micro-batch or update",
+            "{samples_dropped_per_rollout} samples of each rollout do not fill a micro-batch or an update",
             "samples_dropped_per_rollout",
         ),
         # 0.9.9 to 0.10.4: the synchronous trainer generates the smaller rollout and does not train it.
         Note(
             "drops",
-            "{rows_dropped_per_epoch} rows of each episode fill no rollout and are dropped"
+            "{rows_dropped_per_epoch} rows of each episode do not fill a rollout and are dropped"
             "{' after they were generated' if openrlhf >= (0, 9, 9) and openrlhf < (0, 11) else ''}",
             "rows_dropped_per_epoch",
         ),
@@ -320,8 +320,8 @@ SYSTEM = System(
         ),
         Note(
             "grows",
-            "{frozen_rollouts} rollouts are frozen, and their samples stay in the buffer: the first that is trained is trained with "
-            "them, {(frozen_rollouts + 1) * samples_per_rollout} samples at once",
+            "{frozen_rollouts} rollouts are frozen, and their samples stay in the buffer: the first rollout after them is trained "
+            "together with them, {(frozen_rollouts + 1) * samples_per_rollout} samples at once",
             "frozen_samples_kept",
         ),
         Note(

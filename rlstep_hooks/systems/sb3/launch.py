@@ -23,7 +23,7 @@ _POSITIONS: dict[str, tuple[str, ...]] = {
     "PPO": ("learning_rate", "n_steps", "batch_size", "n_epochs"),
     "A2C": ("learning_rate", "n_steps"),
 }
-"""Parameters behind `policy` and `env`, in their order."""
+"""The parameters after `policy` and `env`, in their order."""
 ZOO_ATARI: dict[str, dict[str, Any]] = {
     "PPO": {
         "n_envs": 8,
@@ -40,11 +40,11 @@ _ATARI = re.compile(r"(ALE/.*|.*NoFrameskip-v\d)")
 
 
 def settings_of(request: Request) -> dict[str, Setting]:
-    """What a Python file or the zoo sets, under the names of the parameters, and the algorithm.
+    """The settings of a Python file or of the zoo, under the names of the parameters, and the algorithm.
 
     Raises:
         LaunchError: The launch trains with neither PPO nor A2C.
-        SettingError: A size is written down nowhere, or is no whole number.
+        SettingError: A size is not written anywhere, or is not a whole number.
     """
     settings = request.settings
     by_zoo = "rl_zoo3" in request.command.program.name

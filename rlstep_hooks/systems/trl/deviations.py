@@ -51,7 +51,7 @@ def _stale_without_refresh(evidence: Evidence) -> bool:
 def _dapo_with_unequal_periods(evidence: Evidence) -> bool:
     settings = evidence.progress.schedule.settings
     spg, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
-    return settings.get("loss_type") == "dapo" and spg != accumulation
+    return settings.get("loss_type") in ("dapo", "cispo", "vespo") and spg != accumulation
 
 
 def _old_log_probs_of_others(evidence: Evidence) -> bool:
@@ -64,7 +64,7 @@ def _advantages_of_minillm(evidence: Evidence) -> bool:
 
 
 def _model_decides_sampling(evidence: Evidence) -> bool:
-    # PPOTrainer's old log-probs are the scores of generation, so what cuts these off shows in the ratio too.
+    # PPOTrainer's old log-probs are the scores of generation, so settings that truncate these also show in the ratio.
     return bool(evidence.progress.started.facts.get("sampling_of_model")) and (
         evidence.finding.code == "RLS410" or evidence.progress.schedule.algorithm == "PPO"
     )

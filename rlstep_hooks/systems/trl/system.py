@@ -31,7 +31,8 @@ def _of_algorithm(request: Request) -> Mapping[str, Any]:
 
 
 def _whole_groups(says: str, where: str, *, when: str = _BUILT, source: str = _CONFIG, steps: str = "") -> Check:
-    """Whole groups in what is generated at a time, in the words of a release; `steps` is the setting that makes it larger."""
+    """A generation must consist of whole groups; the message is that of the release. `steps` is the setting that enlarges a
+    generation."""
     more = f", or {steps} = {{nearest(steps, microbatch * it % num_generations == 0)}}" if steps else ""
     return Check(
         "generated % num_generations == 0",
@@ -106,7 +107,7 @@ SYSTEM = System(
         "loss_type": text(where="given(loss_type)"),
         "num_remains_in_group": count(None, where="given(num_remains_in_group)"),
         "divergence_type": text(where="given(divergence_type)"),
-        # Of a live configuration: the release of transformers. A launch is read with the one of the time.
+        # The release of transformers, for a live configuration. A launch is read with the release of that time.
         "transformers_version": text(None),
     },
     rows_from=("dataset_name",),
@@ -209,7 +210,8 @@ SYSTEM = System(
             where="by_microbatch",
         ),
         *loader.formulas(sampler=f"{_TRAINER} RepeatSampler", generation=f"{_TRAINER} _prepare_inputs: {{trigger}}"),
-        # Computed with the rollout, or the detached current ones in the loss. DPPO takes the sampler's, RLOO always computes them.
+        # Old log-probs are computed with the rollout, or are the detached current ones. DPPO takes the sampler's; RLOO always
+        # computes them.
         Formula(
             "old_logprob_source",
             "'engine' if given(divergence_type) else 'at_rollout'",

@@ -58,6 +58,7 @@ SYSTEM: System = System(
                 "RLOOConfig.rloo_k",
                 "RLOOConfig.num_ppo_epochs",
             ),
+            packages=("trl",),
         ),
     ),
     keywords_of=("PPOConfig", "PPOv2Config", "RLOOConfig"),
@@ -257,8 +258,8 @@ SYSTEM: System = System(
         ),
         Note(
             "assumes",
-            "completions are sampled from the evaluation set between rollouts, which keeps the last rollout of that pass over the "
-            "rows as the others{'; in a pass without, its last rollout makes ' + quoted(microbatches_per_rollout) "
+            "completions are sampled from the evaluation set between rollouts; the last rollout of such a pass over the rows makes as "
+            "many updates as the others{', that of any other pass ' + quoted(microbatches_per_rollout) "
             "if rollouts > rollouts_per_epoch else ''}",
             "flushes_known and evaluation_batches > 1",
         ),

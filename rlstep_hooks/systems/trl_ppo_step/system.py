@@ -1,6 +1,6 @@
 """TRL's first PPOTrainer, whose `step()` a script calls itself (up to 0.11): the length of the run is the script's own.
 
-One call of `step()` is a rollout with its updates. How often it is called is known only of stack_llama's script.
+One call of `step()` is a rollout with its updates. The number of calls is known for stack_llama's script only.
 
 Read in the wheels of 0.9.6 and 0.11.4: trl/trainer/ppo_config.py (the dataclass and `__post_init__`), ppo_trainer.py `step`; and in the
 repository at 0b972a6 examples/research_projects/stack_llama/scripts/rl_training.py, whose loop is known.
@@ -28,7 +28,7 @@ STACK_LLAMA: dict[str, Any] = {"batch_size": 32, "mini_batch_size": 1, "gradient
 
 
 def own_defaults(request: Request) -> Mapping[str, Any]:
-    """Defaults of a script whose loop is known; none of any other."""
+    """Defaults of a script whose loop is known; no defaults for any other."""
     return STACK_LLAMA if request.command.program.matches("script:stack_llama/scripts/rl_training.py") else {}
 
 
@@ -50,6 +50,7 @@ SYSTEM = System(
             "trl_ppo_step",
             programs=("script:stack_llama/scripts/rl_training.py", "script:examples/scripts/ppo.py"),
             keys=("PPOConfig.mini_batch_size", "PPOConfig.ppo_epochs", "PPOConfig.batch_size"),
+            packages=("trl",),
         ),
     ),
     keywords_of=("PPOConfig",),

@@ -196,4 +196,4 @@ def test_what_the_framework_refuses(launch: str, says: str) -> None:
 
 def test_a_bound_that_drops_nothing_is_said() -> None:
     plan = planned(SKYRL + "trainer.algorithm.policy_loss_type=rollout_is", rows=6400)
-    assert any("drops nothing" in note.text for note in plan.notes)
+    assert any("drops none" in note.text for note in plan.notes)

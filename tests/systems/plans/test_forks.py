@@ -193,3 +193,17 @@ def test_verl_tool_is_planned_by_the_formulas_of_verls_release() -> None:
         585,
     )
     assert not any("no release" in note.text for note in planned.notes)
+
+
+@pytest.mark.parametrize(
+    ("role", "given"), [("actor_rollout_ref.actor", ""), ("critic", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4")]
+)
+def test_a_micro_batch_that_is_not_given_is_asked_for(role: str, given: str) -> None:
+    """As verl 0.2 asks for it; the plan that the sizes mean is there all the same."""
+    planned = plan(
+        f"data.train_batch_size=128 {ACTOR}.ppo_mini_batch_size=64 {ROLLOUT}.num_llm_calls_available=1 {given}", 10_000
+    )
+    assert planned.title == "ToRL"
+    assert f"[{role}] Please set at least one of '{role}.micro_batch_size'" in planned.findings[0].observed
+    assert planned.meant is not None
+    assert planned.meant.updates_per_rollout == 2

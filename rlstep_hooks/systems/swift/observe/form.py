@@ -27,6 +27,7 @@ class SwiftForm(TrainerForm):
     """Reads the data of ms-swift's GRPOTrainer by TRL's names."""
 
     read = (*READ, "swift")
+    covered = ("grpo", "bnpo", "dr_grpo", "dapo")
 
     def divides_loss(self) -> bool:
         """Never: transformers does, after the loss is returned."""
@@ -55,7 +56,7 @@ class SwiftForm(TrainerForm):
 
     def loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
         """The tensors of an entry; None for a half of one."""
-        if isinstance(inputs, list) and len(inputs) == 1:  # what an evaluation hands on
+        if isinstance(inputs, list) and len(inputs) == 1:  # an evaluation passes a list of one
             inputs = inputs[0]
         # `_compute_loss` gets the two halves of an entry one by one; `compute_loss` got the whole before.
         return tensors(inputs) if "grpo_batch" in inputs else None
@@ -69,13 +70,15 @@ class SwiftForm(TrainerForm):
         found = [super().uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
         return ", ".join(name for name in found if name)
 
-    def loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
+    def loss_terms(
+        self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None
+    ) -> LossTerms | None:
         """What the documented formula needs besides log-probs; None where it does not cover this loss."""
         settings, trainer = self.loss_settings, self.trainer
         if settings is None or not self.compares_loss:
             return None
         if inputs["teacher_per_token_logps"] is not None:
-            # Rows bring their teacher along ("teacher_prompt"), so only the rollout shows it.
+            # Rows may name a teacher ("teacher_prompt"), so only the rollout shows it.
             self.recorder.cannot("formula", "the documented formula is not evaluated with a teacher")
             return None
         window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
@@ -113,7 +116,7 @@ def tensors(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _additions(trainer: Any, window: int) -> list[str]:
-    """What ms-swift adds to the documented loss, where it is asked to (`_compute_loss_and_metrics`, 4.6.0)."""
+    """What ms-swift adds to the documented loss if its settings ask for it (`_compute_loss_and_metrics`, 4.6.0)."""
     args = trainer.args
     found = {
         "overlong completions left out": getattr(args, "overlong_filter", False),

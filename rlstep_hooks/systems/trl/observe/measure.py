@@ -7,7 +7,7 @@ micro-batches of one shape at once. Shapes: N micro-batches, B samples, T comple
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -17,10 +17,16 @@ from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
-from rlstep_hooks.systems.trl.observe.loss import LossTerms, clipped_tokens, compare_losses, importance
-
-if TYPE_CHECKING:
-    from rlstep_hooks.systems.trl.observe.loss import LossSettings
+from rlstep_hooks.systems.trl.observe.loss import (
+    WITHIN,
+    LossInputs,
+    LossSettings,
+    LossTerms,
+    clipped_tokens,
+    compare_losses,
+    importance,
+)
+from rlstep_hooks.systems.trl.observe.other_losses import fitting
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
@@ -35,6 +41,8 @@ HELD_ELEMENTS = 1 << 20
 """Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
 
 Scope = Literal["token", "sequence"]
+
+_ROUNDING = torch.finfo(torch.float32).eps
 
 
 class _Held(msgspec.Struct, frozen=True, gc=False):
@@ -84,21 +92,36 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     indices: tuple[int, ...]
     columns: tuple[str, ...]
     scope: Scope
+    losses: tuple[LossInputs, LossSettings] | None = None
+    """What the losses were computed from, if they were compared."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers, micro-batch by micro-batch."""
         count = len(self.indices)
         return [
-            self._values(index, dict(zip(self.columns, numbers[place::count], strict=True)))
-            for place, index in enumerate(self.indices)
+            self._values(place, dict(zip(self.columns, numbers[place::count], strict=True))) for place in range(count)
         ]
 
-    def _values(self, index: int, of: dict[str, float]) -> MicroBatchValues:
+    def _gap(self, of: dict[str, float]) -> float | None:
+        """The distance of a loss whose terms cancel, in roundings of their sizes; None where other roundings are larger."""
+        if self.losses is None or self.losses[1].precision != "float32" or not of["terms"] > 0:
+            return None
+        return finite(abs(of["loss"] - of["documented"]) / (of["terms"] * _ROUNDING))
+
+    def _like(self, place: int, ratio: float | None) -> str:
+        """Which other formula gives a loss, if it is not the documented one."""
+        if self.losses is None or ratio is None or abs(ratio - 1) <= WITHIN[self.losses[1].precision]:
+            return ""
+        with torch.no_grad():
+            return fitting(*self.losses, place)
+
+    def _values(self, place: int, of: dict[str, float]) -> MicroBatchValues:
         tokens = max(of["tokens"], 1.0)
         ratio_is_one = "largest" not in of  # the current log-probs in the place of old ones
         clipped = 0.0 if ratio_is_one else of.get("clipped")
+        ratio = _loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None
         return MicroBatchValues(
-            index=index,
+            index=self.indices[place],
             tokens=int(of["tokens"]),
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
@@ -112,7 +135,9 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
-            loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
+            loss_ratio=ratio,
+            loss_gap=self._gap(of) if "loss" in of and ratio is None else None,
+            loss_like=self._like(place, ratio),
         )
 
 
@@ -199,13 +224,13 @@ class MicroBatchMeter:
                 groups.setdefault(held.kind(), []).append(held)
         self._held, self._elements = [], 0
         for group in groups.values():
-            columns = self._columns(group)
+            columns, losses = self._columns(group)
             scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
-            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope)
+            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope, losses)
             self._done.append((source, torch.cat(list(columns.values()))))
 
-    def _columns(self, group: list[_Held]) -> dict[str, Tensor]:
-        """The numbers of micro-batches of one kind: each column (N,) float32."""
+    def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[LossInputs, LossSettings] | None]:
+        """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = torch.stack([as_column(held.advantages) for held in group])
         columns = {"tokens": mask.sum((1, 2), dtype=torch.float32)}
@@ -217,7 +242,7 @@ class MicroBatchMeter:
             log_ratio = (new - old) * mask if per_token else (new * mask).sum(2) - old
             size = log_ratio.float().abs().flatten(1)
             columns |= {"largest": size.amax(1), "sum": size.sum(1)}
-            if per_token and self._settings is not None:
+            if per_token and self._settings is not None and self._settings.clips:
                 ratio = importance(log_ratio.float(), mask, self._settings)
                 columns["clipped"] = clipped_tokens(ratio, mask, advantages, self._settings)
         checks = [held.checks for held in group if held.checks is not None]
@@ -230,13 +255,13 @@ class MicroBatchMeter:
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
             columns |= surprises(new, torch.stack(entropies), mask, self._cap)
-        losses = [held.loss for held in group if held.loss is not None]
-        if losses and self._settings is not None:
-            compared = compare_losses(
-                losses, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages, settings=self._settings
-            )
-            columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
-        return columns
+        terms = [held.loss for held in group if held.loss is not None]
+        if not terms or self._settings is None:
+            return columns, None
+        inputs = LossInputs(terms=terms, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages)
+        compared = compare_losses(inputs, self._settings)
+        columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
+        return columns, (inputs, self._settings)
 
     def _differences(
         self, checks: Tensor, tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
