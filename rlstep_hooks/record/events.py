@@ -268,6 +268,9 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
     lr_tick: int | None = None
     """Position of the learning-rate scheduler at this update."""
     skip_reason: str = ""
+    written: int | None = None
+    """Probed tensors that torch saw written to in place since the update before, whatever their values are now; None if that was not
+    observed."""
 
 
 class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
@@ -310,6 +313,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
 
     index: int
     tokens: int
+    max_abs_advantage: float | None = None
+    """Over real tokens; None if it was not computed."""
     max_abs_log_ratio: float | None = None
     mean_abs_log_ratio: float | None = None
     clipped: float | None = None

@@ -121,7 +121,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
                 notes=(*plan.notes, *meant.notes),
             )
     else:
-        misspelt = _misspelt(settings, (*release.refused, *others), known_by=system.keys)
+        misspelt = _misspelt(settings, (*release.refused, *release.foreign, *others), known_by=system.keys)
         plan = msgspec.structs.replace(
             plan,
             schedule=reading.schedule,

@@ -335,6 +335,7 @@ SYSTEM = System(
         "if actor_infer.strategy_args.strategy_name == 'hf_infer' else ''",
         "correction_biased": "'generating_args.top_p = ' + quoted(decimal(top_p)) "
         "if top_p < 1 and correction not in ('', 'none') else ''",
+        "updates_from": "updates_per_rollout if agentic and turn_by_turn(launch) else 0",
         "loader": "'none' if agentic else 'wraps'",
         "picks_prompts": "filters(launch) or is_use_additional_prompts or async_generation_ratio > 0",
         "rows_bound": "'data_dependent' if picks_prompts else 'exact'",
@@ -367,6 +368,12 @@ SYSTEM = System(
             f"{_COMMIT} roll/distributed/scheduler/generate_scheduler.py:349,416 (older groups are dropped)",
         ),
         Formula("rollouts", "max_steps", "{pipeline} run"),
+        Formula(
+            "updates",
+            "unknown('each turn of a trajectory is a sample of its own: how many there are, only the trajectories show')",
+            "{pipeline} run",
+            where="agentic and turn_by_turn(launch)",
+        ),
         Formula(
             "updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", "{pipeline} run (critic_warmup)"
         ),
@@ -462,11 +469,13 @@ SYSTEM = System(
         ),
         Note(
             "grows",
-            "each turn of a trajectory is a sample of its own: the counts hold for trajectories of one turn",
+            "each turn of a trajectory is a sample of its own: the counts hold for trajectories of one turn. The learning rate ticks "
+            "with each update, and its schedule counts trajectories: with longer ones it ends before the run does",
             "agentic and turn_by_turn(launch)",
         ),
     ),
     facts={
+        "more_updates": "'ppo_epochs above 1, or a smaller gradient_accumulation_steps,'",
         "lr_constant": "starts(actor_train.training_args.lr_scheduler_type, 'constant')",
         "lr_warmup": "actor_train.training_args.warmup_steps",
         "save_every": "save_steps",

@@ -314,6 +314,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'trainer.update_epochs_per_batch above 1, or trainer.policy_mini_batch_size below trainer.train_batch_size,'",
         "lr_constant": "starts(trainer.policy.optimizer_config.scheduler, 'constant')",
         "lr_warmup": "trainer.policy.optimizer_config.num_warmup_steps",
         "save_every": "trainer.ckpt_interval",

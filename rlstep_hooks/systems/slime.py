@@ -342,6 +342,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'--num-steps-per-rollout above 1'",
         "minibatch_unit": "'samples'",
         "lr_constant": "lr_decay_style == 'constant'",
         "lr_warmup": "lr_warmup_iters if lr_warmup_fraction is None else floor(lr_warmup_fraction * lr_horizon)",

@@ -1124,6 +1124,40 @@ def gradients_doubled_after_the_clip(trainer: Any) -> None:
     before_steps(trainer, double, first=4)
 
 
+@fault(report="trl#583", code="RLS803", where=Where(update=1))
+def gradients_never_cleared(trainer: Any) -> None:
+    """The loop's zero_grad does nothing, so each update steps along all gradients so far."""
+    replace_method(trainer.model, "zero_grad", lambda original, *args, **kwargs: None)
+
+
+@fault(report="a guard against NaN", code="RLS809", where=Where(update=5), settings=ONCE)
+def one_update_zeroed_by_a_guard(trainer: Any) -> None:
+    """A guard zeroes the gradients of the last update; momentum goes on."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        if state.global_step == 5:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(0)
+
+    on(trainer, "on_pre_optimizer_step", zero)
+
+
+@fault(report="an average swapped in for an evaluation", code="RLS404", where=Where(update=6))
+def weights_swapped_and_put_back(trainer: Any) -> None:
+    """After update 5 the first weights are swapped in, and out again before anybody looks."""
+    first = [p.detach().clone() for p in trainer.model.parameters()]
+
+    def swap() -> None:
+        with torch.no_grad():
+            for parameter, value in zip(trainer.model.parameters(), first, strict=True):
+                current = parameter.clone()
+                parameter.copy_(value)
+                parameter.copy_(current)
+
+    after_update(trainer, 6, swap)
+
+
 @fault(report="OpenRLHF#1297", code="RLS807", where=Where(update=4))
 def moments_cleared_at_every_update(trainer: Any) -> None:
     """Adam begins anew at every update."""

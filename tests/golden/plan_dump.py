@@ -86,14 +86,35 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("a declared setting that is given is read", field="unused", after="^null$"),
     Allowed("the age is said in updates too", field="schedule.max_age_updates", before="^null$"),
     Allowed("the age is said in updates too", field="schedule.critic.max_age_updates", before="^null$"),
+    *(
+        Allowed("a range where the data decide", field=f"schedule.{of}updates_{end}", before="^null$")
+        for of in ("", "critic.")
+        for end in ("from", "to")
+    ),
     Allowed("what corrects for the age of samples", field="schedule.correction", before="^null$"),
     Allowed("what corrects for the age of samples", field="facts.correct_by", before="^null$"),
+    Allowed(
+        "what TRL's RLOO up to 0.21 counts as steps",
+        system="trl_ppo",
+        field="notes",
+        after="global_step adds|progress bar expects",
+    ),
+    Allowed(
+        "what OpenRLHF's filter may leave untrained", system="openrlhf", field="notes", after="filtering drops prompts"
+    ),
+    Allowed("how a rollout gets more updates", field="facts.more_updates", before="^null$"),
     *(
         Allowed("settings of the correction are read", system=system, field="schedule.settings.", before="^null$")
         for system in ("slime", "areal", "skyrl", "open_instruct")
     ),
     Allowed("old samples that nothing corrects", field="findings", after="RLS117"),
     Allowed("nothing to fix is not said of old samples", field="findings", before="RLS102"),
+    Allowed(
+        "rows that vary with turns are said of in more words",
+        system="rllm",
+        field="notes",
+        before="each sample is one row",
+    ),
     Allowed("where the age was read", field="schedule.sources.max_age"),
     Allowed(
         "refused: what the framework would have read is not unused",
@@ -275,8 +296,37 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "a number of processes that nothing gives is named", field="notes", after="assumes: 1 process: the launch does"
     ),
+    Allowed(
+        "a source is said of the quantity that its formula gives",
+        system="verl",
+        field="schedule.sources.",
+        after="^null$",
+    ),
+    Allowed(
+        "what both roles take from the loader",
+        system="verl",
+        field="schedule.critic.",
+        before="^null$",
+        after='^[\\d"]',
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.not_evaluated.",
+        before="the rows of the training set are not known",
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.critic.not_evaluated.",
+        before="the rows of the training set are not known",
+    ),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
+
+
+BESIDE = ("unobserved", "reference", "ratio")
+"""Notes that are not compared: that a run cannot be recorded, what the reference is, why a ratio is not what its lag says."""
 
 
 # Asking.
@@ -297,8 +347,7 @@ def answer(launch: Launch) -> dict[str, Any]:
                 "version": plan.version,
                 "schedule": plan.schedule,
                 "formulas": {formula.quantity: [formula.text, formula.source] for formula in plan.formulas},
-                # That a run cannot be recorded is no part of its plan.
-                "notes": [f"{note.kind}: {note.text}" for note in plan.notes if note.kind != "unobserved"],
+                "notes": [f"{note.kind}: {note.text}" for note in plan.notes if note.kind not in BESIDE],
                 "findings": plan.findings,
                 "unused": {setting.name: str(setting.value) for setting in plan.unused},
             }

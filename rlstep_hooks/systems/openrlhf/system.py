@@ -16,6 +16,7 @@ from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
 from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.openrlhf.rollouts import pieces_of_run, shares
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, SETTINGS, SHOWN, bounds_of_correction, flag_name
+from rlstep_hooks.systems.remarks import other_shapes
 
 _SAMPLES = (
     "{home} trainer/{'ray/ppo_actor.py prepare_datasets' if ranks_generate else 'ppo_utils/samples_generator.py' "
@@ -274,9 +275,19 @@ SYSTEM = System(
         *CHECKS,
     ),
     notes=(
+        other_shapes("rollout.micro_batch_size", "train.micro_batch_size", "not dynamic and rollout.micro_batch_size"),
         Note(
             "unit",
             f"{flag_of('rollout.batch_size')} counts prompts, {flag_of('train.batch_size')} counts samples over all processes",
+        ),
+        # trainer/ppo_utils/samples_generator.py and ppo_trainer.py fit; before 0.11 fit breaks off at an exhausted loader.
+        Note(
+            "drops",
+            "filtering drops prompts and takes others from the same rows; where the rows are used up before a rollout is full, "
+            "{'the samples accepted so far are a smaller rollout, and fewer than an update of them make no update of their own' "
+            "if openrlhf >= (0, 11) or asynchronous and openrlhf >= (0, 9, 9) else 'the samples accepted so far are thrown away'}: "
+            "an episode can make no update at all",
+            "filtered",
         ),
         Note(
             "carries",
@@ -331,6 +342,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'train.max_epochs above 1, or train.batch_size below the samples of a rollout,'",
         "lr_constant": "starts(actor.lr_scheduler, 'constant')",
         "minibatch_unit": "'samples'",
         "nominal_updates_per_rollout": "train.max_epochs * samples_per_rollout / train.batch_size",

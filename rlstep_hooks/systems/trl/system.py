@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
 from rlstep_hooks.systems.trl.names import KEYS
@@ -118,6 +119,7 @@ SYSTEM = System(
         "generation_batch_size": "microbatch * steps",
     },
     functions={
+        "has_adapter": has_adapter,
         **loader.FUNCTIONS,
         "algorithm_of": algorithm_of,
         "rounds_down": rounds_down,
@@ -303,6 +305,7 @@ SYSTEM = System(
         ),
     ),
     notes=(
+        ADAPTER_OFF,
         Note(
             "unit",
             "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts",
@@ -311,6 +314,7 @@ SYSTEM = System(
         Note("unit", "per_device_train_batch_size counts prompts, each with num_generations samples", "by_prompt"),
     ),
     facts={
+        "more_updates": "'num_iterations above 1, or steps_per_generation above gradient_accumulation_steps,'",
         **loader.FACTS,
         "eval_every": "floor(eval_steps) if eval_strategy == 'steps' and eval_steps is not None and eval_steps >= 1 else None",
     },

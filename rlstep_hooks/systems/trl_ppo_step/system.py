@@ -138,6 +138,15 @@ SYSTEM = System(
         ),
     ),
     notes=(
+        Note(
+            "reference",
+            "`ref_model` where the trainer gets one; without it a frozen copy of the model, or, with a LoRA adapter, the base "
+            "model, the adapter switched off (trl 0.11.4 ppo_trainer.py __init__)",
+        ),
+        Note(
+            "ratio",
+            "the trainer leaves the model in training mode, also for old log-probs: with dropout the ratio at lag 0 is not 1 (RLS301)",
+        ),
         Note("unit", "mini_batch_size is the micro-batch; an update takes gradient_accumulation_steps of them"),
         Note(
             "ignores",
@@ -161,7 +170,11 @@ SYSTEM = System(
             "world_size > 1",
         ),
     ),
-    facts={"lr_constant": "1 == 1", "nominal_updates_per_rollout": "updates_per_rollout"},
+    facts={
+        "lr_constant": "1 == 1",
+        "nominal_updates_per_rollout": "updates_per_rollout",
+        "more_updates": "'ppo_epochs above 1, or mini_batch_size below batch_size,'",
+    },
     attaches_by="`with StepAuditPPO(ppo_trainer) as audit:` around the loop that calls `step()`.",
     observed_releases=("0.9", "0.12"),
     trained_releases=("0.11.4",),

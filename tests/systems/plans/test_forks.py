@@ -113,6 +113,9 @@ def test_an_episode_of_verl_agent_has_a_row_for_each_turn() -> None:
     schedule = schedule_of(VERL_AGENT)
     assert schedule.updates is None
     assert "each turn of an episode" in schedule.not_evaluated["updates"]
+    assert (schedule.updates_from, schedule.updates_to) == (schedule.updates_per_rollout, 0)
+    limited = schedule_of(f"{VERL_AGENT} env.max_steps=15")
+    assert (limited.updates_from, limited.updates_to) == (1, 8)  # 128 x 15 turns in mini-batches of 256
     refused = plan(f"{VERL_AGENT} {ROLLOUT}.n=8")
     assert refused.schedule is None
     assert "we keep n=1" in refused.findings[0].observed
@@ -207,3 +210,23 @@ def test_a_micro_batch_that_is_not_given_is_asked_for(role: str, given: str) -> 
     assert f"[{role}] Please set at least one of '{role}.micro_batch_size'" in planned.findings[0].observed
     assert planned.meant is not None
     assert planned.meant.updates_per_rollout == 2
+
+
+def test_verls_recipe_of_prime_trains_a_part_of_what_it_generates() -> None:
+    """run_prime_qwen.sh: 64 x 4 prompts of 4 samples, of which 64 x 4 are trained; the last of 58 x 15 rollouts never comes."""
+    command = (
+        f"python3 -m recipe.prime.main_prime data.train_batch_size=64 data.oversample_factor=4 {ACTOR}.ppo_mini_batch_size=64 "
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=1 {ROLLOUT}.n=4 algorithm.use_kl_in_reward=True trainer.total_epochs=15"
+    )
+    planned = plan_launch(shlex.split(command), Options(rows=15_000))
+    schedule = planned.schedule
+    assert schedule is not None
+    assert (schedule.samples_per_rollout, schedule.samples_dropped_per_rollout) == (1024, 768)
+    assert (schedule.samples_per_update, schedule.updates_per_rollout, schedule.rollouts, schedule.lr_horizon) == (
+        256,
+        1,
+        869,
+        870,
+    )
+    assert (schedule.algorithm, schedule.reference_source) == ("RLOO", "at_rollout")
+    assert all(finding.severity == "info" for finding in planned.findings)

@@ -79,7 +79,8 @@ class WeightsMovedBetweenUpdates(Rule):
     """Weights changed where no update was made.
 
     What it checks:
-        The probed weights before each optimizer step equal, bit for bit, their values after the step before it.
+        The probed weights before each optimizer step equal, bit for bit, their values after the step before it. In TRL also that
+        torch counted no in-place write to them in between, even if the old values were put back: that is a warning.
 
     Why it matters:
         Something other than the optimizer writes into the policy: a checkpoint that is loaded during training, an
@@ -101,7 +102,8 @@ class WeightsMovedBetweenUpdates(Rule):
     Known limits:
         - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
           seen.
-        - What is written and written back between two updates is not seen.
+        - What is written and written back between two updates is seen in TRL only, and not what goes through `.data`, which torch
+          does not count. RLS412 sees weights that were swapped while the policy generates.
         - Only the policy is compared, not the critic.
         - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
 
@@ -123,13 +125,24 @@ class WeightsMovedBetweenUpdates(Rule):
             return None
         self.checks += 1
         if not values.moved_before:
-            return None
+            return self._written(event, self.progress.where_at(place, event)) if event.written else None
         return self.fail(
             expected="the weights that the last update left",
             observed=f"{values.moved_before} of {values.probed} probed weights have other values",
             where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+    def _written(self, event: Update, where: Where) -> Finding | None:
+        return self.fail(
+            expected="no write to the policy's weights but the optimizer's",
+            observed=f"{event.written} of the probed tensors were written to, and have their values again",
+            where=where,
+            why="something swapped the weights between two updates; what ran in between ran with other weights",
+            fix="look for averages that are swapped in for an evaluation, and for engines that share the tensors",
+            severity="warning",
+            variant="put back",
         )
 
 

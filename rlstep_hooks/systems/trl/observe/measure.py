@@ -123,6 +123,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
         return MicroBatchValues(
             index=self.indices[place],
             tokens=int(of["tokens"]),
+            max_abs_advantage=finite(of["signal"]),
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
             clipped=None if clipped is None else finite(clipped / tokens),
@@ -233,7 +234,8 @@ class MicroBatchMeter:
         """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = torch.stack([as_column(held.advantages) for held in group])
-        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32)}
+        signal = (advantages.detach().float().abs() * mask).flatten(1).amax(1)
+        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal}
         copies = [held.old for held in group if held.old is not None]
         old = torch.stack(copies) if copies else None
         log_ratio: Tensor | None = None

@@ -27,6 +27,7 @@ class MicroBatchHooks:
         self._observation = observation
         self._recorder = observation.recorder
         self._loss_guard = Contained(self._recorder, ("log_ratio", "loss", "samples"))
+        self._window_guard = Contained(self._recorder, ("weights",))
         self._microbatch_guard = Contained(self._recorder, ("order", "samples", "log_ratio"))
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.form.divides_loss())
         self._microbatches = 0
@@ -48,6 +49,8 @@ class MicroBatchHooks:
         if not seen.active:
             return wrapped(*args, **kwargs)
         activity = seen.activity = Activity("training")
+        with self._window_guard:
+            seen.updates.microbatch_begins()
         try:
             result = wrapped(*args, **kwargs)
         finally:

@@ -122,7 +122,19 @@ class LoggedRatioSource(msgspec.Struct, frozen=True):
         return [RolloutValues(index=self.index, mean_ratio=finite(numbers[0]), logged_ratio=finite(self.logged))]
 
 
-_OfRollouts = RolloutSource | LoggedRatioSource
+class GapSource(msgspec.Struct, frozen=True):
+    """What three numbers mean: tokens of a rollout, the largest and the sum of |trainer log-prob - engine log-prob|."""
+
+    index: int
+
+    def values(self, numbers: list[float]) -> list[RolloutValues]:
+        """The gap of the rollout."""
+        tokens, largest, total = numbers
+        mean = finite(total / max(tokens, 1.0))
+        return [RolloutValues(index=self.index, sampler_gap_mean=mean, sampler_gap_max=finite(largest))]
+
+
+_OfRollouts = RolloutSource | LoggedRatioSource | GapSource
 
 
 class NormSource(msgspec.Struct, frozen=True):
@@ -207,6 +219,16 @@ class NumberCollector:
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
         self._fetched.add(LoggedRatioSource(index, logged), mean)
+
+    def add_gap(self, index: int, parts: list[Tensor]) -> None:
+        """Keep how far the engine's log-probs are from those of the loss.
+
+        Args:
+            index: The rollout, all of whose micro-batches are trained with the same weights.
+            parts: For each micro-batch its tokens, the largest and the sum of the distances, (3,) float32.
+        """
+        of = torch.stack(parts)
+        self._fetched.add(GapSource(index), torch.stack([of[:, 0].sum(), of[:, 1].max(), of[:, 2].sum()]))
 
     def collect(self) -> None:
         """A rollout has come: emit what has arrived, and work up what was held, not too often."""
