@@ -337,6 +337,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
     mask_intact: bool | None = None
     """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
+    reference_gap: float | None = None
+    """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     surprise: float | None = None
     """Sum of -log-prob minus entropy over the tokens, in nats, with -log-prob cut at the fact `surprise_cap`; None where it was not
     computed."""
@@ -400,7 +402,13 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     reference_changed: int | None = None
-    """Probed weights of the reference model that changed since its first use."""
+    """Probed weights of the reference model that changed since its first use, or since the last look where it follows the policy."""
+    reference_due: int | None = None
+    """Probed weights that had to change since the last look, because the reference was to follow the policy; None if it was not."""
+    reference_shared: bool | None = None
+    """Whether the reference's weights are the policy's own tensors; None if that was not looked at."""
+    reference_gap: float | None = None
+    """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
 
@@ -461,6 +469,7 @@ TOPICS = (
     "ranks",
     "checkpoints",
     "rewards",
+    "reference",
     "advantages",
     "rows",
     "recording",

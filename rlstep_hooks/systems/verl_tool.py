@@ -23,6 +23,7 @@ SYSTEM = msgspec.structs.replace(
     version="0.6.1",
     releases=("0.6.1", "0.7"),
     keys=None,
+    trains=("*AgentRayPPOTrainer",),
     recognised=(Entry("verl_tool", programs=("module:verl_tool.trainer.main_ppo",), before="verl"),),
     settings=_SETTINGS,
     shown=tuple(name for name in VERL.shown or () if name in _SETTINGS),

@@ -306,6 +306,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
             vocabulary=512,
         )
     ),
+    "RLS414": lambda: judged(measured(run(), "microbatches", 0, reference_gap=0.62)),
     "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
     "RLS502": lambda: judged(trained_twice()),
     "RLS503": lambda: judged(evaluated_in_training()),

@@ -70,6 +70,7 @@ RULES: tuple[type[Rule], ...] = (
     sampler.SampledOtherwise,
     drawn.NotDrawnFromPolicy,
     moved.ReferenceMoved,
+    moved.ReferenceNotThePolicy,
     training.NothingLearned,
     training.OptimizerHoldsOthers,
     training.PartNotTrained,

@@ -7,6 +7,9 @@ from rlstep_hooks.systems.verl.settings import ACTOR
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
 
 _ROLLOUTS = "{driver} {'_init_dataloader, fit' if v1 else '_create_dataloader, fit'}"
+_LEGACY_WORKERS = "{workers}fsdp_workers.py ActorRolloutRefWorker.__init__, workers/actor/dp_actor.py update_policy"
+_LEGACY_CRITIC = "{workers}fsdp_workers.py CriticWorker.__init__, workers/critic/dp_critic.py update_critic"
+_ENGINES = "{workers}engine_workers.py train_mini_batch: prompts x rollout.n, where docs/algo/ppo.md says trajectories"
 _MINIBATCHES = (
     "{workers}{'fsdp_workers.py ActorRolloutRefWorker.__init__, workers/actor/dp_actor.py update_policy' if legacy "
     "else 'engine_workers.py train_mini_batch: prompts x rollout.n, where docs/algo/ppo.md says trajectories'}"
@@ -40,13 +43,13 @@ FORMULAS = (
     Formula(
         "samples_per_update",
         "samples_per_rollout",
-        _MINIBATCHES,
+        _LEGACY_WORKERS,
         where="legacy and samples_per_rollout < share * world_size",
     ),
     Formula(
-        "samples_per_update", f"floor({MINIBATCH} * {GROUP} / world_size) * world_size", _MINIBATCHES, where="legacy"
+        "samples_per_update", f"floor({MINIBATCH} * {GROUP} / world_size) * world_size", _LEGACY_WORKERS, where="legacy"
     ),
-    Formula("samples_per_update", f"{MINIBATCH} * {GROUP}", _MINIBATCHES),
+    Formula("samples_per_update", f"{MINIBATCH} * {GROUP}", _ENGINES),
     Formula(
         "updates_per_rollout",
         f"{ACTOR}.ppo_epochs * ceil(trained / samples_per_update)",
@@ -57,11 +60,11 @@ FORMULAS = (
     Formula(
         "critic.samples_per_update",
         "samples_per_rollout",
-        _CRITIC,
+        _LEGACY_CRITIC,
         where="legacy and samples_per_rollout < critic_share * critic.world_size",
     ),
-    Formula("critic.samples_per_update", "critic_share * critic.world_size", _CRITIC, where="legacy"),
-    Formula("critic.samples_per_update", f"critic_minibatch * {GROUP}", _CRITIC),
+    Formula("critic.samples_per_update", "critic_share * critic.world_size", _LEGACY_CRITIC, where="legacy"),
+    Formula("critic.samples_per_update", f"critic_minibatch * {GROUP}", _ENGINES),
     Formula("critic.updates_per_rollout", "critic.reuse_epochs * ceil(trained / critic.samples_per_update)", _CRITIC),
     # The policy is updated if K <= global_steps, which starts at 1 (trainer_base.py 0.9.1:608, ray_trainer.py 0.9.1:1684).
     Formula(

@@ -41,6 +41,7 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None, release: VerlRel
         TypeError: It is no configuration of verl.
         LookupError: verl is not installed and no release is given, or the release is not supported.
         PlanError: verl refuses this configuration, or fails on it.
+        SettingError: A setting has a value that it cannot have.
     """
     release = release or installed_release()
     if release is None:

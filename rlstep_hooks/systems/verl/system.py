@@ -38,6 +38,7 @@ SYSTEM = System(
         "verl.trainer.ppo.ray_trainer.RayPPOTrainer",
         "verl.trainer.main_ppo.run_ppo",
         "verl.trainer.main_ppo.main",
+        "*RayDAPOTrainer",
     ),
     recognised=(
         Entry(

@@ -11,6 +11,8 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlstep_hooks.planning.schedule import Schedule
 
 MAIN = "python3 -m verl.trainer.main_ppo "
@@ -230,3 +232,32 @@ def test_verls_recipe_of_prime_trains_a_part_of_what_it_generates() -> None:
     )
     assert (schedule.algorithm, schedule.reference_source) == ("RLOO", "at_rollout")
     assert all(finding.severity == "info" for finding in planned.findings)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "framework"),
+    [
+        (
+            "verl_tool.trainer.main_ppo",
+            "from verl_tool.trainer.ppo.ray_trainer import AgentRayPPOTrainer as RayPPOTrainer\nRayPPOTrainer()\n",
+            "verl_tool",
+        ),
+        ("recipe.dapo.main_dapo", "from .dapo_ray_trainer import RayDAPOTrainer\nRayDAPOTrainer()\n", "verl"),
+        (
+            "recipe.prime.main_prime",
+            "from .prime_ray_trainer import RayPRIMETrainer\nRayPRIMETrainer()\n",
+            "verl_prime",
+        ),
+    ],
+)
+def test_a_program_that_is_at_hand_trains_by_a_trainer_of_its_own(
+    module: str, text: str, framework: str, tmp_path: Path
+) -> None:
+    """Its file names its own trainer, and none of verl's."""
+    file = tmp_path / (module.replace(".", "/") + ".py")
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    script = tmp_path / "run.sh"
+    sizes = f"data.train_batch_size=512 {ACTOR}.use_dynamic_bsz=True {ROLLOUT}.log_prob_micro_batch_size_per_gpu=1"
+    script.write_text(f"python3 -m {module} algorithm.adv_estimator=grpo {sizes}\n")
+    assert plan_launch([str(script)], Options()).framework == framework

@@ -60,6 +60,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     loss: LossTerms | None
     arrived: list[Tensor]
     """The factor of the loss in its backward pass over the documented one; empty where it was not followed."""
+    reference: Tensor | None
+    """(B, T), log-probs of the reference where it should still be the policy; None where it need not be."""
     entropies: Tensor | None
     """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
     versions: tuple[int, ...]
@@ -79,6 +81,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             loss,
             len(self.arrived),
             self.entropies is None,
+            self.reference is None,
         )
 
     def written_to(self) -> bool:
@@ -133,6 +136,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
             mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
+            reference_gap=finite(of["reference_gap"] / tokens) if "reference_gap" in of else None,
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
@@ -184,6 +188,7 @@ class MicroBatchMeter:
         loss: LossTerms | None,
         arrived: list[Tensor],
         entropies: Tensor | None = None,
+        reference: Tensor | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -195,6 +200,7 @@ class MicroBatchMeter:
             loss: For the comparison with the documented formula; None for no comparison.
             arrived: Where the factor of the loss in its backward pass will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
+            reference: (B, T), log-probs of the reference where it should still be the policy.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -204,7 +210,7 @@ class MicroBatchMeter:
             checks = None
         own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
         versions = _versions(new, mask, tokens, advantages, loss, entropies)
-        held = _Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, entropies, versions)
+        held = _Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, reference, entropies, versions)
         self._held.append(held)
         self._elements += new.numel()
         if self._elements > HELD_ELEMENTS or not self._waits:
@@ -257,6 +263,9 @@ class MicroBatchMeter:
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
             columns |= surprises(new, torch.stack(entropies), mask, self._cap)
+        references = [held.reference for held in group if held.reference is not None]
+        if references:
+            columns["reference_gap"] = ((new - torch.stack(references)).abs() * mask).float().sum((1, 2))
         terms = [held.loss for held in group if held.loss is not None]
         if not terms or self._settings is None:
             return columns, None

@@ -17,6 +17,7 @@ from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
+from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
@@ -39,21 +40,24 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Writes to the advantages that torch had counted."""
     counted: tuple[MaskRule, Tensor, Tensor] | None = None
     """What decides which tokens count, the completions' tokens and their mask, each (B, T); None where they are not compared."""
-    reference: tuple[Tensor, Tensor] | None = None
-    """Probed weights of the reference, and those that it began with; None where they were not read."""
+    reference: ReferenceLook | None = None
+    """None where the reference was not looked at."""
+    penalty_gap: Tensor | None = None
+    """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
-        counted, reference, drawn = self.counted, self.reference, self.drawn
+        counted, drawn = self.counted, self.drawn
         return (
             self.advantages.shape,
             self.mask.shape,
             self.gap is None,
             None if self.scored is None else self.scored.kind(),
             None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
-            None if reference is None else reference[0].shape,
+            None if self.reference is None else self.reference.policy is None,
+            self.penalty_gap is None,
             None if drawn is None else drawn[0].shape,
         )
 
@@ -71,11 +75,16 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     if counted:
         tokens, masks = (torch.stack([of[place] for of in counted]) for place in (1, 2))
         numbers["masks_wrong"] = counted[0][0].wrong(tokens, masks)
-    for name in ("reference", "drawn"):
-        pairs = [getattr(rollout, name) for rollout in group if getattr(rollout, name) is not None]
-        if pairs:
-            now, known = (bits(torch.stack([pair[place] for pair in pairs])) for place in (0, 1))
-            numbers[f"{name}_differ"] = (now != known).sum(1)
+    references = [rollout.reference.numbers() for rollout in group if rollout.reference is not None]
+    if references:
+        numbers |= {name: torch.stack([of[name] for of in references]) for name in references[0]}
+    penalties = [rollout.penalty_gap for rollout in group if rollout.penalty_gap is not None]
+    if penalties:
+        numbers["reference_gap"] = torch.stack(penalties)
+    drawn = [rollout.drawn for rollout in group if rollout.drawn is not None]
+    if drawn:
+        used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
+        numbers["weights_differ"] = (used != left).sum(1)
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         numbers["off"] = advantages_off(scored, advantages.squeeze(2))
@@ -101,8 +110,11 @@ class RolloutSource(msgspec.Struct, frozen=True):
         return RolloutValues(
             index=held.index,
             max_abs_advantage=finite(of["largest"]),
-            weights_differ=int(of["drawn_differ"]) if "drawn_differ" in of else None,
-            reference_changed=int(of["reference_differ"]) if "reference_differ" in of else None,
+            weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
+            reference_changed=int(of["reference_changed"]) if "reference_changed" in of else None,
+            reference_due=int(of["reference_due"]) if "reference_due" in of else None,
+            reference_shared=held.reference.shared if held.reference is not None else None,
+            reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
@@ -190,7 +202,8 @@ class NumberCollector:
         *,
         scored: Scored | None = None,
         rule: MaskRule | None = None,
-        reference: tuple[Tensor, Tensor] | None = None,
+        reference: ReferenceLook | None = None,
+        penalty_gap: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Measure what generation returned.
@@ -200,7 +213,8 @@ class NumberCollector:
             parts: Its tensors; more than one where the trainer itself cuts it into micro-batches.
             scored: Its rewards, if its advantages are compared with the documented ones.
             rule: What decides which tokens count, if the mask is compared with it.
-            reference: Probed weights of the reference, and those that it began with.
+            reference: The reference, where it was looked at.
+            penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
             drawn: Probed weights that generated it, and those that the update before had left.
         """
         masks = [token_mask(part) for part in parts]
@@ -213,7 +227,9 @@ class NumberCollector:
         counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
         self._held.append(
-            HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), counted, reference, drawn)
+            HeldRollout(
+                index, advantages, mask, gap, comparable, version_of(advantages), counted, reference, penalty_gap, drawn
+            )
         )
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
