@@ -37,7 +37,7 @@ def read_arguments_quietly(command: Command) -> tuple[dict[str, Setting], list[T
 
 
 def set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
-    """`--set` also gives settings: names that no shell variable can have, or that no variable of the script has."""
+    """`--set` also gives settings: names with a dot, which no shell variable can have."""
     place = Place("--set")
     return {
         canonical(name): Setting(canonical(name), value, place, name)

@@ -130,3 +130,11 @@ def test_one_sample_of_a_prompt_is_enough_with_a_teacher() -> None:
     assert with_teacher.schedule is not None
     assert with_teacher.schedule.samples_per_prompt == 1
     assert plan_launch(command.split(), Options(rows=1000, world_size=4)).schedule is None
+
+
+def test_a_frameworks_own_module_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout of verl of another day in the folder: what its main_ppo.py imports says nothing."""
+    (tmp_path / "verl" / "trainer").mkdir(parents=True)
+    (tmp_path / "verl" / "trainer" / "main_ppo.py").write_text("from .v2 import launch\nlaunch()\n")
+    monkeypatch.chdir(tmp_path)
+    assert plan_launch(f"python -m verl.trainer.main_ppo {VERL}".split()).schedule is not None
