@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 COVERED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimizers whose formula is replayed; a subclass of one of them may do anything, so it is not."""
 
+DEEPSPEED = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
+"""DeepSpeed's own forms of Adam and AdamW, whose state has the same names (ops/adam/*.py of 0.19.6)."""
+
 ROUNDINGS = 8
 """Units of the weights' own rounding that a step may be away from the exact one."""
 RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -78,7 +81,9 @@ class OptimizerReplay:
     def __init__(self, probed: Sequence[tuple[Any, int, int]], optimizer: Optimizer) -> None:
         groups = {id(held): group for group in optimizer.param_groups for held in group["params"]}
         self._optimizer = optimizer
-        self._probed = [(*of, groups[id(of[0])]) for of in probed if id(of[0]) in groups]
+        # The optimizer knows a parameter, of which a shard is the part that this process holds.
+        owned = [(*of, getattr(of[0], "parameter", of[0])) for of in probed]
+        self._probed = [(*of, whole, groups[id(whole)]) for *of, whole in owned if id(whole) in groups]
         self.uncovered = self._why_uncovered()
         """Why steps cannot be replayed; empty where they can."""
         self._before: list[_State] | None = None
@@ -89,10 +94,12 @@ class OptimizerReplay:
 
     def _why_uncovered(self) -> str:
         kind = type(self._optimizer)
-        if kind not in COVERED:
+        if kind not in COVERED and _name(kind) not in DEEPSPEED:
             return f"the formula of {kind.__module__}.{kind.__name__} is not replayed"
         if any(group.get("amsgrad") for group in self._optimizer.param_groups):
             return "the formula with amsgrad is not replayed"
+        if not all(group.get("bias_correction", True) for group in self._optimizer.param_groups):
+            return "the formula without a correction of the bias is not replayed"
         if any(
             _on_device(value)
             for group in self._optimizer.param_groups
@@ -119,7 +126,7 @@ class OptimizerReplay:
         """Read the weights after the step; `work_up` compares them later."""
         before, self._before = self._before, None
         if before is not None:
-            after = [_part(parameter, count, stride) for parameter, count, stride, _ in self._probed]
+            after = [_part(parameter, count, stride) for parameter, count, stride, _, _ in self._probed]
             self._held.append(_Step(update, before, torch.cat(after), self._lost))
             self._left = self._moments()
 
@@ -131,13 +138,13 @@ class OptimizerReplay:
         rows = torch.stack([step.numbers() for step in held])
         return ReplaySource(tuple(step.update for step in held)), rows.T.flatten().float()
 
-    def _state(self, parameter: Any, count: int, stride: int, group: dict[str, Any]) -> _State:
-        state = self._optimizer.state.get(parameter, {})
+    def _state(self, parameter: Any, count: int, stride: int, whole: Any, group: dict[str, Any]) -> _State:
+        state = self._optimizer.state.get(whole, {})
         moments = tuple(None if (of := state.get(name)) is None else _part(of, count, stride) for name in _MOMENTS)
         gradient = parameter.grad
-        step = state.get("step", 0.0)
+        step = state.get("step", group.get("step", 0.0))
         return _State(
-            constants=_constants(group, type(self._optimizer)),
+            constants=_constants(group, self._optimizer),
             weights=_part(parameter, count, stride),
             gradient=None if gradient is None else _part(gradient, count, stride),
             step=step.clone() if isinstance(step, Tensor) else step,
@@ -148,9 +155,9 @@ class OptimizerReplay:
         """The moments of the probe in one vector; shorter where there are none yet."""
         found = [
             _part(of, count, stride)
-            for parameter, count, stride, _ in self._probed
+            for _, count, stride, whole, _ in self._probed
             for name in _MOMENTS
-            if (of := self._optimizer.state.get(parameter, {}).get(name)) is not None
+            if (of := self._optimizer.state.get(whole, {}).get(name)) is not None
         ]
         return torch.cat(found) if found else torch.empty(0)
 
@@ -221,12 +228,20 @@ class _Step(msgspec.Struct, frozen=True):
         return torch.stack([off, share, lost])
 
 
-def _constants(group: dict[str, Any], kind: type) -> Constants:
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _constants(group: dict[str, Any], optimizer: Optimizer) -> Constants:
+    kind = type(optimizer)
+    decoupled = kind is torch.optim.AdamW or bool(group.get("decoupled_weight_decay", False))
+    if _name(kind) in DEEPSPEED:
+        decoupled = bool(getattr(optimizer, "adam_w_mode", True))
     beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
     return Constants(
         rate=float(group["lr"]),
         decay=float(group["weight_decay"]),
-        decoupled=kind is torch.optim.AdamW or bool(group.get("decoupled_weight_decay", False)),
+        decoupled=decoupled,
         adaptive=kind is not torch.optim.SGD,
         beta1=beta1,
         beta2=beta2,
@@ -245,6 +260,8 @@ def _on_device(value: Any) -> bool:
 def _part(tensor: Tensor, count: int, stride: int) -> Tensor:
     """A copy of the probed numbers of a tensor."""
     values = tensor.detach()
+    if hasattr(values, "to_local"):
+        values = values.to_local()
     if values.is_contiguous():
         return values.as_strided((count,), (stride,), values.storage_offset()).clone()
     return values.reshape(-1)[::stride][:count].clone()

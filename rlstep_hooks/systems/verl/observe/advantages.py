@@ -1,0 +1,153 @@
+"""Advantages and masks of a rollout against what verl documents, as its controller holds them. B samples, T completion tokens.
+
+Source: verl 0.9.1, docs/algo/*.md, trainer/ppo/core_algos.py (functions of `register_adv_est`), trainer/ppo/ray_trainer.py
+(`apply_kl_penalty`, `compute_advantage`), trainer/ppo/v1/utils.py (`compute_advantage_for_multi_trajectories`). All on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.estimators import LARGEST, Documented, Estimator, Rewards
+from rlstep_hooks.systems.verl.observe.loss import kl_estimate
+from rlstep_hooks.systems.verl.observe.rewards import last_of_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_STABILISER = 1e-6
+_WHITENED: dict[str, Any] = {"whitening": "full", "unbiased": True}
+
+_ESTIMATORS: dict[str, dict[str, Any]] = {
+    "gae": {"tokens": "gae", "skips": True, **_WHITENED},
+    "grpo": {"baseline": "mean"},
+    "grpo_vectorized": {"baseline": "mean"},
+    "grpo_passk": {"baseline": "second"},
+    "rloo": {"baseline": "others"},
+    "rloo_vectorized": {"baseline": "others"},
+    "opo": {"baseline": "lengths"},
+    "gpg": {"baseline": "mean", "per_nonzero": True},
+    "remax": {"baseline": "given", "tokens": "returns"},
+    "reinforce_plus_plus": {"tokens": "returns", "skips": True, **_WHITENED},
+    "reinforce_plus_plus_baseline": {"baseline": "mean", **_WHITENED},
+}
+"""Estimators by name (core_algos.py 0.9.1:218-890). Those that need more of the policy than its log-probs (optimal token baselines), or
+several rewards (gdpo), have none here."""
+
+_BY_DEVIATION = ("grpo", "grpo_vectorized", "grpo_passk")
+"""Estimators that `norm_adv_by_std_in_grpo` acts on."""
+
+
+def read_estimator(algorithm: Any) -> Estimator | str:
+    """The estimator of a live configuration's `algorithm`, or why it has none here."""
+    name = str(getattr(algorithm.adv_estimator, "value", algorithm.adv_estimator))
+    if name not in _ESTIMATORS:
+        return f"no documented formula is known here for algorithm.adv_estimator={name}"
+    if name == "gae" and algorithm.get("use_pf_ppo", False):
+        return "with algorithm.use_pf_ppo samples are drawn anew once advantages are computed"
+    divides = name in _BY_DEVIATION and algorithm.get("norm_adv_by_std_in_grpo", True)
+    returns = name in ("gae", "reinforce_plus_plus")
+    return Estimator(
+        **_ESTIMATORS[name],
+        scale="group" if divides else "none",
+        stabiliser=_STABILISER if divides else 0.0,
+        gamma=float(algorithm.gamma) if returns else 1.0,
+        lam=float(algorithm.lam) if returns else 1.0,
+    )
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What was found; fields as in `Rewarded`."""
+
+    advantages_off: float | None = None
+    advantages_fit: str = ""
+    samples: int = 0
+    masks_wrong: int | None = None
+
+
+class AdvantageWatch:
+    """Compares the advantages of one trainer's rollouts, right where they are computed.
+
+    Args:
+        config: The trainer's configuration.
+        ends: Tokens that end a completion; empty where that is not known, or completions have several turns.
+    """
+
+    def __init__(self, config: Any, ends: Sequence[int]) -> None:
+        self._algorithm = config.algorithm
+        self._estimator = read_estimator(config.algorithm)
+        self.reason = self._estimator if isinstance(self._estimator, str) else ""
+        """Why advantages are not compared, where they are not."""
+        self._ends = list(ends)
+        self._rollouts = 0
+        self._found: tuple[float | None, str] = None, ""
+
+    def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
+        """Advantages were computed.
+
+        Args:
+            data: verl's `DataProto`, with rewards and advantages.
+            keys: Names of its samples, where several may belong to one session.
+            coefficient: Of the KL penalty in the rewards; None where it is not known.
+        """
+        rollout, self._rollouts = self._rollouts, self._rollouts + 1
+        self._found = None, ""
+        estimator, batch = self._estimator, data.batch
+        if isinstance(estimator, str) or not is_compared(rollout) or batch["response_mask"].numel() > LARGEST:
+            return
+        rows = list(range(len(data)))
+        if keys is not None and estimator.tokens == "spread" and str(self._algorithm.adv_estimator).endswith("grpo"):
+            # The last sample of a session stands for it (v1/utils.py:170); the others get its advantages.
+            rows = last_of_sessions(list(keys))
+        documented = self._documented(estimator, data, torch.tensor(rows), coefficient)
+        off = min(float(documented.off()), 1e30)
+        self._found = off, documented.fit() if off > 1 else ""
+
+    def _documented(self, estimator: Estimator, data: Any, rows: Tensor, coefficient: float | None) -> Documented:
+        batch, mask = data.batch, data.batch["response_mask"][rows]
+        names = [data.non_tensor_batch["uid"][row] for row in rows.tolist()]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        baselines = batch["reward_baselines"][rows] if "reward_baselines" in batch.keys() else None  # noqa: SIM118
+        with_critic = estimator.tokens == "gae"
+        return Documented(
+            estimator,
+            Rewards(
+                tokens=self._rewards(batch, rows, mask, coefficient),
+                mask=mask,
+                groups=torch.tensor([numbers[name] for name in names]),
+                values=batch["values"][rows] if with_critic else None,
+                given=baselines,
+            ),
+            batch["advantages"][rows],
+            batch["returns"][rows] if with_critic else None,
+        )
+
+    def _rewards(self, batch: Any, rows: Tensor, mask: Tensor, coefficient: float | None) -> Tensor:
+        """Rewards of tokens, with the KL penalty as it is configured."""
+        if not self._algorithm.use_kl_in_reward or coefficient is None:
+            return batch["token_level_rewards"][rows]
+        kind = str(self._algorithm.kl_penalty).removesuffix("+")
+        old, reference = (batch[name][rows].double() for name in ("old_log_probs", "ref_log_prob"))
+        rewards = batch["token_level_scores"][rows].double() - coefficient * kl_estimate(old, reference, kind) * mask
+        return rewards.to(batch["token_level_rewards"].dtype)
+
+    def take(self, responses: Sequence[Tensor] | None, masks: Sequence[Tensor]) -> Compared:
+        """What was found of the rollout, with its masks compared: rows without padding."""
+        (off, fit), self._found = self._found, (None, "")
+        if responses is None or not self._ends or not is_compared(self._rollouts - 1):
+            return Compared(off, fit)
+        wrong = sum(_mask_wrong(tokens, mask, self._ends) for tokens, mask in zip(responses, masks, strict=True))
+        return Compared(off, fit, len(masks), wrong)
+
+
+def _mask_wrong(tokens: Tensor, mask: Tensor, ends: list[int]) -> bool:
+    """Whether a mask counts other tokens than those through the first end; all of them where there is none."""
+    counted = mask.bool()
+    is_end = torch.isin(tokens, torch.tensor(ends, device=tokens.device))
+    through = is_end.cumsum(0) - is_end.int() == 0
+    return bool((counted != through).any())
