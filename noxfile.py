@@ -37,6 +37,8 @@ FAST = tuple(
 """The tests of `nox -s unit`: no framework, no torch."""
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")
+# The published schema of SARIF as types.
+SARIF = "sarif-pydantic==0.6.2"
 COMMON = ("accelerate==1.15.0", "numpy==2.4.6", "jinja2")
 
 # Releases that work together; each set was trained with (`trained_releases` of the systems' declarations).
@@ -168,7 +170,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    session.install("-e", ".", *TESTS, *PARSERS, "fsspec==2026.9.0")
+    session.install("-e", ".", *TESTS, *PARSERS, SARIF, "fsspec==2026.9.0")
     session.run("pytest", *IN_PARALLEL, *FAST, *session.posargs)
 
 
@@ -289,24 +291,26 @@ def openrlhf(session: nox.Session) -> None:
     )
 
 
+def train_pinned(session: nox.Session, system: str) -> None:
+    """Install exactly what the tests of a system name, then train with it."""
+    session.install(TORCH)
+    session.install("--no-deps", "-r", f"tests/systems/{system}/requirements.txt")
+    session.install("-e", ".", *TESTS)
+    session.run("pytest", *IN_PARALLEL, f"tests/systems/{system}", *session.posargs, env=OFFLINE)
+
+
 @nox.session
 @leaves_room
 def swift(session: nox.Session) -> None:
     """Real training with ms-swift's GRPO on the CPU: clean runs and faults. Not by default: 2 GB to install."""
-    session.install(TORCH)
-    session.install("--no-deps", "-r", "tests/systems/swift/requirements.txt")
-    session.install("-e", ".", *TESTS)
-    session.run("pytest", *IN_PARALLEL, "tests/systems/swift", *session.posargs, env=OFFLINE)
+    train_pinned(session, "swift")
 
 
 @nox.session
 @leaves_room
 def llamafactory(session: nox.Session) -> None:
     """Real training with LLaMA-Factory's PPO on the CPU: clean runs and faults. Not by default: 2 GB to install."""
-    session.install(TORCH)
-    session.install("--no-deps", "-r", "tests/systems/llamafactory/requirements.txt")
-    session.install("-e", ".", *TESTS)
-    session.run("pytest", *IN_PARALLEL, "tests/systems/llamafactory", *session.posargs, env=OFFLINE)
+    train_pinned(session, "llamafactory")
 
 
 @nox.session
@@ -377,6 +381,7 @@ def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang."""
     session.install("-e", ".", *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
+    session.run("pytest", *IN_PARALLEL, "tests/fuzz")
 
 
 @nox.session

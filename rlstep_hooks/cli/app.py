@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     _add_report(verbs)
     _add_diff(verbs)
     _add_convert(verbs)
+    _add_check(verbs)
     _add(verbs, "recipes", _recipes, "Published runs, with their sources.")
     rules = _add(verbs, "rules", _rules, "The catalogue of rules, or one rule's page.")
     rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code, such as RLS302")
@@ -120,6 +121,8 @@ def _add_plan(verbs: _Verbs) -> None:
     plan.add_argument("--markdown", action="store_true", help="print Markdown")
     plan.add_argument("--explain", action="store_true", help="show every formula with its numbers and its source")
     plan.add_argument("--strict", action="store_true", help="warnings fail too")
+    plan.add_argument("--fix", action="store_true", help="the smallest changes that mend each finding, planned again")
+    plan.add_argument("--write", action="store_true", help="with --fix: apply the first fix of each error and warning")
     plan.add_argument(
         "--all-versions", action="store_true", help="plan it for every known release, and say where the numbers differ"
     )
@@ -199,6 +202,23 @@ def _add_convert(verbs: _Verbs) -> None:
     _add_launch_options(convert)
 
 
+def _add_check(verbs: _Verbs) -> None:
+    check = _add(
+        verbs, "check", _check, "Plan many launch files at once, for CI and commit hooks; other files are passed over."
+    )
+    check.add_argument("paths", nargs="*", metavar="FILE", help="scripts, configurations, Python files")
+    check.add_argument(
+        "--base",
+        metavar="REVISION",
+        help="compare with this revision of git; without FILE, all files that differ from it",
+    )
+    _add_launch_options(check)
+    check.add_argument("--sarif", type=Path, metavar="FILE", help="write the findings as SARIF, at file and line")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
+    check.add_argument("--markdown", action="store_true", help="print Markdown, for a comment")
+    check.add_argument("--strict", action="store_true", help="warnings fail too")
+
+
 def _options(given: argparse.Namespace) -> Options:
     from rlstep_hooks.cli.launches import options_of
 
@@ -220,6 +240,11 @@ def _plan(given: argparse.Namespace) -> int:
 
     if given.json_schema:
         return plan.print_schema()
+    if given.fix or given.write:
+        from rlstep_hooks.cli import fix
+
+        words = [*given.words, *given.command]
+        return launches.run(lambda: fix.show(words, _options(given), as_json=given.json, write=given.write))
     if given.all_versions:
         from rlstep_hooks.cli import versions
 
@@ -287,6 +312,22 @@ def _convert(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import convert, launches
 
     return launches.run(lambda: convert.show([*given.words, *given.command], given.to, _options(given)))
+
+
+def _check(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import check, launches
+
+    return launches.run(
+        lambda: check.show(
+            given.paths,
+            _options(given),
+            base=given.base,
+            sarif_file=given.sarif,
+            junit_file=given.junit,
+            as_markdown=given.markdown,
+            strict=given.strict,
+        )
+    )
 
 
 def _recipes(given: argparse.Namespace) -> int:

@@ -100,7 +100,7 @@ def _override(token: Token) -> Setting | None:
 
 
 def choices_of(tokens: Iterable[Token]) -> dict[str, str]:
-    """Overrides as they may choose a file for a group of Hydra: `group=name` and `group@package=name`."""
+    """Overrides that may choose a file for a group of Hydra: `group=name` and `group@package=name`."""
     found = (_OVERRIDE.fullmatch(token.text) for token in tokens if not token.unknown)
     return {match["key"]: match["value"] for match in found if match is not None}
 

@@ -67,7 +67,7 @@ class Command(msgspec.Struct, frozen=True):
     folder: str = ""
     """Where the script is when it runs this; empty if that is not known."""
     cut_off: str = ""
-    """What follows the command in the script as if it belonged to it, and why it does not; empty if nothing does."""
+    """Why the lines after the command are not part of it, although they look like arguments; empty if there are none."""
 
 
 _PYTHON = re.compile(r"(.*/)?(python|pypy)[0-9.]*$")
@@ -227,7 +227,7 @@ def unwrap(
 
 
 def _is_some_python(tokens: tuple[Token, ...]) -> bool:
-    """Whether it runs Python, though only the run knows which: `"$PYTHON" -m x.y`, `$PYTHON train.py`."""
+    """Whether the word stands for a Python interpreter that only the run knows: `"$PYTHON" -m x.y`, `$PYTHON train.py`."""
     return bool(tokens[0].unknown) and (_text(tokens, 1) == "-m" or _text(tokens, 1).endswith(".py"))
 
 

@@ -1,20 +1,44 @@
-"""Where a file that a launch names lies."""
+"""The files that a launch names: where they lie, and what they hold."""
 
 from __future__ import annotations
 
 import os.path
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+_edited: ContextVar[Mapping[str, str] | None] = ContextVar("edited", default=None)
+
+
+def contents(path: Path) -> bytes:
+    """What a file holds, or would hold within `edited`.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    text = (_edited.get() or {}).get(os.path.abspath(path))
+    return path.read_bytes() if text is None else text.encode()
+
+
+@contextmanager
+def edited(texts: Mapping[str, str]) -> Iterator[None]:
+    """Within this, launches are read as if some files held other texts; nothing is written."""
+    token = _edited.set({os.path.abspath(path): text for path, text in texts.items()})
+    try:
+        yield
+    finally:
+        _edited.reset(token)
 
 
 def find_file(name: str, folder: Path, current: str | None = None, *, beside: Sequence[str] = ()) -> Path | None:
     """A file that a script or configuration names, if it is here.
 
-    Launch scripts are started from their repository's root or from their own folder, which they do not say: it is looked for where the
-    script is at that point, where `rlstep` runs, beside the script, and in the folders above it up to the repository's root.
+    A launch script does not say whether it is started from the repository's root or from its own folder. So the file is searched in the
+    working directory of the script at that point, where `rlstep` runs, beside the script, and in each folder above it up to the root.
 
     Args:
         name: The name as it is written.

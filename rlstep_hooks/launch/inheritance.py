@@ -1,7 +1,8 @@
 """A configuration with the files that it inherits from: `defaults` as Hydra and as NeMo-RL read it, `toml_files` as prime-rl does.
 
-Two dialects share the word. A text, or a list of file names, names parents beside the file; each is laid under it. Hydra's list names
-groups, packages and `_self_`; tests compare what is made of it with Hydra's own. A parent that is not here is reported, never guessed.
+Both dialects use the word `defaults`. A text, or a list of file names, names parents beside the file, which overrides them. Hydra's
+list names groups, packages and `_self_`; tests compare the result with Hydra's own. A parent that is not here is reported and never
+guessed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Parent(msgspec.Struct, frozen=True):
     """As it is written."""
     place: Place
     unknown: UnknownText | None = None
-    """What its name depends on, where only the run knows that."""
+    """What its name depends on, if only the run knows that."""
 
 
 class Configuration(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class Configuration(msgspec.Struct, frozen=True):
     settings: dict[str, Setting]
     missing: tuple[Parent, ...] = ()
     choices: frozenset[str] = frozenset()
-    """The groups of which Hydra's lists choose a file: `group=name` in a command chooses another."""
+    """The groups for which Hydra's lists choose a file; `group=name` in a command chooses another one."""
 
 
 def read_config(path: str | Path, choices: Mapping[str, str] | None = None) -> Configuration:

@@ -1,7 +1,7 @@
-"""Values that are written with OmegaConf's functions, such as `${mul:${a.b},2}` or `${oc.select:a,b}`: worked out by OmegaConf itself.
+"""Values that are written with OmegaConf's functions, such as `${mul:${a.b},2}` or `${oc.select:a,b}`: OmegaConf itself computes them.
 
-Loading it takes 100 ms, so that `Settings` follows plain references (`${a.b}`, `${.b}`) on its own. Nothing is left in the process:
-the functions are registered under names of their own, and the environment that counts is the launch's, not this process's.
+Loading OmegaConf takes 100 ms, so `Settings` follows plain references (`${a.b}`, `${.b}`) on its own. Nothing is left in the process:
+the functions are registered under names of their own, and variables are read from the launch's environment, not from this process's.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Interpolation:
         self._functions = functions
         self._met: UnknownText | None = None
         self.assumed: list[str] = []
-        """What was taken for granted so far."""
+        """What has been assumed so far."""
         self._tree: dict[str, Any] = {}
+        self._made: Any = None  # made once: it takes 50 ms for the settings of verl
         for name, value in values.items():
             put(self._tree, name, f"${{{_UNKNOWN}:{name}}}" if name in unknown else self._renamed(value))
 
@@ -65,7 +66,9 @@ class Interpolation:
             OmegaConf.register_new_resolver(function, body, replace=True)
         self._met = None
         try:
-            found = OmegaConf.select(OmegaConf.create(self._tree), name)
+            if self._made is None:
+                self._made = OmegaConf.create(self._tree)
+            found = OmegaConf.select(self._made, name)
             return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
         except Exception as error:  # noqa: BLE001 - whatever the text is, the value is then not known
             met = self._met or UnknownText("", f"OmegaConf says: {str(error).splitlines()[0]}", where)
@@ -75,7 +78,7 @@ class Interpolation:
                 OmegaConf.clear_resolver(function)
 
     def _renamed(self, value: Any) -> Any:
-        """A value with the framework's functions, and that of the environment, under the names that they have here."""
+        """A value in which the framework's functions, and `oc.env`, have the names under which they are registered here."""
         if isinstance(value, list | tuple):
             return [self._renamed(part) for part in value]
         if isinstance(value, dict):
@@ -101,7 +104,7 @@ class Interpolation:
 
 
 def put(tree: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value in a nested configuration; what stands above it as a plain value gives way."""
+    """Put a value in a nested configuration; a plain value at the place of one of its sections is replaced."""
     *sections, last = name.split(".")
     for section in sections:
         below = tree.get(section)

@@ -1,6 +1,6 @@
 """A Python file -> the calls in it, and what it assigns to their results, where both are literal. Parsed, never executed.
 
-What a file decides only when it runs is unknown, never left out: a value in a branch, one of several calls, what `**kwargs` brings.
+A value that the file decides only when it runs (in a branch, in one of several calls, through `**kwargs`) is kept as unknown.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
@@ -83,7 +84,7 @@ def _parsed(path: str | Path) -> ast.Module:
     if Path(path).stat().st_size > LARGEST_FILE:
         raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB", Place(source))
     try:
-        return ast.parse(Path(path).read_bytes())
+        return ast.parse(contents(Path(path)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
         raise LaunchError(
@@ -183,6 +184,15 @@ class _File:
                 package = (node.module or "").partition(".")[0] if not node.level else "."
                 yield from ((alias.asname or alias.name, package) for alias in node.names)
         for node in ast.walk(self._tree):
+            if isinstance(
+                node, ast.ClassDef
+            ):  # `class GRPOConfig(trl.GRPOConfig)` is TRL's; one without such a parent is not
+                parents = (ast.unparse(base).split(".") for base in node.bases)
+                yield (
+                    node.name,
+                    next((modules[path[0]] for path in parents if path[0] in modules and path[-1] == node.name), "."),
+                )
+        for node in ast.walk(self._tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 root: ast.expr = node.func
                 while isinstance(root, ast.Attribute):
@@ -269,7 +279,7 @@ class _File:
         return found, hidden
 
     def _pairs(self, node: ast.expr, *, over: bool = False) -> list[tuple[str, ast.expr]] | None:
-        """The pairs of a mapping that is written out; None if it is not. With `over`, those that `dict(base, ...)` adds will do."""
+        """The pairs of a mapping; None unless all keys are written out. With `over`, those that `dict(base, ...)` adds are enough."""
         if isinstance(node, ast.Name) and node.id in self._constants:
             node = self._constants[node.id]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):

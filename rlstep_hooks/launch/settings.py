@@ -33,7 +33,7 @@ class Setting(msgspec.Struct, frozen=True):
     deleted: bool = False
     """Whether the user removed the setting (`~key`)."""
     added: bool = False
-    """Whether Hydra adds the setting where it is not there (`+key=value`, `++key=value`)."""
+    """Whether Hydra adds the setting if it does not exist (`+key=value`, `++key=value`)."""
 
     def __str__(self) -> str:
         return self.written or self.name
@@ -54,7 +54,7 @@ _NOTHING = ("none", "null", "")
 
 
 def _absolute(name: str, dots: str, path: str) -> str:
-    """What a reference in a setting names: one dot in front stands for the setting's own section, each other for the one above."""
+    """The setting that a reference names: a leading dot stands for the setting's own section, each further dot for one above."""
     if not dots:
         return path
     sections = name.split(".")[: -len(dots)]
@@ -156,13 +156,13 @@ class Settings:
         name = _absolute(setting.name if setting else names[0], *reference.groups())
         if name in seen:
             raise SettingError(f"{names[0]} refers to itself", place)
-        # The defaults declared here leave out what the framework leaves unset.
+        # Settings that the framework leaves unset have no default here.
         if setting is not None and name not in self._given and name not in self._defaults:
             raise SettingError(f"{self.spelled(*names)} refers to {name}, which nothing sets", place)
         return self._resolved((name,), seen | {name})
 
     def _worked_out(self, name: str, value: str, place: Place | None) -> Any:
-        """The value of a setting that is written with functions of OmegaConf."""
+        """The value of a setting that is written with OmegaConf's functions."""
         self._mark(value, set())
         if self._interpolation is None:
             from rlstep_hooks.launch.interpolation import Interpolation
@@ -182,7 +182,7 @@ class Settings:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What was taken for granted to work out values."""
+        """What was assumed to compute values."""
         return tuple(dict.fromkeys(self._interpolation.assumed)) if self._interpolation is not None else ()
 
     def place(self, *names: str) -> Place | None:
@@ -316,7 +316,7 @@ class Settings:
         return left
 
     def look_alikes(self) -> Iterable[tuple[Setting, str]]:
-        """Unused settings, each with the setting it may be a misspelling of: one that the plan reads, that is not given."""
+        """Unused settings that may be misspelled, each with a similar setting that the plan reads and that is not given."""
         known = [name for name in dict.fromkeys((*self._defaults, *self._read)) if name not in self._given]
         for setting in self.unused:
             parent, _, last = setting.name.rpartition(".")

@@ -22,7 +22,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def task_of(settings: Mapping[str, Setting]) -> Task | None:
-    """The task that a YAML file is; None if it is none."""
+    """The SkyPilot task in a YAML file; None if the file is something else."""
     run = settings.get("run")
     if run is None or not isinstance(run.value, str) or "\n" not in run.value.strip():
         return None

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, SettingError
 
@@ -32,7 +33,7 @@ def read_text(path: str | Path) -> str:
     if file.stat().st_size > LARGEST_FILE:
         raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB; no configuration is as large", Place(str(path)))
     try:
-        return file.read_text(encoding="utf-8")
+        return contents(file).decode()
     except UnicodeDecodeError:
         raise LaunchError("not a text file (not UTF-8)", Place(str(path))) from None
 
@@ -120,11 +121,11 @@ def _flattened(
 
 
 def _merge(loader: yaml.SafeLoader, node: yaml.MappingNode) -> None:
-    """Put what `<<` brings into a mapping, but for the keys that it has itself."""
+    """Put the keys that `<<` brings into a mapping; keys that the mapping has itself stay."""
     own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
     if len(own) == len(node.value):
         return
-    loader.flatten_mapping(node)  # what is merged now stands in front; of two values of a key the last holds
+    loader.flatten_mapping(node)  # the merged keys come first now; the last value of a key holds
     written = {key.value for key, _ in own}
     brought = {key.value: (key, value) for key, value in node.value[: len(node.value) - len(own)]}
     node.value = [*(pair for name, pair in brought.items() if name not in written), *own]
@@ -158,7 +159,7 @@ def _items(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _toml_place(text: str, name: str, source: str) -> Place:
-    """The first line that assigns the last part of a name (the standard library's parser keeps no places)."""
+    """The first line that assigns the last part of a name; the standard library's parser does not say where a value is."""
     last = name.rpartition(".")[2]
     for number, line in enumerate(text.splitlines(), 1):
         if line.partition("=")[0].strip().rpartition(".")[2] == last:

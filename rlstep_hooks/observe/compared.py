@@ -5,7 +5,7 @@ from __future__ import annotations
 ALL_OF_FIRST = 8
 """Cycles at the beginning, each of which is recomputed."""
 ONE_OF = 7
-"""Later, one cycle of so many. Odd, so that it seldom divides a data epoch."""
+"""Later, one cycle of this many. The number is odd, so that it seldom divides a data epoch."""
 
 
 def is_compared(cycle: int) -> bool:

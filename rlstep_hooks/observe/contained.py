@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlstep_hooks.record.describe import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class GapRecorder(Protocol):
@@ -31,3 +34,14 @@ class Contained:
         for topic in self._topics:
             self._recorder.cannot(topic, f"a hook failed: {describe(error)}")
         return True
+
+    def after(self, see: Callable[..., None]) -> Callable[..., Any]:
+        """A wrapper that looks at a call once it has returned: `see(result, args)`."""
+
+        def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            result = wrapped(*args, **kwargs)
+            with self:
+                see(result, args)
+            return result
+
+        return wrapper

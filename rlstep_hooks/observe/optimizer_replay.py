@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 COVERED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Optimizers whose formula is replayed; a subclass of one of them may do anything, so it is not."""
+"""Optimizers whose formula is replayed. Subclasses are not replayed, because they may compute anything."""
 
 DEEPSPEED = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
 """DeepSpeed's own forms of Adam and AdamW, whose state has the same names (ops/adam/*.py of 0.19.6)."""
@@ -33,7 +33,7 @@ RELATIVE_REDUCED = 0.1
 
 
 class Constants(msgspec.Struct, frozen=True):
-    """What one parameter group sets, as far as a formula needs it."""
+    """The settings of one parameter group that a formula needs."""
 
     rate: float
     decay: float
@@ -180,7 +180,7 @@ class _State(msgspec.Struct, frozen=True):
         """The weights after the documented step, float64."""
         weights = self.weights.double()
         if self.gradient is None:
-            return weights  # torch leaves out what has no gradient, decay included
+            return weights  # torch skips a tensor without a gradient, decay included
         of = self.constants
         gradient = of.sign * self.gradient.double()
         if of.decoupled:

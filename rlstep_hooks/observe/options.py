@@ -1,4 +1,4 @@
-"""What a user asks of an audit, wherever it is attached: arguments, and what stands for one that is left out."""
+"""The options of an audit, wherever it is attached: arguments, and the defaults of those that are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrapping methods, and giving back exactly what was there: the one way in which an audit changes a running framework."""
+"""Wraps methods and restores exactly what was there. An audit changes a running framework in no other way."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Wrapper = "Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], 
 
 
 class _StaysWithItsObject(wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A wrapper that copies of its object do not get: they have the method itself. wrapt's own refuses to be copied or pickled,
-    and so would the object."""
+    """A wrapper that is not copied with its object: copies have the method itself. wrapt's own wrapper refuses to be copied or pickled,
+    so the object could not be copied either."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(self.__wrapped__, memo)
@@ -32,7 +32,7 @@ class Patches:
     * On an object, the attribute of this one object is replaced by a proxy of the method: other objects of its class are not
       touched, and copies of the object have the method itself.
     * On a class or a module, the attribute is replaced by a plain function (a coroutine function where the method is one), and
-      every object of the class has it. Pickle and Ray send a plain function that stands where its name says by reference, and a
+      every object of the class has it. Pickle and Ray send a plain function by reference if it is found under its name, and a
       proxy by value or not at all (measured with OpenRLHF 0.11.2 and Ray 2.55). Static methods and class methods stay what they are.
 
     A wrapper that somebody else has wrapped since it was placed cannot be taken off without taking theirs off too. It stays, and
@@ -83,7 +83,7 @@ class Patches:
 
 
 class _Switch:
-    """A wrapper that can be made to do nothing where it stands."""
+    """A wrapper that can be switched off without being removed."""
 
     __slots__ = ("wrapper",)
 
@@ -101,7 +101,7 @@ def _straight_on(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ..
 
 
 def _in_class(method: Any, switch: _Switch) -> Any:
-    """What stands in a class in place of a method, a static method or a class method."""
+    """The object that replaces a method, a static method or a class method in a class."""
     if isinstance(method, staticmethod):
         return staticmethod(_function(method.__func__, switch, bind=_unbound))
     kept = _function(method.__func__ if isinstance(method, classmethod) else method, switch, bind=_bound)

@@ -1,4 +1,4 @@
-"""A formula as it ran: intermediate steps in their place, and of alternatives the one that was taken, with the values that went in."""
+"""A formula as it ran: steps are written out, only the alternative that was taken is shown, and the values that went in are added."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown(text: str, values: Values, steps: Mapping[str, str]) -> tuple[str, dic
 
 
 def _ran(node: ast.expr, values: Values, steps: Mapping[str, str]) -> ast.expr:
-    """What ran of an expression; the same object where that is all of it."""
+    """The part of an expression that ran; the same object if all of it ran."""
     if name := dotted(node):
         if name not in steps:
             return node
@@ -53,7 +53,7 @@ def _ran(node: ast.expr, values: Values, steps: Mapping[str, str]) -> ast.expr:
 
 
 def _taken(node: ast.IfExp, values: Values) -> ast.expr | None:
-    """The alternative that was taken; None where that is not known, or where a choice of words is all that the formula says."""
+    """The alternative that was taken; None if that is not known, or if the formula only chooses between words."""
     chosen = value_of(node.test, values)
     branch = node.body if chosen else node.orelse
     words = isinstance(branch, ast.Constant) and isinstance(branch.value, str)
@@ -61,7 +61,7 @@ def _taken(node: ast.IfExp, values: Values) -> ast.expr | None:
 
 
 def _with_parts(node: ast.expr, values: Values, steps: Mapping[str, str]) -> ast.expr:
-    """The expression with what ran of its operands and arguments."""
+    """The expression with the parts of its operands and arguments that ran."""
     changed: dict[str, Any] = {}
     for field, part in ast.iter_fields(node):
         if isinstance(part, ast.expr) and not (field == "func" and isinstance(node, ast.Call)):

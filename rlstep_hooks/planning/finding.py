@@ -23,7 +23,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     epoch: int | None = None
     rank: int | None = None
     resumed: bool = False
-    """Whether micro-batches are counted from a resume, which nobody numbers before it; rollouts and updates never are."""
+    """Whether micro-batches are counted from a resume, since nobody numbers those before it. Rollouts and updates never are."""
 
     def __str__(self) -> str:
         parts = [
@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fix: str
     occurrences: int = 1
     rollouts: tuple[int, ...] = ()
-    """Rollouts in which it was seen, each once, in the order of sight; the first `LISTED_ROLLOUTS` of them."""
+    """The first `LISTED_ROLLOUTS` rollouts in which it was seen, each once, in the order in which it was seen."""
     deviation: str = ""
     """Name of the framework's known deviation that explains it."""
     planned: bool = False
@@ -74,7 +74,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def repeated(self) -> str:
-        """How often it was seen and where: "5 times, in rollouts 2 to 4 and 7"; empty for what was seen once."""
+        """How often it was seen and where: "5 times, in rollouts 2 to 4 and 7"; empty if it was seen once."""
         if self.occurrences == 1:
             return ""
         if not self.rollouts:
@@ -85,7 +85,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """What it has in common with another finding of the same fault: its code, and its difference without the numbers."""
+        """A key that all findings of the same fault share: the code, and the texts without their numbers."""
         return self.code, kind_of(self.expected), kind_of(self.observed)
 
 
@@ -96,12 +96,12 @@ _NUMBERS = re.compile(r"\d\S*(?: [a-z-]+)?")
 
 
 def kind_of(text: str) -> str:
-    """A text without its numbers and what they count: "3 updates behind" is of the kind of "1 update behind"."""
+    """A text without its numbers and the words they count, so that "3 updates behind" and "1 update behind" are equal."""
     return _NUMBERS.sub("#", text)
 
 
 def _ranges(numbers: Sequence[int], *, last: str) -> str:
-    """Numbers in words, those in a row together: "2 to 4, 7 and 9"."""
+    """Numbers in words, consecutive ones as a range: "2 to 4, 7 and 9"."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

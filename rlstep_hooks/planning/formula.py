@@ -3,8 +3,8 @@
 An expression is a small part of Python's: numbers, texts, names, `+ - * / // %`, comparisons, `in`, `is None`, `and or not`,
 `a if condition else b`, tuples, and calls of named functions. `/` is exact. A name may have dots: it is a setting, or a quantity.
 
-What cannot be known before the run (`Unknown`, with its reason) makes everything unknown that needs it. `and`, `or` and `if` look
-only at what they need. These forms look at their arguments themselves:
+A value that cannot be known before the run (`Unknown`, with its reason) makes every result that needs it unknown. `and`, `or` and
+`if` evaluate only the operands that they need. These forms evaluate their arguments themselves:
 
     known(x)              whether x can be known
     given(setting)        whether the launch sets it
@@ -46,7 +46,7 @@ class NotKnownError(Exception):
 
 
 class FormulaError(Exception):
-    """An expression is no part of the language, or cannot be evaluated: a fault of the declaration."""
+    """An expression is not in the language, or cannot be evaluated: the declaration is wrong."""
 
 
 class Values(Protocol):
@@ -71,7 +71,7 @@ def evaluate(text: str, values: Values) -> Any:
     """The value of an expression; a whole fraction as an integer, `Unknown` where it cannot be known.
 
     Raises:
-        FormulaError: It is no expression, or its values do not fit it.
+        FormulaError: It is not an expression of the language, or it does not accept its values.
     """
     return value_of(parsed(text), values)
 
@@ -80,7 +80,7 @@ def value_of(node: ast.expr, values: Values) -> Any:
     """The same for an expression that is parsed already.
 
     Raises:
-        FormulaError: Its values do not fit it.
+        FormulaError: It does not accept its values.
     """
     try:
         value = _compiled(node)(values, values.given, values.functions, _divide, nearest)
@@ -95,7 +95,7 @@ def fill(template: str, values: Values) -> str:
     """A text with its {expressions} replaced by their values.
 
     Raises:
-        FormulaError: One of them is no expression.
+        FormulaError: One of them is not an expression of the language.
     """
     return _BRACES.sub(lambda found: _word(evaluate(found.group(1), values)), template)
 
@@ -126,10 +126,10 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 @cache
 def parsed(text: str) -> ast.expr:
-    """An expression as a tree, the same one each time.
+    """The syntax tree of an expression; the same object at each call.
 
     Raises:
-        FormulaError: It is no expression.
+        FormulaError: It is not an expression of the language.
     """
     try:
         return ast.parse(text.strip(), mode="eval").body
@@ -138,7 +138,7 @@ def parsed(text: str) -> ast.expr:
 
 
 def dotted(node: ast.AST) -> str:
-    """The name that a node is; empty for any other."""
+    """The name, if the node is a name; empty for any other node."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -158,7 +158,7 @@ def names_of(node: ast.AST) -> set[str]:
 # Running.
 
 Code = Any
-"""A compiled expression: a function of the values, of the functions, and of what the forms need."""
+"""A compiled expression: a function of the values, the functions and the helpers of the forms."""
 
 _LAZY = ("known", "limited")
 
@@ -170,14 +170,14 @@ def _compiled(node: ast.expr) -> Code:
 
 
 def _code(node: ast.AST, local: Mapping[str, str]) -> str:
-    """An expression in Python: names become look-ups, `/` becomes exact, and what looks at its arguments itself gets them unevaluated.
+    """An expression as Python code: names become look-ups, `/` becomes exact, and forms get their arguments unevaluated.
 
     Args:
         node: The expression.
         local: Names that are variables already.
 
     Raises:
-        FormulaError: Something in it is no part of the language.
+        FormulaError: A part of it is not in the language.
     """
     if name := dotted(node):
         return local.get(name) or f"values_[{name!r}]"

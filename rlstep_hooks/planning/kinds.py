@@ -1,4 +1,4 @@
-"""The kinds of things that a Schedule tells apart: sources, clocks, remainders, and the rollouts with more updates than others."""
+"""The kinds that a Schedule tells apart: sources, clocks, remainders, and rollouts that make more updates than the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a launch: its Schedule with formulas, notes on what happens silently, and findings."""
+"""The plan of a launch: its Schedule with formulas, notes on silent effects, and findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None
     """None if the framework would refuse the launch."""
     meant: Schedule | None = None
-    """Of a launch that is refused: the schedule that its sizes mean, if they can be worked out without the condition that fails."""
+    """For a refused launch: the schedule of its sizes, if they can be computed without the condition that fails."""
     formulas: tuple[Formula, ...] = ()
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -48,5 +48,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> Schedule | None:
-        """The schedule, or what the sizes of a refused launch mean."""
+        """The schedule, also that of the sizes of a refused launch."""
         return self.schedule if self.schedule is not None else self.meant

@@ -1,4 +1,4 @@
-"""A framework's refusal of a configuration, and the plan that its sizes mean all the same."""
+"""A framework's refusal of a configuration, and the plan that the sizes of a refused configuration give."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _kept: ContextVar[list[PlanError] | None] = ContextVar("kept", default=None)
 
 
 def refuse(message: str, *, when: str, fix: str, source: str) -> None:
-    """Refuse a configuration whose numbers can be worked out without the condition that does not hold.
+    """Refuse a configuration whose numbers can be computed although a condition does not hold.
 
     Raises:
-        PlanError: Always, but within `refusals_kept`; arguments as there.
+        PlanError: Always, except within `refusals_kept`. The arguments are those of PlanError.
     """
     refusal = PlanError(message, when=when, fix=fix, source=source)
     kept = _kept.get()
@@ -46,7 +46,7 @@ def refuse(message: str, *, when: str, fix: str, source: str) -> None:
 
 @contextmanager
 def refusals_kept() -> Iterator[list[PlanError]]:
-    """Within this, `refuse` keeps a refusal and goes on."""
+    """A context in which `refuse` keeps the refusal and goes on."""
     kept: list[PlanError] = []
     token = _kept.set(kept)
     try:

@@ -1,4 +1,4 @@
-"""The quantities that a declaration states -> Schedule. What it does not state is derived in `rlstep_hooks.planning.phases`."""
+"""The quantities that a declaration states -> Schedule. Other quantities are derived in `rlstep_hooks.planning.phases`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     Said = Callable[[str], Any]
-    """The value of a quantity, `Unknown`, or None where nothing is said of it."""
+    """The value of a quantity, `Unknown`, or None if the declaration does not state it."""
 
 _DERIVED_FROM = (
     "algorithm", "prompts_per_rollout", "samples_per_prompt", "minibatches", "reuse_epochs", "samples_per_rollout",
@@ -31,9 +31,9 @@ _OF_BOTH_ROLES = (
     "samples_per_microbatch", "microbatches_per_update", "updates_per_rollout", "minibatches", "updates_bound", "remainder",
     "samples_added_per_rollout", "samples_dropped_per_rollout", "max_age", "rows_bound", "rows_reshuffled", "lr_clock", "lr_horizon",
 )  # fmt: skip
-"""What a critic takes from the policy unless the declaration states it."""
+"""Quantities that a critic takes from the policy unless the declaration states them."""
 _OF_ROWS = ("rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs")
-"""What a critic takes from the loader, which serves both roles."""
+"""Quantities that a critic takes from the loader, which serves both roles."""
 _CALLED = {"samples_added_per_rollout": "samples_added", "samples_dropped_per_rollout": "samples_dropped"}
 _ELSEWHERE = {
     "framework",
@@ -61,7 +61,7 @@ def shaped(
     """The Schedule of a launch.
 
     Args:
-        said: What the declaration says of a quantity.
+        said: The value of a quantity, as the declaration states it.
         framework: Name of the framework as people write it.
         version: Its release.
         rows: Rows of the training set.
@@ -102,13 +102,13 @@ _IN_LOADER = (
     "samples_per_microbatch", "microbatches_per_rollout", "microbatches_per_update", "samples_per_update", "rows_dropped_per_epoch",
     "rollouts_per_epoch", "microbatches_per_epoch", "rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks", "lr_horizon",
 )  # fmt: skip
-"""Fields of a Schedule with `loop="loader"` that may be unknown: the declaration states them all."""
+"""Fields of a Schedule with `loop="loader"` that may be unknown. The declaration states all of them."""
 
 
 def _in_loader(
     said: Said, *, framework: str, version: str, rows: int | Unknown, world_size: int, declared: Iterable[str]
 ) -> Schedule:
-    """The Schedule of a run whose loader triggers rollouts and updates: what is declared, and nothing else."""
+    """The Schedule of a run whose loader triggers rollouts and updates. Only declared quantities are used."""
     values = dict.fromkeys(_IN_LOADER) | {name: said(name) for name in _fields(declared)} | {"rows": rows}
     unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
     known: dict[str, Any] = {name: None if name in unknown else value for name, value in values.items()}
@@ -124,7 +124,7 @@ def _fields(names: Iterable[str]) -> list[str]:
 
 
 def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Schedule:
-    """The Schedule of one role: what is derived, and over it what is declared; the unknown as None, with its reason."""
+    """The Schedule of one role: declared quantities override derived ones; unknown ones are None, each with its reason."""
     values = {name: said(name) for name in dict.fromkeys((*_DERIVED_FROM, "samples_per_update", *declared))}
     unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
     schedule = schedule_in_phases(**arguments)
@@ -150,7 +150,7 @@ def schedule_in_phases(**arguments: Any) -> Schedule:
 
 
 def _role(said: Said) -> dict[str, Any]:
-    """What `fields_in_phases` needs of one role."""
+    """The quantities of one role that `fields_in_phases` takes."""
     values = {name: said(name) for name in _DERIVED_FROM}
     known = {name: value for name, value in values.items() if value is not None and not isinstance(value, Unknown)}
     for name in ("algorithm", "prompts_per_rollout", "samples_per_prompt"):
@@ -169,7 +169,7 @@ def _role(said: Said) -> dict[str, Any]:
 
 
 def _minibatches(known: dict[str, Any], samples: int, size: Any) -> tuple[int, ...]:
-    """How one pass over a rollout is cut, by what becomes of the samples that do not fill a mini-batch."""
+    """The samples of each update of one pass over a rollout, by the declaration's `remainder`."""
     trained = samples + known.get("samples_added_per_rollout", 0)
     if size is None or isinstance(size, Unknown):
         return (trained,)

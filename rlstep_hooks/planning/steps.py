@@ -1,4 +1,4 @@
-"""A number of "steps" in rollouts, updates, micro-batches, samples and data epochs, under each meaning of "step"."""
+"""A number of "steps", converted to rollouts, updates, micro-batches, samples and data epochs under each meaning of "step"."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Target:
     def keeps(
         self, *, lr_clock: Clock, source: OldLogProbSource, critic: bool, loader: Literal["drops", "keeps", "wraps"]
     ) -> None:
-        """State what the target does; what differs from the schedule is named as lost."""
+        """State what the target does; each difference from the schedule is named as lost."""
         mine = self.schedule
         if mine.lr_clock != lr_clock and mine.lr_ticks != mine.updates:
             self._lost.append(f"lr_clock: one tick a {mine.lr_clock}, here one a {lr_clock}")

@@ -332,6 +332,13 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
     mask_intact: bool | None = None
     """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
+    surprise: float | None = None
+    """Sum of -log-prob minus entropy over the tokens, in nats, with -log-prob cut at the fact `surprise_cap`; None where it was not
+    computed."""
+    surprise_squares: float | None = None
+    """Sum of the squares of the same."""
+    surprise_largest: float | None = None
+    """The largest of the same."""
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -444,6 +451,7 @@ TOPICS = (
     "optimizer",
     "sampler",
     "sampler_weights",
+    "drawn",
     "learning_rate",
     "ranks",
     "checkpoints",

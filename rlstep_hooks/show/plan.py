@@ -121,7 +121,11 @@ def _update_row(schedule: Schedule) -> Row:
         each = "as the data decides"
     elif schedule.microbatches_per_update is not None and schedule.samples_per_microbatch is not None:
         each = f"{number(schedule.microbatches_per_update, 'micro-batches')} x {number(schedule.samples_per_microbatch, unit)}"
-    elif schedule.samples_per_prompt > 1 and schedule.samples_per_update % schedule.samples_per_prompt == 0:
+    elif (
+        unit == "samples"
+        and schedule.samples_per_prompt > 1
+        and not schedule.samples_per_update % schedule.samples_per_prompt
+    ):
         prompts = schedule.samples_per_update // schedule.samples_per_prompt
         each = f"{number(prompts, 'prompts')} x {number(schedule.samples_per_prompt, 'samples')}"
     else:

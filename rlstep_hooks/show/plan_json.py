@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rlstep_hooks.launch.edits import Edit
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.planning.schedule import Schedule
@@ -46,6 +47,27 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
 
 
+class Mending(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to mend a finding; the launch was planned again with it."""
+
+    changes: dict[str, Any]
+    """New values of settings, by name."""
+    edits: tuple[Edit, ...]
+    """Where to write them; empty if a value is computed where it stands."""
+    kept: tuple[str, ...]
+    """Fields of the schedule that are as before: sizes and lengths."""
+    lost: tuple[str, ...]
+    """Those that are not."""
+    schedule: Schedule
+
+
+class Fixed(msgspec.Struct, frozen=True, kw_only=True):
+    """What mends one finding, the smallest change first."""
+
+    code: str
+    offers: tuple[Mending, ...]
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What `rlstep plan --json` prints."""
 
@@ -77,6 +99,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that no release has: the launch is one of a fork."""
     steps: tuple[StepReading, ...] = ()
     """A number of steps read in every unit (`--steps N`; else those that the framework counts in this run)."""
+    fixes: tuple[Fixed, ...] = ()
+    """With `--fix`: what mends each finding."""
     error: Failure | None = None
     """Why there is no plan at all; null if there is one."""
 

@@ -28,7 +28,8 @@ def _processes(backend: str | None, allocation: str | None) -> int | None:
 
 
 def _spread(samples: int, updates: int) -> tuple[int, ...]:
-    """Samples behind each update (`ffd_allocate`): as many groups as asked for, since tokens are not limited here, alike up to one."""
+    """Samples of each update (`ffd_allocate`): the configured number of groups, since tokens are not limited here; sizes differ by
+    at most one."""
     size, rest = divmod(samples, countable(updates))
     return (size + 1,) * rest + (size,) * (updates - rest)
 
@@ -103,7 +104,7 @@ SYSTEM = System(
         "critic.minibatches": "spread(samples_per_rollout, critic.ppo_n_minibatches)",
         "fewest": "prompts // world_size * gconfig.n_samples",
         "fewest_of_critic": "prompts // critic.world_size * gconfig.n_samples",
-        # A smaller last batch that is kept is counted, but every rollout waits for a full one: prompts go round.
+        # The loader counts a smaller last batch, but each rollout waits for a full one: it takes the rest from the next pass.
         "loader": "'drops' if train_dataset.drop_last else 'wraps'",
         "batches": "floor(rows / train_dataset.batch_size) if train_dataset.drop_last else ceil(rows / train_dataset.batch_size)",
         "by_steps": "total_train_steps is not None and not known(rows)",
@@ -149,7 +150,7 @@ SYSTEM = System(
         Formula("rollouts", "limited(total_train_epochs * batches, total_train_steps)", f"{_TRAINER} train"),
         Formula("lr_ticks", "rollouts", f"{_TRAINER} train (step_lr_scheduler once a rollout)"),
         Formula("rollouts_per_epoch", "batches", _LOADER, where="train_dataset.drop_last"),
-        # That of all epochs, whatever ends the run earlier.
+        # The horizon covers all epochs, even if the run ends earlier.
         Formula(
             "lr_horizon",
             "total_train_epochs * batches",
@@ -163,7 +164,7 @@ SYSTEM = System(
         ),
     ),
     checks=(
-        # Under a launcher each process has a loader of its own.
+        # Under a launcher each process has its own loader.
         Check(
             "prompts % world_size == 0",
             "batch size({prompts}) must be divisible by world_size({world_size})!",

@@ -1,4 +1,4 @@
-"""openai/baselines ppo2: equal mini-batches or an assertion; what its logs call an update is a rollout.
+"""openai/baselines ppo2: mini-batches are equal, else an assertion fails; its logs call a rollout an update.
 
 Read at commit ea25b9e: baselines/ppo2/ppo2.py `learn`, baselines/ppo2/defaults.py, baselines/run.py (defaults by the type of
 environment, number of environments), baselines/common/cmd_util.py `common_arg_parser`.
@@ -25,7 +25,7 @@ OF_TYPE: dict[str, dict[str, int]] = {
     "retro": {"nsteps": 128, "nminibatches": 4, "noptepochs": 4},
     "mujoco": {"nsteps": 2048, "nminibatches": 32, "noptepochs": 10},
 }
-"""Defaults of `baselines.run` for a type of environment (defaults.py); the others take those of `learn`."""
+"""Defaults of `baselines.run` for a type of environment (defaults.py); other types have the defaults of `learn`."""
 
 _MUJOCO = re.compile(
     "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Striker|Swimmer|Thrower|"
@@ -45,7 +45,7 @@ _ATARI = re.compile(
 
 
 def _environment_type(launch: Request) -> str:
-    """Type of the environment, which gym's registry knows (run.py `get_env_type`); empty for a Python file.
+    """Type of the environment, from gym's registry (run.py `get_env_type`); empty for a Python file.
 
     Raises:
         SettingError: It is not among those that every gym has.

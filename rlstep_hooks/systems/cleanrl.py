@@ -1,4 +1,4 @@
-"""CleanRL's PPO scripts: size of a mini-batch by floor division, an extra one where that leaves samples over.
+"""CleanRL's PPO scripts: the size of a mini-batch is rounded down, and samples left over make an extra mini-batch.
 
 Read at commit fe8d8a0 (2026-04-20): cleanrl/ppo.py and its variants (dataclass `Args`, the loop under `__main__`). A local copy is
 read for its own defaults.
@@ -47,6 +47,7 @@ SYSTEM = System(
     name="cleanrl",
     title="CleanRL",
     version="fe8d8a0",
+    trains=("ratio", "logratio"),
     recognised=(
         Entry(
             "cleanrl",
@@ -58,7 +59,7 @@ SYSTEM = System(
                 "script:ppo_procgen.py",
                 "script:ppo_rnd_envpool.py",
             ),
-            # `ppo.py` and `ppo_atari.py` alone may be anyone's.
+            # The names `ppo.py` and `ppo_atari.py` alone do not identify CleanRL.
             keys=("num_minibatches", "update_epochs", "Args.num_minibatches", "Args.update_epochs"),
         ),
     ),

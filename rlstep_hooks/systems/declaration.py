@@ -69,19 +69,19 @@ quantities of `let`, `formulas` and `always`, and these:
     release         the release as numbers: `release >= (0, 17)`
     launch          the whole `Request`, for functions of Python
 
-- Order does not matter, but for checks: a quantity is worked out when something needs it. Settings that are `REQUIRED` or given are
-  read first, so a value that a setting cannot have is said before anything is refused.
-- `let` holds steps without a source of their own. In what is shown, one that is no field of the Schedule stands in its place (`size`
-  above is shown as "update.prompts" or "rollout.prompts", whichever was taken). A rule of the framework is no step: it is a `Formula`
-  with its source.
-- A setting that only some launches look at says so: `count(4, where="critic")`. In others it is neither demanded nor shown.
+- Order matters for checks only: a quantity is computed when something needs it. Settings that are `REQUIRED` or given are read
+  first, so an impossible value is reported before any check.
+- `let` holds intermediate steps without a source of their own. A step that is not a field of the Schedule is shown as its expression
+  (`size` above is shown as "update.prompts" or "rollout.prompts", whichever was taken). A rule of the framework is not a step: write
+  it as a `Formula` with its source.
+- A setting that only some launches use says so: `count(4, where="critic")`. In other launches it is neither required nor shown.
 - Several formulas of one quantity are alternatives: the first whose `where` holds is taken, with its source.
-- Within its own formula a name means the setting, or what stands above: `"rows": "min(rows, data.max_samples)"`.
-- A setting that is not set is None: `update.prompts is None`, `update.prompts or 8`. What cannot be known before the run, such as
-  rows that nobody gave, makes all that needs it unknown, with the reason; a check or a note that is unknown does nothing.
+- Within its own formula a name means the setting, or the value before this formula: `"rows": "min(rows, data.max_samples)"`.
+- A setting that is not set is None: `update.prompts is None`, `update.prompts or 8`. A value that cannot be known before the run,
+  such as rows that nobody gave, makes every quantity that needs it unknown, with the reason. An unknown check or note does nothing.
 - Every formula and every check cites its source: release or commit, file, function.
-- A launch that writes its settings in another form (positional arguments, a file of its own) is brought under the declared names by
-  the function `given_of`.
+- If a launch writes its settings in another form (positional arguments, a file of its own), the function `given_of` returns them under
+  the declared names.
 - Where the framework needs Python (a loader's walk, a size that is itself a small language), write a function with its source in its
   docstring, name it in `functions` and call it in the expression. It gets values (or `launch`) and returns one.
 
@@ -89,7 +89,7 @@ quantities of `let`, `formulas` and `always`, and these:
 `prompts_per_rollout`, `samples_per_prompt` and `algorithm`; also, where the defaults are wrong: `reuse_epochs`,
 `samples_per_microbatch`, `samples_per_update`, `updates_per_rollout`, `minibatches`, `updates`, `remainder`,
 `old_logprob_source`, `lr_clock`, `lr_horizon`, `step_unit`, `frozen_rollouts`, `max_age` and the others. What is not declared, or is
-None, is derived (`planning.phases`). In a declaration there is one more: `loader`, what becomes of the rows:
+None, is derived (`planning.phases`). A declaration states one more quantity, `loader`: what happens at the end of the rows.
 
     "drops"   the last rollout of a pass is dropped where the rows do not fill it
     "keeps"   it is smaller
@@ -97,17 +97,17 @@ None, is derived (`planning.phases`). In a declaration there is one more: `loade
     "none"    the run samples from an environment
 
 `rollouts` is declared for all of them. `minibatches` follow from `samples_per_update` and `remainder` ("keep": `slices`, "drop":
-`whole_slices`, else `parts`). A critic is there where the quantity `critic` is true; it has the policy's sizes, but for what is
+`whole_slices`, else `parts`). There is a critic if the quantity `critic` is true; it has the policy's sizes, except those
 declared as `critic.<field>`.
 
-**What is kept in a file of Python, and not here:** functions that expressions call, hooks, deviations with code (`launch.py`,
+**What belongs into a Python module of its own:** functions that expressions call, hooks, deviations with code (`launch.py`,
 `observe/`, `deviations.py` in the folder of an observed system, whose `system.py` holds SYSTEM: nothing is loaded where a framework
 imports the hooks alone). A live configuration or trainer is planned by the same formulas: `plan.py` reads its settings, and
-`rlstep_hooks.systems.reader.read_config` plans them. A system whose plan cannot be said in expressions names a function instead:
+`rlstep_hooks.systems.reader.read_config` plans them. A system whose plan cannot be written as expressions names a function instead:
 `System(..., plan="rlstep_hooks.systems.verl.launch:read")`. It gets the launch's `Quantities`, in which each setting is read as it is
 declared, and returns a `Reading`.
 
-**A run whose loader triggers rollouts and updates** (TRL's) says `loop: "loader"`. Nothing is derived then: the declaration states
+**A run whose loader triggers rollouts and updates** (TRL's) says `loop: "loader"`. Then nothing is derived: the declaration states
 every field of the Schedule (`rlstep_hooks.systems.trl.loader` has the expressions).
 '''
 
@@ -151,19 +151,19 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of each release, where there is a list."""
     recognised: tuple[Entry, ...] = ()
     trains: tuple[str, ...] = ()
-    """Names, as patterns, one of which a Python file uses that trains with it. A file that has settings of this system, is none of its
-    own programs and uses none of them is not planned. Empty where that is not looked at."""
+    """Patterns of names: a Python file that trains with this system uses at least one of them. A file with settings of this system
+    that is not one of its own programs and uses none of these names is not planned. Empty to plan every such file."""
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)
     """Settings that name a YAML or TOML file with further settings."""
     own_configs: Mapping[str, Mapping[str, Any]] = {}
-    """Configurations that the framework ships, by the ends of their names, with what they set unlike the defaults declared here. Where
-    one is named and not at hand, this is taken for it, and said."""
+    """Configurations that the framework ships, by the ends of their names, with the values that differ from the defaults declared
+    here. If a launch names one that is not here, these values are assumed, with a note."""
     script_configs: dict[str, str] = {}
-    """Script -> the configuration beside it that it reads where the command names none (`run.py` -> "configs/base.yaml")."""
+    """Script -> the configuration beside it that it reads if the command names none (`run.py` -> "configs/base.yaml")."""
     resolvers: dict[str, Callable[..., Any]] = {}
-    """What the framework registers as resolvers of OmegaConf: `${name:...}`."""
+    """OmegaConf resolvers that the framework registers: `${name:...}`."""
     settings: dict[str, Typed] = {}
     keywords_of: tuple[str, ...] = ()
     """Classes or functions whose keyword arguments in a Python file also give these settings, if no flag of that name is given."""
@@ -187,16 +187,16 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     facts: dict[str, str] = {}
     """For rules: `lr_constant`, `lr_warmup` (ticks), `save_every` and `eval_every` (in this framework's steps), `minibatch_unit`,
-    `nominal_updates_per_rollout`."""
+    `nominal_updates_per_rollout`, `samples_selected` (samples are left out by their content, not by sizes that do not fit)."""
     functions: dict[str, Any] = {}
     shown: tuple[str, ...] | None = None
-    """Settings and quantities that the Schedule shows as behind it; None for all settings that are declared with a default."""
+    """Settings and quantities that the Schedule lists as its settings; None for all settings that are declared with a default."""
     resolved: dict[str, str] = {}
-    """Settings among them that are shown with the value of an expression instead of the written value."""
+    """Settings among these that are shown with the value of an expression, not with the written value."""
     writes: Any = None
-    """A function that writes a Schedule as a launch, or its name as "module:function"; None where there is no conversion."""
+    """A function that writes a Schedule as a launch, or its name as "module:function"; None if there is no conversion."""
     plan: str = ""
-    """Function that reads a launch where expressions cannot say it, "module:function": `Quantities` -> `Reading`."""
+    """Function that reads a launch if expressions are not enough, "module:function": `Quantities` -> `Reading`."""
     live: str = ""
     """Function that plans a live configuration or trainer, "module:function"; see `rlstep_hooks.systems.live_plan`."""
     framework: str = ""
@@ -218,7 +218,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function"."""
 
     def defaults(self, version: str) -> Mapping[str, Any]:
-        """What the framework does without a setting.
+        """The default of each setting in a release.
 
         Raises:
             LaunchError: This release is not known.

@@ -1,4 +1,4 @@
-"""DeepSpeed-Chat step 3: batches that wait until there are enough, gradients that the engine carries from rollout to rollout.
+"""DeepSpeed-Chat step 3: batches wait until a rollout is full, and the engine carries gradients from rollout to rollout.
 
 Read at DeepSpeedExamples 45b4b71 (2026-03-29): applications/DeepSpeed-Chat/training/step3_rlhf_finetuning/main.py (arguments,
 `create_datasets`, `main`), dschat/utils/data/data_utils.py `MiniDataset`, dschat/rlhf/rlhf_engine.py, dschat/rlhf/ppo_trainer.py.
@@ -15,9 +15,9 @@ _MAIN = "DeepSpeedExamples 45b4b71 applications/DeepSpeed-Chat/training/step3_rl
 
 
 def samples_of_updates(generated: int, size: int, batches: int, window: int, processes: int) -> tuple[int, ...]:
-    """Samples behind each update of one pass, over all processes; empty where an update spans passes.
+    """Samples of each update of one pass, over all processes; empty if an update spans passes.
 
-    Each generation batch is cut for itself (data_utils.py `MiniDataset.seperate`), and DeepSpeed counts the parts.
+    Each generation batch is cut on its own (data_utils.py `MiniDataset.seperate`), and DeepSpeed counts the parts.
     """
     parts = cut_by_size_kept(generated, size) * countable(batches, "generation batches of one rollout")
     return tuple(samples * processes for samples in windows_of(parts, window))

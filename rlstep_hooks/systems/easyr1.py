@@ -16,7 +16,7 @@ _WARMUP = f"{_COMMIT}/workers/fsdp_workers.py:345-348"
 
 
 def _checks_of(role: str, where: str) -> tuple[Check, ...]:
-    """What the trainer and the workers demand of one role's sizes."""
+    """What the trainer and the workers require of one role's sizes."""
     own, device = f"worker.{role}", f"{role}_device"
     micro = f"{own}.micro_batch_size_per_device_for_update"
     experience = f"{own}.micro_batch_size_per_device_for_experience"
@@ -151,7 +151,7 @@ SYSTEM = System(
         "reference_source": "'none' if algorithm.disable_kl else 'at_rollout'",
         "rows_reshuffled": "data.shuffle",
         "rows_bound": "'data_dependent' if algorithm.online_filtering else 'exact'",
-        # With mini_rollout_batch_size a rollout takes whole smaller batches of the loader and cuts what is too much.
+        # With mini_rollout_batch_size a rollout takes whole smaller batches of the loader and cuts off the surplus.
         "batch": "data.mini_rollout_batch_size or data.rollout_batch_size",
         "batches_per_rollout": "ceil(data.rollout_batch_size / batch)",
         "batches_per_pass": "floor(rows / batch)",

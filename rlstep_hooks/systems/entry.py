@@ -20,13 +20,15 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: tuple[str, ...] = ()
     """Classes or functions; a Python file of this system calls at least one of them."""
     packages: tuple[str, ...] = ()
-    """Packages that `calls`, and the callees of `keys`, are imported from; empty where that is not looked at."""
+    """Packages from which `calls`, and the callees of `keys`, are imported; empty if that does not matter."""
+    beside: str = ""
+    """A package that the file also imports from: one that changes the trainer of another."""
     with_key: str = ""
     """A setting that the launch must also have, if the program alone does not identify the system."""
     with_value: dict[str, str] = {}
-    """Settings that must have such a value (a pattern, in lower case): for forks whose settings are those of what they forked."""
+    """Settings that must have a value of this pattern (lower case), for forks that have no settings of their own."""
     before: str = ""
-    """The system that would be recognised otherwise: this one is a fork or a relative, and tried first."""
+    """The system that would be recognised otherwise. This one is a fork or a relative of it and is tried first."""
 
     # What the index takes from the declaration, in a system's first entry.
     observed: bool = False

@@ -1,6 +1,6 @@
-"""Which program belongs to which system: names and patterns only, so that recognising a launch imports no system but the one that fits.
+"""Which program belongs to which system, as names and patterns: recognising a launch imports only the system that fits.
 
-`index.json` is made of what the declarations say themselves (`recognised`), in the order in which they are tried:
+`index.json` is made from the declarations (`recognised`), in the order in which they are tried:
 
     python -m rlstep_hooks.systems.index
 
@@ -40,7 +40,7 @@ _FILE = Path(__file__).with_name("index.json")
 
 @lru_cache(maxsize=1)
 def entries() -> tuple[Entry, ...]:
-    """How the systems of this package are recognised, the more special before the more general."""
+    """How the systems of this package are recognised; special entries come before general ones."""
     return msgspec.json.decode(_FILE.read_bytes(), type=tuple[Entry, ...])
 
 
@@ -92,7 +92,7 @@ def observed() -> list[System]:
 
 
 def live() -> Iterator[Callable[..., Schedule | None]]:
-    """What plans live configurations and trainers: one function of each system that can."""
+    """The functions that plan live configurations and trainers, one for each system that can."""
     for entry in entries():
         if entry.live:
             yield named(entry.live)
@@ -156,9 +156,13 @@ def _recognised(
     if command.program.kind == "executable":
         return None
     for entry in candidates:
+        if entry.beside and entry.beside not in packages.values():
+            continue
         own = set(given)
         if entry.packages:
-            own = {key for key in given if packages.get(key.partition(".")[0], entry.packages[0]) in entry.packages}
+            # What a file does not import is the name of the more general system's.
+            unsaid = "" if entry.before else entry.packages[0]
+            own = {key for key in given if packages.get(key.partition(".")[0], unsaid) in entry.packages}
         if own & {*entry.keys} or {key.partition(".")[0] for key in own}.intersection(entry.calls):
             return entry.name
     return None

@@ -28,7 +28,7 @@ class KeyList(msgspec.Struct, frozen=True):
     """Setting -> bits: bit i is set if `releases[i]` has it."""
 
     def has(self, name: str, release: str) -> bool:
-        """Whether a release has a setting; of a release that is not listed, whether the one before it has."""
+        """Whether a release has a setting. For a release that is not listed, the answer is that of the one before it."""
         return bool(self.keys.get(name, 0) >> self._index(release) & 1)
 
     def ever(self, name: str) -> bool:
@@ -66,7 +66,7 @@ class KeyList(msgspec.Struct, frozen=True):
         return any(parent in self.keys for parent in _parents(name))
 
     def is_section(self, name: str) -> bool:
-        """Whether it names a whole section, which Hydra may replace."""
+        """Whether the name is that of a whole section, which Hydra may replace."""
         return any(known.startswith(f"{name}.") for known in self.keys)
 
     def _index(self, release: str) -> int:

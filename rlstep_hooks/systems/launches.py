@@ -1,4 +1,4 @@
-"""A launch as the user gives it -> Plan: find the command, recognise the system, gather its settings, ask it."""
+"""A launch as the user gives it -> Plan: find the command, recognise the system, gather the settings, and plan with them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml", ".toml")
+_HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
+"""Flags of Hydra that say where the configuration is."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,9 +51,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     notes: tuple[Note, ...] = ()
     missing: tuple[Parent, ...] = ()
-    """Files that it inherits from or names, which are not here."""
+    """Files that the launch names or inherits from and that are not here."""
     hidden: UnknownText | None = None
-    """What a Python file gives to the framework's configuration that cannot be known."""
+    """Values that a Python file gives to the framework's configuration and that cannot be known."""
     environment: dict[str, str] = {}
     """Variables that the command or `--set` sets, where their values are known."""
 
@@ -90,7 +92,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
 
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version)
-    request = _request_of(launch, system, release.version, options)
+    request = request_of(launch, system, release.version, options)
     settings = request.settings
     plan = Plan(
         framework=system.name,
@@ -109,7 +111,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         finding = refused(refusal, system.title)
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
         if options.version is None:
-            said = accepted_by_others(system, lambda each: _read(system, _request_of(launch, system, each, options)))
+            said = accepted_by_others(system, lambda each: _read(system, request_of(launch, system, each, options)))
             plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
         if (meant := what_is_meant(system, request, _read)) is not None:
             plan = msgspec.structs.replace(
@@ -133,12 +135,41 @@ def plan_of(launch: Launch, options: Options) -> Plan:
             ),
             findings=(*release.findings, *check_plan(reading)),
         )
-    unused = tuple(setting for setting in settings.unused if setting.name not in {*release.refused, *others})
+    elsewhere = {*release.refused, *others, *(_HYDRA if system.overrides else ())}
+    unused = tuple(setting for setting in settings.unused if setting.name not in elsewhere)
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
 
 
+def planned_again(launch: Launch, plan: Plan, options: Options) -> Plan:
+    """The plan of a launch of which only values of settings were changed: what the names mean stays as it was found.
+
+    Args:
+        launch: The changed launch.
+        plan: The plan of the launch before.
+        options: What completes it.
+
+    Raises:
+        PlanError: The framework itself refuses it.
+        LaunchError: A setting is missing, unknown or impossible.
+    """
+    from rlstep_hooks.judge.rules.plan_checks import check_plan
+
+    system = index.system_of(launch.framework)
+    release = release_for(system, launch.command, launch.given, plan.version)
+    reading = _read(system, request_of(launch, system, release.version, options))
+    return msgspec.structs.replace(
+        plan,
+        schedule=reading.schedule,
+        meant=None,
+        formulas=reading.formulas,
+        notes=reading.notes,
+        findings=(*release.findings, *check_plan(reading)),
+    )
+
+
 def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
-    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`: nobody asks for them."""
+    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`; they are not reported as
+    unused."""
     own = {call for entry in index.entries_of(system.name) for call in entry.calls} | set(system.keywords_of)
     calls = (setting for setting in given if setting.place.source.endswith(".py") and "." in setting.name)
     return {setting.name for setting in calls if setting.name.partition(".")[0] not in own}
@@ -149,7 +180,7 @@ def _assumed(settings: Settings) -> list[Note]:
 
 
 def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
-    """Settings beside a similar one that the plan reads, but for those that the framework has or is said to refuse."""
+    """Notes on unused settings that resemble one that the plan reads, except settings that the framework has or is said to refuse."""
     known = key_list(known_by.file) if known_by is not None else None
     return [
         Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
@@ -250,7 +281,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
 
 
 def _candidates(commands: list[Command], framework: str) -> list[Command]:
-    """Commands that can be a launch of a framework that the user names: its own programs, else any Python program, else any."""
+    """Commands that may be a launch of the framework that the user named: its own programs, else Python programs, else all commands."""
     index.system_of(framework)
     patterns = [pattern for entry in index.entries_of(framework) for pattern in entry.programs]
     own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
@@ -258,7 +289,7 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
 
 
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
-    """A command with its settings, if a system knows it; why it is not taken for a run of the system that knows its settings."""
+    """A command with its settings, if a system knows it; else the reason why it is not a run of the system that has its settings."""
     calls = calls_of(command, folder)
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
@@ -305,13 +336,13 @@ def _environment(command: Command, options: Options) -> dict[str, str]:
 
 
 def _keys(settings: Mapping[str, Setting]) -> set[str]:
-    """What a system may be recognised by: the names of the settings, and those that choose, with their values (`stage=ppo`)."""
+    """What a system is recognised by: the names of the settings, and the values of those that choose a trainer (`stage=ppo`)."""
     chosen = {f"{name}={setting.value}" for name, setting in settings.items() if isinstance(setting.value, str)}
     return {*settings, *chosen}
 
 
 def read_arguments_quietly(command: Command) -> tuple[dict[str, Setting], list[Token]]:
-    """Overrides of a command that may have none: an argument that is no override is no error here."""
+    """Overrides of a command that may have other arguments too: an argument that is not an override is no error here."""
     try:
         return read_arguments(command.arguments, overrides=True)
     except LaunchError:
@@ -319,7 +350,7 @@ def read_arguments_quietly(command: Command) -> tuple[dict[str, Setting], list[T
 
 
 def _set_settings(variables: Mapping[str, str]) -> dict[str, Setting]:
-    """`--set` also gives settings: names that no variable of a shell can have, or that stand for themselves."""
+    """`--set` also gives settings: names that no shell variable can have, or that no variable of the script has."""
     place = Place("--set")
     return {
         canonical(name): Setting(canonical(name), value, place, name)
@@ -341,9 +372,7 @@ def _gather(
     chosen: set[str] = set()
     missing += _unknown_configs(settings, loose, system)
     for name, place in _config_files(command, settings, loose, system):
-        # Hydra's --config-path counts from the script, whose own folder of configurations is nearly always called this.
-        own = command.program.folder
-        file = find_file(name, folder, command.folder, beside=(own, f"{own}/config", f"{own}/configs") if own else ())
+        file = find_file(name, folder, command.folder, beside=_config_folders(command))
         if file is None:
             missing.append(Parent(name, place))
             continue
@@ -358,7 +387,7 @@ def _gather(
 def _with_own(
     missing: Iterable[Parent], settings: dict[str, Setting], system: System
 ) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
-    """Settings over those of the framework's own configurations that are not at hand; what is still missing; what is assumed."""
+    """Settings over those of the framework's own configurations that are not here; the files still missing; the assumptions."""
     from rlstep_hooks.launch.inheritance import over
 
     left: list[Parent] = []
@@ -374,7 +403,7 @@ def _with_own(
         if "config_name" in system.settings:
             shipped["config_name"] = Setting("config_name", own, place, "config_name")
         settings = over(shipped, settings)
-        if parent.place != NOWHERE:  # what a script reads on its own is its default
+        if parent.place != NOWHERE:  # a file that the script reads on its own gives defaults
             notes.append(
                 Note("assumes", f"{parent.name} is the one of {system.title} {system.version}: it is not here")
             )
@@ -384,7 +413,7 @@ def _with_own(
 def _config_files(
     command: Command, settings: dict[str, Setting], loose: list[Token], system: System
 ) -> Iterator[tuple[str, Place]]:
-    """The configuration files that a command names, or that its script reads where it names none."""
+    """The configuration files that a command names, or that its script reads if the command names none."""
     named = False
     for token in loose:
         if token.text.endswith(CONFIGS) and not token.unknown:
@@ -396,19 +425,17 @@ def _config_files(
             named = True
             if not setting.unknown and str(setting.value).endswith(CONFIGS):
                 yield str(setting.value), setting.place
-    hydra = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
-    folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
-    if hydra is not None and system.overrides and not hydra.unknown:
+    hydra = _hydra_config(settings) if system.overrides else None
+    if hydra is not None:
         named = True
-        file = str(hydra.value) if str(hydra.value).endswith(CONFIGS) else f"{hydra.value}.yaml"
-        yield str(Path(str(folder.value)) / file) if folder is not None else file, hydra.place
+        yield hydra
     script = PurePosixPath(command.program.name)
     if not named and command.program.kind == "script" and script.name in system.script_configs:
         yield str(script.parent / system.script_configs[script.name]), NOWHERE
 
 
 def _unknown_configs(settings: dict[str, Setting], loose: list[Token], system: System) -> list[Parent]:
-    """The configuration files whose names only the run knows: without them nothing is planned."""
+    """The configuration files whose names only the run knows; the plan is refused without them."""
     from rlstep_hooks.launch.inheritance import Parent
 
     named = [settings[name] for name in (*system.config_settings, "config_name", "cn") if name in settings]
@@ -430,7 +457,28 @@ def _quiet_config_keys(command: Command, folder: Path) -> set[str]:
         file = find_file(token.text.rpartition("=")[2], folder, command.folder)
         if file is not None:
             keys |= _keys(read_config(file).settings)
+    named = _hydra_config(read_arguments(command.arguments)[0])
+    if named is not None:
+        file = find_file(named[0], folder, command.folder, beside=_config_folders(command))
+        keys |= _keys(read_config(file).settings) if file is not None else set()
     return keys
+
+
+def _config_folders(command: Command) -> tuple[str, ...]:
+    """The folders in which Hydra looks: --config-path counts from the script, beside which configurations nearly always lie in such
+    a folder."""
+    own = command.program.folder
+    return (own, f"{own}/config", f"{own}/configs") if own else ("config", "configs")
+
+
+def _hydra_config(settings: Mapping[str, Setting]) -> tuple[str, Place] | None:
+    """The file of the configuration that Hydra's flags name, if its name is known."""
+    name = next((settings[each] for each in ("config_name", "cn") if each in settings), None)
+    folder = next((settings[each] for each in ("config_path", "cp") if each in settings), None)
+    if name is None or name.unknown:
+        return None
+    file = str(name.value) if str(name.value).endswith(CONFIGS) else f"{name.value}.yaml"
+    return str(Path(str(folder.value)) / file) if folder is not None else file, name.place
 
 
 def _config_launch(path: Path, options: Options) -> Launch:
@@ -468,7 +516,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
 
 
 def _refuse_missing(missing: tuple[Parent, ...]) -> None:
-    """Say which file is not here: what it sets is not guessed."""
+    """Refuse to plan without this file: its settings are not guessed."""
     for parent in missing:
         if parent.unknown is not None:
             raise UnknownValueError("the configuration file", parent.unknown)
@@ -485,10 +533,15 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version)
-    return _read(system, _request_of(launch, system, release.version, options))
+    return _read(system, request_of(launch, system, release.version, options))
 
 
-def _request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+def request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+    """A launch as its system gets it.
+
+    Raises:
+        LaunchError: A file that decides the plan is not here, or a Python file hides settings.
+    """
     _refuse_missing(launch.missing)
     if launch.hidden is not None:
         raise LaunchError(launch.hidden.why, launch.hidden.place, remedy="write the settings in the call")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def plan(config_or_trainer: Any, *, rows: int | None = None, world_size: int | None = None) -> Schedule:
-    """What a live configuration says will happen.
+    """The Schedule of a live configuration or trainer.
 
     Args:
         config_or_trainer: A configuration, parsed arguments or a trainer of a system that is observed while it trains: of TRL, verl or

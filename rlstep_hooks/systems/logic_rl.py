@@ -1,4 +1,4 @@
-"""Logic-RL: verl 0.1 with a KL loss that is added, known by the project that its scripts name.
+"""Logic-RL: verl 0.1 that adds the KL loss; recognised by the project that its scripts name.
 
 Read at Unakar/Logic-RL 9d2c457 (2025-03-20): its verl/workers/actor/dp_actor.py is that of Search-R1 but for the mask, so the KL
 loss is added (TinyZero subtracts it); verl/workers/fsdp_workers.py:93-100, verl/trainer/ppo/ray_trainer.py `fit`.

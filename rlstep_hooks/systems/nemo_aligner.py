@@ -83,7 +83,7 @@ SYSTEM = System(
         "frozen_rollouts": "warmup",
         # Rollouts for the critic alone come before the first step, and the loader does not count them as consumed.
         "data_epochs": "(rollouts - warmup) * num_rollout_samples / rows",
-        # REINFORCE has no ratio: its loss takes the log-probs of the update alone.
+        # REINFORCE has no ratio: its loss uses only the current log-probs.
         "old_logprob_source": "'detach' if reinforce else 'recompute'",
         "lags": "(0,) if reinforce else None",
         "reference_source": "'at_rollout' if initial_policy_kl_penalty > 0 else 'none'",

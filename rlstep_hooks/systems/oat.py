@@ -22,7 +22,7 @@ def lags_in(pattern: list[list[int]]) -> tuple[int, ...]:
 
 
 def updates_without_lag(pattern: list[list[int]]) -> tuple[int, ...]:
-    """The updates all of whose micro-batches come before any update on their rollout, counted from 1."""
+    """The updates (counted from 1) whose micro-batches all come before the first update on their rollout."""
     return tuple(number for number, lags in enumerate(pattern, 1) if not any(lags))
 
 
@@ -85,7 +85,7 @@ SYSTEM = System(
         # Batches of the loader, of which `interval` make one rollout.
         "batch": "world_size * rollout_batch_size_per_device",
         "interval": "rollout_batch_size // batch",
-        # Samples on one process: of a rollout, and of the buffer, once it is full. A deque that is never emptied keeps older rollouts.
+        # Samples on one process: those of a rollout, and those of the full buffer. A deque that is never emptied keeps older rollouts.
         "generated": "rollout_batch_size // world_size * num_samples",
         "trained": "min(generated, pi_buffer_maxlen_per_device) if buffer_clear_every == 1 else pi_buffer_maxlen_per_device",
         "micro": "train_batch_size_per_device",
@@ -108,7 +108,7 @@ SYSTEM = System(
         "batches_of_pass": "rows // world_size // rollout_batch_size_per_device",
         "rows_dropped_per_epoch": "rows - batches_of_pass * batch",
         "loader_epochs": "rollouts / rollouts_per_epoch if rollouts_per_epoch else None",
-        # The asynchronous collector gives nothing back the first time.
+        # The asynchronous collector returns nothing at its first call.
         "batches_given": "max(num_prompt_epoch * batches_of_pass - asynchronous, 0)",
         "most_samples": "min(max_queries, max_train) if max_queries > 0 else max_train",
     },
@@ -147,7 +147,7 @@ SYSTEM = System(
             "min(batches_given, most_samples // (batch * num_samples) + 1) // interval",
             f"{_LEARNER} run",
         ),
-        # Neither num_samples nor num_ppo_epochs is in it.
+        # num_samples and num_ppo_epochs do not enter it.
         Formula(
             "lr_horizon",
             "ceil(num_prompt_epoch * floor(rows * max_epochs / train_batch_size) * max_step_adjustment)",

@@ -1,4 +1,4 @@
-"""Whether a run of a planned launch could be recorded: one note where it could not, out of what the declarations say."""
+"""Whether a run of a planned launch could be recorded. If not, one note says so, from the declarations."""
 
 from __future__ import annotations
 

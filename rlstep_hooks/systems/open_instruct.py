@@ -23,7 +23,7 @@ _LOADER_CONFIG = f"{_LOADER} StreamingDataLoaderConfig.__post_init__"
 _START_UP = "at start-up, when the arguments are checked"
 
 PACKS = "data.packs_per_process"
-"""With `--set`: packs of one process in a rollout, or micro-batches of packs where one holds several. A log shows their number."""
+"""Name for `--set`: packs of one process in a rollout (micro-batches, if one holds several packs). A log shows their number."""
 
 
 def _learners(launch: Request) -> int:
@@ -87,7 +87,7 @@ SYSTEM = System(
         "counted": f"{PACKS} is not None",
         "packs": f"ceil({PACKS} / per_device_train_batch_size)",
         "microbatches_per_update": "packs_per_update if counted and num_mini_batches > 1 else None",
-        # Only a single update is known to get all samples.
+        # With one update, it gets all samples. With more, the samples of each are not known.
         "minibatches": "() if num_mini_batches > 1 else None",
         "samples_per_update": "unknown('an update gets packs of tokens, and a pack any number of samples') "
         "if num_mini_batches > 1 else samples_per_rollout",
@@ -97,7 +97,7 @@ SYSTEM = System(
         "data_epochs": "unknown('results that are too old, or all alike with active_sampling, are replaced by those of later prompts') "
         "if known(rows) else None",
         "loader_epochs": "data_epochs",
-        # With several updates old log-probs are of a forward before them, or those of a pack's first visit (`resolve_old_logprob`).
+        # With several updates old log-probs come from a forward before them, or from the first visit of a pack (`resolve_old_logprob`).
         "old_logprob_source": "'engine' if use_vllm_logprobs else 'detach' if updates_per_rollout == 1 else 'recompute'",
         "reference_source": "'at_rollout' if load_ref_policy else 'none'",
         # `compute_rho_correction`: a bound of 0 is none.
@@ -122,7 +122,7 @@ SYSTEM = System(
             "num_unique_prompts_rollout * num_samples_per_prompt_rollout",
             f"{_FAST} setup_runtime_variables",
         ),
-        # Rounded half down; updates are then what these fill.
+        # Halves are rounded down; as many updates follow as these fill.
         Formula("packs_per_update", "max(ceil(packs / num_mini_batches - 1 / 2), 1)", f"{_FAST} step"),
         Formula(
             "updates_per_rollout", "num_epochs * floor(packs / packs_per_update)", f"{_FAST} step", where="counted"

@@ -71,7 +71,7 @@ NODES = {
 
 
 def _defaults(launch: Request) -> dict[str, Any]:
-    """What holds where the command says nothing (`exp.NAME=VALUE`): the file's own configuration class, else the published script.
+    """Values without an override (`exp.NAME=VALUE`): those of the file's own configuration class, else of the published script.
 
     Raises:
         LaunchError: The script has other sizes in its debug mode.
@@ -121,7 +121,7 @@ SYSTEM = System(
         "critic.world_size": "exp.critic_num_nodes * exp.critic_num_gpus_per_node",
         "algorithm": "'PPO' if critic else 'GRPO'",
         "reuse_epochs": "exp.max_epochs",
-        # The samples of a single update are all of the rollout; of more they depend on how samples were packed.
+        # A single update takes all samples of the rollout; the sizes of several depend on how samples were packed.
         "minibatches": "(samples_per_rollout,) if exp.policy_update_steps == 1 else ()",
         "samples_per_update": f"samples_per_rollout if exp.policy_update_steps == 1 else {_PACKED}",
         "updates_bound": "'exact' if exp.policy_update_steps == 1 else 'upper'",
@@ -173,7 +173,7 @@ SYSTEM = System(
             when="at the start",
             source="Open-Reasoner-Zero 3fdd9a0 orz/ppo/utils.py _validate_args",
         ),
-        # Rollouts of an episode, as `train` works them out to find where to begin, and divides by.
+        # Rollouts of an episode as `train` computes them, to find where to begin; it divides by them.
         Check(
             "rows * exp.n_samples_per_prompt // exp.train_batch_size * exp.max_epochs * exp.train_batch_size // exp.max_epochs "
             "// exp.rollout_batch_size // exp.n_samples_per_prompt > 0",

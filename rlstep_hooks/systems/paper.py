@@ -1,6 +1,6 @@
-"""Numbers of a paper or of a log, in no framework's settings: for published runs and for quick questions.
+"""Numbers of a paper or of a log, without a framework's settings: for published runs and quick questions.
 
-Everything is as the flags say; the loader drops what does not fill a rollout, and old log-probs are recomputed for each rollout.
+The flags decide everything else: the loader drops rows that do not fill a rollout, and old log-probs are recomputed for each rollout.
 
     rlstep plan --framework paper -- paper --prompts-per-rollout 512 ...
 """
@@ -20,7 +20,7 @@ _UNITS = ("rollout", "update", "sample", "prompt", "timestep")
 
 
 def _asked_rollouts(launch: Request, updates_per_rollout: int) -> int | None:
-    """Rollouts as the flags say, else as many as the asked-for updates need."""
+    """Rollouts as the flags give them, else as many as the given updates need."""
     rollouts = launch.settings.optional_count("rollouts")
     updates = launch.settings.optional_count("updates")
     return -(-updates // int(updates_per_rollout)) if rollouts is None and updates is not None else rollouts

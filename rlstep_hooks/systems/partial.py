@@ -1,4 +1,4 @@
-"""Launches that do not say everything: what the sizes of a refused one mean, and the number of processes that nothing gives."""
+"""Launches that leave something open: the schedule of a refused launch's sizes, and a number of processes that is not given."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     Read = Callable[[System, Request], Reading]
 
 _MAY_BE_PARTS = ("updates_per_rollout", "data_epochs", "loader_epochs")
-"""Fields of a Schedule that need not be whole; in another, a part shows that the sizes do not fit each other."""
+"""Fields of a Schedule that may be fractions. A fraction in any other field shows that the sizes do not fit each other."""
 _MOST_PROCESSES = 64
 
 
 def what_is_meant(system: System, request: Request, read: Read) -> Reading | None:
-    """What the sizes of a launch mean that the framework refuses; None if they mean nothing without what it asks for."""
+    """The schedule of a refused launch's sizes; None if they give none unless the framework's condition holds."""
     with refusals_kept():
         try:
             reading = read(system, request)
@@ -50,7 +50,7 @@ def one_process(system: System, request: Request, read: Read) -> list[Note]:
 
 
 def ask_for_processes(system: System, request: Request, refusal: PlanError, read: Read) -> None:
-    """Ask for the number of processes where the launch does not say it and another than 1 is accepted.
+    """Ask for the number of processes if the launch does not give it and a number other than 1 is accepted.
 
     Raises:
         LaunchError: It decides whether the launch is accepted.

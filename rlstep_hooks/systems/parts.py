@@ -10,7 +10,7 @@ from rlstep_hooks.launch.settings import MISSING
 from rlstep_hooks.systems.request import release_of
 
 REQUIRED: Any = MISSING
-"""The default of a setting that the framework demands."""
+"""The default of a setting that the framework requires."""
 
 
 class _Nothing:
@@ -88,7 +88,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """A launch that cannot be planned: nobody has read what the framework does then, or it has no meaning."""
+    """A launch that cannot be planned: what the framework does then was not read, or it has no meaning."""
 
     holds: str
     says: str
@@ -113,6 +113,6 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     abbreviated: bool = False
     """Whether the beginning of a name stands for it, as argparse has it."""
     forked: bool = False
-    """Whether somebody's own program with settings that no release has is a fork, and not a script with flags of its own."""
+    """Whether a user's program with settings that no release has is a fork (otherwise: a script with flags of its own)."""
     no_effect: tuple[str, ...] = ()
-    """Patterns of settings that were looked at: the schedule does not depend on them."""
+    """Patterns of settings that were read in the source: the schedule does not depend on them."""

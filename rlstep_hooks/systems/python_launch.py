@@ -1,4 +1,4 @@
-"""What a Python file gives to a launch: calls of the framework's own classes, helpers that make a configuration, assignments to it."""
+"""What a Python file adds to a launch: calls of the framework's classes, helpers that make a configuration, assignments to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def calls_of(command: Command, folder: Path) -> Calls | None:
 
 
 def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> tuple[dict[str, Setting], list[Note]]:
-    """The settings of a Python file under those of its command, over them what it assigns after it has parsed them."""
+    """The settings of a Python file. Those of the command override them, and assignments after parsing override both."""
     classes = {callee for entry in index.entries_of(system.name) for callee in entry.calls}
     merged: dict[str, Setting] = {}
     for helper in calls.callees & system.helpers.keys():
@@ -78,7 +78,7 @@ def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> t
 
 
 def hidden(calls: Calls, system: System) -> UnknownText | None:
-    """What a call of one of the framework's configurations is given that cannot be known, or None."""
+    """An unknown part of what a call of one of the framework's configurations is given; None if all of it is known."""
     classes = {callee for entry in index.entries_of(system.name) for callee in entry.calls} | {*system.keywords_of}
     configurations = (callee for callee in calls.opened if callee in classes and not callee.endswith("Trainer"))
     return next((calls.opened[callee] for callee in configurations), None)

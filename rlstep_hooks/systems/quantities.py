@@ -25,11 +25,11 @@ DERIVED = {
     "frozen_rollouts": "0",
     "updates": "floor(max(rollouts - frozen_rollouts, 0) * updates_per_rollout)",
 }
-"""Quantities that expressions may name where the declaration does not state them."""
+"""Quantities that expressions may name although the declaration does not state them."""
 
 
 class Quantities:
-    """The values of one launch by name, worked out when they are asked for."""
+    """The values of one launch by name, computed when they are asked for."""
 
     def __init__(self, system: System, request: Request) -> None:
         self.system = system
@@ -62,7 +62,7 @@ class Quantities:
     def value(self, name: str) -> Any:
         """The value, or `Unknown`."""
         if self._under_way and self._under_way[-1] == name:
-            return self._given_value(name)  # within its own formula a name means what was there before it
+            return self._given_value(name)  # within its own formula a name means the value before it
         if name not in self._known:
             if name in self._under_way:
                 raise FormulaError(f"{self.system.name}: {' -> '.join((*self._under_way, name))} depends on itself")

@@ -4,45 +4,26 @@ Read at Deep-Agent/R1-V (src/r1-v/src/open_r1/trainer/grpo_trainer.py) and tuler
 of a batch is repeated `num_generations` times in `compute_loss`, and no sampler repeats rows. The formulas are TRL's.
 """
 
-import msgspec
-
 from rlstep_hooks.systems.declaration import Entry
-from rlstep_hooks.systems.trl.system import SYSTEM as TRL
+from rlstep_hooks.systems.trl.copies import copy
 
-SYSTEM = msgspec.structs.replace(
-    TRL,
-    name="r1_v",
-    title="R1-V (TRL 0.14)",
-    version="0.14.0",
-    releases=("0.14", "0.15"),
-    keys=None,
-    recognised=(
-        Entry(
-            "r1_v",
-            programs=(
-                "script:r1-v/src/open_r1/*.py",
-                "script:open_r1/grpo_custom_video*.py",
-                "script:open_r1/grpo_video*.py",
-            ),
-            before="trl",
+SYSTEM = copy(
+    "r1_v",
+    "R1-V (TRL 0.14)",
+    "0.14.0",
+    "0.15",
+    Entry(
+        "r1_v",
+        programs=(
+            "script:r1-v/src/open_r1/*.py",
+            "script:open_r1/grpo_custom_video*.py",
+            "script:open_r1/grpo_video*.py",
         ),
-        # The scripts of both start `open_r1/grpo.py`, as Open-R1's do, which has none of these settings.
-        *(
-            Entry("r1_v", programs=("script:open_r1/grpo.py",), with_key=key, before="trl")
-            for key in ("max_pixels", "temporal", "len_control")
-        ),
+        before="trl",
     ),
-    settings={
-        name: typed for name, typed in TRL.settings.items() if name != "use_peft"
-    },  # which only observers look at
-    package="",
-    live="",
-    writes=None,
-    deviations="",
-    attaches_by="",
-    on_import={},
-    observes=(),
-    does_not_observe=(),
-    observed_releases=None,
-    trained_releases=(),
+    # The scripts of both start `open_r1/grpo.py`, as Open-R1's do, which has none of these settings.
+    *(
+        Entry("r1_v", programs=("script:open_r1/grpo.py",), with_key=key, before="trl")
+        for key in ("max_pixels", "temporal", "len_control")
+    ),
 )

@@ -59,12 +59,16 @@ def _read_settings(system: System, request: Request, *, checked: bool = False) -
     launch = Quantities(system, request)
     if system.plan:
         reading: Reading = named(system.plan)(launch)
+        if system.framework:  # a fork that is planned by the formulas of what it forked
+            reading = msgspec.structs.replace(
+                reading, schedule=msgspec.structs.replace(reading.schedule, framework=system.framework)
+            )
         return reading
     try:
         return _read(system, launch, checks=() if checked else system.checks)
     except PlanError:
         for name in launch.settings_looked_at():
-            launch.given(name)  # what the framework reads is not unused, also where it ends before
+            launch.given(name)  # a setting that the framework reads is not unused, even if the launch is refused before
         raise
 
 
@@ -83,13 +87,13 @@ def read_config(
 
     Args:
         system: Whose configuration it is.
-        config: It, nested or flat, with the names of the settings.
+        config: The configuration, nested or flat, by the names of the settings.
         version: The release; the one that was read, if left out.
         program: Name of the program that would have such a configuration, where the formulas ask for it.
         rows: Rows of the training set; None if not known.
         rows_unknown: Why they are not known.
         world_size: Data-parallel processes, where the configuration does not say.
-        checked: Whether the framework itself has checked the configuration, so that what it refuses is not asked again.
+        checked: Whether the framework itself has checked the configuration, so that its checks are not repeated.
 
     Raises:
         As `read` does.
@@ -147,7 +151,7 @@ def _read(system: System, launch: Quantities, checks: tuple[Check | Demand, ...]
 
 
 def _apply(check: Check | Demand, launch: Quantities) -> None:
-    """Refuse what the framework refuses; what cannot be known is not refused."""
+    """Refuse what the framework refuses. A check that cannot be evaluated refuses nothing."""
     if not launch.holds(check.where) or launch.evaluate(check.holds):
         return
     if isinstance(check, Demand) and check.about in ("", "program"):
@@ -163,13 +167,13 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
 
 
 def _explained(system: System, launch: Quantities) -> list[Formula]:
-    """The formulas of fields of the Schedule that were used, as they ran, with what went in."""
+    """The formulas that were used for fields of the Schedule, as they ran, with their values."""
     fields = Schedule.__struct_fields__
     steps = {name: step for name, step in system.let.items() if name.removeprefix("critic.") not in fields}
     for formula in system.formulas:
         if formula.quantity.rpartition(".")[2] not in fields:
             steps[formula.quantity] = (launch.formula_of(formula.quantity) or formula).text
-    # What a function of Python says of the whole launch is shown by its name.
+    # A Python function of the whole launch is shown by its name.
     steps = {name: step for name, step in steps.items() if "launch" not in language.names_in(step)}
     with_critic = bool(launch.said("critic"))
     found = []

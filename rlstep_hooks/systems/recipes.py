@@ -1,4 +1,4 @@
-"""Published runs as launches: what was really trained, in the words of its framework or of its paper."""
+"""Published runs as launches: the real runs, as commands of their frameworks or as numbers of their papers."""
 
 from __future__ import annotations
 

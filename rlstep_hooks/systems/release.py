@@ -1,4 +1,4 @@
-"""For which release a launch is planned, and what it gives that no release has.
+"""For which release a launch is planned, and which of its settings no release has.
 
 The framework's own settings decide: Hydra refuses an override of a key that its configuration does not have (but for `+key=`), and
 argparse a flag that it does not know. So a launch that gives settings of an older release only is one of that release; a setting that
@@ -35,7 +35,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """What the framework itself refuses among the settings' names, and what only a fork can have."""
+    """The names of settings that the framework refuses, and those that only a fork can have."""
     refused: tuple[str, ...] = ()
     """Settings that the findings say are refused."""
     foreign: tuple[str, ...] = ()
@@ -53,12 +53,33 @@ def release_for(system: System, command: Command, given: Mapping[str, Setting], 
     version = asked or _newest_that_accepts(system, known, names)
     unknown = [name for name in names if not known.has(name, version)]
     notes = _notes(system, known, names, version, asked)
+    foreign: tuple[str, ...] = ()
     if asked is None and system.keys.forked and any(_is_foreign(known, name, version, given) for name in unknown):
         version = _nearest_to_fork(system, known, names)
         unknown = [name for name in names if not known.has(name, version)]
+        foreign = tuple(name for name in unknown if not known.ever(name))
         notes = (_fork_note(system, version),)
     notes = (*notes, *_added(system, known, given))
-    return _judged(Release(version=version, notes=notes), system, known, given, unknown)
+    if asked is None and unknown and all(known.ever(name) for name in unknown):
+        between = _between_releases(system, known, names, unknown, version)
+        if between is not None:
+            return Release(version=version, notes=notes, findings=(between,), refused=tuple(unknown))
+    return _judged(Release(version=version, notes=notes, foreign=foreign), system, known, given, unknown)
+
+
+def _between_releases(
+    system: System, known: KeyList, names: list[str], unknown: list[str], version: str
+) -> Finding | None:
+    """Notes on settings of which each is in some release and all are in none: the launch is for a checkout between two releases."""
+    from rlstep_hooks.judge.rules.plan_checks import between_releases
+
+    if known.releases_with(names):
+        return None
+    one = unknown[0]
+    other = next((name for name in names if known.has(name, version) and not known.releases_with([name, one])), None)
+    having = {name: runs_of(known.releases_with([name]), known.releases) for name in (one, other) if name is not None}
+    apart = ", ".join(f"{name} is in {runs}" for name, runs in having.items())
+    return between_releases(system.title, version, unknown, apart)
 
 
 def _is_foreign(known: KeyList, name: str, version: str, given: Mapping[str, Setting]) -> bool:
@@ -67,10 +88,20 @@ def _is_foreign(known: KeyList, name: str, version: str, given: Mapping[str, Set
 
 
 def _nearest_to_fork(system: System, known: KeyList, names: list[str]) -> str:
-    """The oldest release that has the most of a fork's settings: a fork that had a newer one would use what is new in it."""
+    """The release that has the most of a fork's settings; of several the oldest, but none before the newest of these settings came.
+
+    A fork that had a newer release would use what is new in it.
+    """
     releases = planned_releases(system)
+    came = [first for name in names for first in known.releases_with([name])[:1]]
+    newest = max((release_of(each) for each in came), default=release_of(releases[0]))
     return max(
-        reversed(releases), key=lambda each: (sum(known.has(name, each) for name in names), -releases.index(each))
+        reversed(releases),
+        key=lambda each: (
+            sum(known.has(name, each) for name in names),
+            release_of(each) >= newest,
+            -releases.index(each),
+        ),
     )
 
 
@@ -109,7 +140,7 @@ def _of_own_program(
 
 
 def planned_releases(system: System) -> tuple[str, ...]:
-    """The releases that can be planned and are told apart, ascending."""
+    """The releases that can be planned and that differ in their settings, ascending."""
     if system.releases is None or system.keys is None:
         return (system.version,)
     first, end = (release_of(each) for each in system.releases)
@@ -179,7 +210,7 @@ def _notes(system: System, known: KeyList, names: list[str], version: str, asked
 
 
 def _added(system: System, known: KeyList, given: Mapping[str, Setting]) -> tuple[Note, ...]:
-    """What is said of settings that Hydra adds and no release has."""
+    """Notes on settings that Hydra adds and that no release has."""
     names = [
         f"+{setting.written}" + (f" (did you mean {near}?)" if (near := known.nearest(name, system.version)) else "")
         for name, setting in given.items()
@@ -206,7 +237,7 @@ def _newest(system: System) -> tuple[Note, ...]:
 def _judged(
     release: Release, system: System, known: KeyList, given: Mapping[str, Setting], unknown: list[str]
 ) -> Release:
-    """The release with what is to be said of the settings that it does not have."""
+    """The release, with what is to be said about settings that it does not have."""
     from rlstep_hooks.judge.rules.plan_checks import foreign_settings, unknown_setting
 
     assert system.keys is not None
@@ -216,6 +247,9 @@ def _judged(
     title = f"{system.title} {release.version}"
     for name in unknown:
         near = known.nearest(name, release.version)
+        if known.ever(name) and release.foreign:
+            foreign.append(name)  # a fork has settings of several releases
+            continue
         if known.ever(name):
             accepted = known.releases_with([name])
             remedy = f"accepted by {system.title} {runs_of(accepted, known.releases)}: --version {accepted[-1]}"
@@ -235,6 +269,6 @@ def _judged(
 
 
 def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:
-    """Those of some settings that were looked at: the schedule does not depend on them."""
+    """The settings among these that were read in the source: the schedule does not depend on them."""
     patterns = keys.no_effect if keys is not None else ()
     return [s.name for s in settings if any(fnmatchcase(s.name, pattern) for pattern in patterns)]

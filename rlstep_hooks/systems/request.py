@@ -1,4 +1,4 @@
-"""One launch as a system gets it, and releases as numbers."""
+"""One launch as its system reads it, and releases as numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch, as a system gets it."""
+    """One launch as its system reads it."""
 
     settings: Settings
     version: str
@@ -29,10 +29,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     rows_unknown: str = ""
     """Why the rows of a live configuration are not known; empty where they are."""
     assumed: list[str] = []
-    """What was taken because nothing says it; filled while the launch is read."""
+    """Assumptions; filled while the launch is read."""
 
     def rows(self, *names: str) -> RowCount:
-        """Rows of the training set: as the user says, else counted in the files that the named setting lists."""
+        """Rows of the training set: as the user gives them, else counted in the files that the named setting lists."""
         given = self.settings.is_given(*names)
         if self.rows_given is not None:
             return RowCount(self.rows_given, "--rows")
@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return count_rows(files, self.folder)
 
     def world_size(self, from_settings: int | None = None) -> int:
-        """Data-parallel processes: as the user says, else from the settings, else as the launcher starts them, else 1.
+        """Data-parallel processes: as the user gives them, else from the settings, else as the launcher starts them, else 1.
 
         Raises:
             LaunchError: The launcher takes their number from the machine.
@@ -78,7 +78,7 @@ def release_of(version: str, place: Place | None = None) -> tuple[int, ...]:
     """A release as numbers that compare, for example "0.17.0" as (0, 17, 0), and "0.10.1.post2" as (0, 10, 1).
 
     Raises:
-        LaunchError: It is no release.
+        LaunchError: It is not a release.
     """
     numbers = _RELEASE.fullmatch(version)
     if numbers is None:

@@ -59,6 +59,7 @@ SYSTEM = System(
                 "train_batch_size_per_learner",
             ),
             calls=("AlgorithmConfig",),
+            packages=("ray",),
         ),
     ),
     keywords_of=_CALLS,

@@ -38,22 +38,29 @@ def why_not(command: Command, system: System, folder: Path) -> str:
         folder: The folder of the launch script.
     """
     program = command.program
-    if program.kind not in ("script", "module") or _is_own(program, system):
+    if program.kind not in ("script", "module"):
         return ""
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
-    if said and not TRAINING.intersection(words):
+    if said and not TRAINING.intersection(words) and not _is_own(program, system):
         return f'{program.name} has settings of {system.title}, but by its name ("{said}") it trains nothing'
     path = _file_of(command, folder)
-    if path is None or not system.trains or not command.arguments:  # a file on its own is read as a configuration
+    if path is None or not system.trains:
         return ""
     from rlstep_hooks.launch.python_file import names_in
 
     used = names_in(path)
-    if any(fnmatchcase(name, pattern) for name in used for pattern in system.trains):
+    # A file on its own may be the part of a script that configures.
+    enough = system.trains if command.arguments else (*system.trains, *_calls(system))
+    if any(fnmatchcase(name, pattern) for name in used for pattern in enough):
         return ""
     wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
     return f"{program.name} has settings of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
+
+
+def _calls(system: System) -> tuple[str, ...]:
+    """What a Python file of a system calls."""
+    return tuple(call for entry in index.entries_of(system.name) for call in entry.calls)
 
 
 def _is_own(program: Program, system: System) -> bool:

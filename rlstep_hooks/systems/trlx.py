@@ -17,10 +17,11 @@ SYSTEM = System(
     recognised=(
         Entry(
             "trlx",
-            calls=("TRLConfig", "default_ppo_config"),
+            calls=("default_ppo_config",),
             keys=("method.num_rollouts", "PPOConfig.num_rollouts"),
         ),
     ),
+    keywords_of=("TRLConfig",),
     # trlx/data/default_configs.py
     helpers={
         "default_ppo_config": {

@@ -1,44 +1,25 @@
-"""VLM-R1: a copy of TRL 0.16's GRPOTrainer: a generation for each micro-batch, and samples counted for each device.
+"""VLM-R1: a copy of TRL 0.16's GRPOTrainer, with a generation for each micro-batch, and samples counted for each device.
 
 Read at om-ai-lab/VLM-R1 90052f4 (2026-07-07), src/open-r1-multimodal/src/open_r1/trainer/grpo_trainer.py: `_prepare_inputs` (a rollout
 where `global_step % num_iterations == 0`), `_get_train_sampler` (RepeatRandomSampler over chunks of an update). The formulas are TRL's.
 """
 
-import msgspec
-
 from rlstep_hooks.systems.declaration import Entry
-from rlstep_hooks.systems.trl.system import SYSTEM as TRL
+from rlstep_hooks.systems.trl.copies import copy
 
-SYSTEM = msgspec.structs.replace(
-    TRL,
-    name="vlm_r1",
-    title="VLM-R1 (TRL 0.16)",
-    version="0.16.1",
-    releases=("0.16", "0.17"),
-    keys=None,
-    recognised=(
-        Entry(
-            "vlm_r1",
-            programs=(
-                "script:open_r1/grpo_jsonl.py",
-                "script:open_r1/grpo_rec*.py",
-                "script:open_r1/grpo_gui*.py",
-                "script:open_r1/grpo_text.py",
-            ),
-            before="trl",
+SYSTEM = copy(
+    "vlm_r1",
+    "VLM-R1 (TRL 0.16)",
+    "0.16.1",
+    "0.17",
+    Entry(
+        "vlm_r1",
+        programs=(
+            "script:open_r1/grpo_jsonl.py",
+            "script:open_r1/grpo_rec*.py",
+            "script:open_r1/grpo_gui*.py",
+            "script:open_r1/grpo_text.py",
         ),
+        before="trl",
     ),
-    settings={
-        name: typed for name, typed in TRL.settings.items() if name != "use_peft"
-    },  # which only observers look at
-    package="",
-    live="",
-    writes=None,
-    deviations="",
-    attaches_by="",
-    on_import={},
-    observes=(),
-    does_not_observe=(),
-    observed_releases=None,
-    trained_releases=(),
 )

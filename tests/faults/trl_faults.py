@@ -73,6 +73,8 @@ class Fault:
     """The place in TRL 0.16, which counts rollouts of one micro-batch each; as above where None."""
     where_unshuffled: Where | None = None
     """The place in 0.16 and 0.17, where a micro-batch holds one prompt's samples, so that loss terms cancel at lag 0."""
+    cause: str = ""
+    """What the finding must say of it."""
     settings: Settings = field(default_factory=lambda: REUSED)
     prepare: Apply = unchanged
     """What the run without the fault needs as well."""
@@ -979,6 +981,111 @@ def backward_of_a_quarter(trainer: Any) -> None:
     replace_method(trainer.accelerator, "backward", backward)
 
 
+# M: the formula of the loss
+
+
+def in_losses(trainer: Any, *, first: int, **values: Any) -> None:
+    """Give the trainer other settings while it computes its losses, from one update on."""
+
+    def loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = {name: getattr(trainer, name) for name in values}
+        if trainer.state.global_step >= first:
+            vars(trainer).update(values)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            vars(trainer).update(before)
+
+    replace_method(trainer, "_compute_loss", loss)
+
+
+PER_SAMPLE: Settings = {**REUSED, "loss_type": "grpo"}
+
+
+@fault(
+    report="trl#3120",
+    code="RLS801",
+    where=Where(rollout=2, update=5, microbatch=10),
+    settings=PER_SAMPLE,
+    since="0.18",
+    cause="old log-probs equal to the current ones",
+)
+def old_log_probs_taken_out_by_the_loss(trainer: Any) -> None:
+    """A patched loss takes old log-probs out of what it got."""
+
+    def loss(original: Callable[..., Any], model: Any, inputs: dict[str, Any]) -> Any:
+        if trainer.state.global_step >= 4:
+            inputs = inputs | {"old_per_token_logps": None}
+        return original(model, inputs)
+
+    replace_method(trainer, "_compute_loss", loss)
+
+
+@fault(
+    report="TRL, a clip that does not clip",
+    code="RLS801",
+    where=Where(rollout=2, update=5),
+    settings={**PER_SAMPLE, "epsilon": 0.05},
+    since="0.18",
+    cause="without the clip",
+)
+def clip_range_lost_in_the_loss(trainer: Any) -> None:
+    """The loss has no clip."""
+    in_losses(trainer, first=4, epsilon_low=1e9, epsilon_high=1e9)
+
+
+@fault(
+    report="trl PR#6024",
+    code="RLS801",
+    where=Where(update=3, microbatch=6),
+    settings={**LARGE_ROLLOUT},
+    since="0.24",
+    cause="steps_per_generation and not by the accumulation",
+)
+def divided_by_the_generation_period(trainer: Any) -> None:
+    """The loss takes the generation period for the accumulation."""
+    in_losses(trainer, first=3, current_gradient_accumulation_steps=4)
+
+
+@fault(
+    report="ms-swift#10116",
+    code="RLS801",
+    where=Where(update=4, microbatch=8),
+    settings={**REUSED, "loss_type": "dr_grpo"},
+    since="0.18",
+    cause="averaged over the tokens of the micro-batch",
+)
+def averaged_over_tokens_instead(trainer: Any) -> None:
+    """The loss is normalised as another type is."""
+    in_losses(trainer, first=4, loss_type="bnpo")
+
+
+@fault(
+    report="TRL, KL left out",
+    code="RLS801",
+    where=Where(rollout=2, update=4, microbatch=8),
+    settings={**PER_SAMPLE, "beta": 0.5},
+    since="0.24",
+    cause="without its KL term",
+)
+def kl_left_out_of_the_loss(trainer: Any) -> None:
+    """The loss is computed with beta 0."""
+    in_losses(trainer, first=4, beta=0.0)
+
+
+@fault(
+    report="CISPO, its constant",
+    code="RLS801",
+    where=Where(rollout=2, update=5),
+    settings={**REUSED, "loss_type": "cispo", "epsilon_high": 1.05},
+    since="1.0",
+    cause="old log-probs equal to the current ones",
+)
+def cispo_without_old_log_probs(trainer: Any) -> None:
+    """A CISPO loss whose ratio is always 1."""
+    old_log_probs_taken_out_by_the_loss(trainer)
+
+
 # N: gradient and optimizer
 
 
@@ -1079,6 +1186,110 @@ def set_weights(model: Any, values: list[torch.Tensor]) -> None:
     """Write weights in a way that torch does not count."""
     for parameter, value in zip(model.parameters(), values, strict=True):
         parameter.data.copy_(value)
+
+
+# E: text that the policy did not write
+
+LONG: Settings = {**REUSED, "max_completion_length": 64}
+"""Completions long enough for a rollout to show by itself that it was drawn from something else."""
+
+
+def sharpened(trainer: Any) -> None:
+    """Give the tiny model, whose distributions are nearly uniform, some that a temperature changes."""
+    with torch.no_grad():
+        trainer.model.get_input_embeddings().weight.mul_(8)
+
+
+def alter_generation(trainer: Any, generate: Callable[..., Any], *, after: int) -> None:
+    """Have `generate(original, *args, **kwargs)` take the place of the policy's own, from the rollout after that many updates on."""
+
+    def chosen(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return generate(original, *args, **kwargs) if trainer.state.global_step >= after else original(*args, **kwargs)
+
+    replace_method(trainer.model, "generate", chosen)
+
+
+@fault(
+    report="trl#4159",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def logits_cooled_by_a_processor(trainer: Any) -> None:
+    """A processor of logits divides them once more; all settings are as configured."""
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs, logits_processor=[lambda ids, scores: scores / 0.3])
+
+    alter_generation(trainer, generate, after=4)
+
+
+@fault(
+    report="prime-rl PR#697",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def logits_truncated_by_a_processor(trainer: Any) -> None:
+    """A processor of logits leaves the three most probable tokens."""
+
+    def cut(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.masked_fill(scores < scores.topk(3).values[:, -1:], float("-inf"))
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs, logits_processor=[cut])
+
+    alter_generation(trainer, generate, after=4)
+
+
+@fault(
+    report="a sampler of another model",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def tokens_of_a_foreign_sampler(trainer: Any) -> None:
+    """The policy generates, and its tokens are replaced by those of something else."""
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tokens = original(*args, **kwargs)
+        others = torch.randint(
+            3, len(trainer.processing_class), tokens.shape, generator=torch.Generator().manual_seed(0)
+        )
+        width = kwargs["input_ids"].shape[1]
+        return torch.where((torch.arange(tokens.shape[1]) >= width) & (tokens > 2), others, tokens)
+
+    alter_generation(trainer, generate, after=4)
+
+
+@fault(
+    report="tokens in another order than they were sampled in",
+    code="RLS413",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    prepare=sharpened,
+    since="0.24",
+)
+def tokens_swapped_after_generation(trainer: Any) -> None:
+    """The tokens of each completion are mixed up before they are scored."""
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tokens = original(*args, **kwargs)
+        width = kwargs["input_ids"].shape[1]
+        mixed = tokens.clone()
+        for row in mixed:
+            real = (row > 2).nonzero().flatten()
+            real = real[real >= width]
+            row[real] = row[real[torch.randperm(len(real), generator=torch.Generator().manual_seed(0))]]
+        return mixed
+
+    alter_generation(trainer, generate, after=4)
 
 
 EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]

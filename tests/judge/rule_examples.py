@@ -297,6 +297,15 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS411": lambda: judged(changed(run(), Rollout, 2, reference_intact=False)),
     "RLS412": lambda: judged(measured(run(), "rollouts", 1, weights_differ=1016)),
     # Rows, samples, rewards and advantages
+    "RLS413": lambda: judged(
+        with_facts(
+            measured(
+                run(), "microbatches", 4, tokens=1024, surprise=-717.0, surprise_squares=1130.0, surprise_largest=5.1
+            ),
+            surprise_cap=12.2,
+            vocabulary=512,
+        )
+    ),
     "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
     "RLS502": lambda: judged(trained_twice()),
     "RLS503": lambda: judged(evaluated_in_training()),

@@ -118,13 +118,13 @@ def test_what_only_the_run_decides_is_not_planned(text: str, reason: str, tmp_pa
 @pytest.mark.parametrize(
     "text",
     [
-        "import verifiers as vf\nargs = vf.grpo_defaults(run_name='x')\nargs.num_generations = 4\nvf.GRPOTrainer(args=args)\n",
-        "from verifiers import GRPOTrainer\ntrainer = GRPOTrainer(args=None)\n",
+        "import mine as m\nargs = m.grpo_defaults(run_name='x')\nargs.num_generations = 4\nm.GRPOTrainer(args=args)\n",
+        "from mine import GRPOTrainer\ntrainer = GRPOTrainer(args=None)\n",
         "from .trainer import GRPOTrainer\ntrainer = GRPOTrainer(args=None)\n",
     ],
 )
 def test_a_trainer_of_another_package_is_not_trl(text: str, tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"GRPOTrainer of (verifiers|a file beside it): a trainer that is not known"):
+    with pytest.raises(LaunchError, match=r"GRPOTrainer of (mine|a file beside it): a trainer that is not known"):
         planned(tmp_path, text)
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstep_hooks.launch.shell.script import LARGEST_SCRIPT, read_script, read_text
+from rlstep_hooks.launch.shell.script import read_script, read_text
+from rlstep_hooks.launch.shell.walk import LARGEST_SCRIPT
 from rlstep_hooks.launch.text import LaunchError
 
 if TYPE_CHECKING:

@@ -116,3 +116,40 @@ def test_extended_expressions_of_sed(tmp_path: Path, expression: str, base: str 
 def test_a_backslash_that_is_missing_is_said_where_no_trainer_is_left(tmp_path: Path) -> None:
     with pytest.raises(NoLaunchError, match="is missing at the end of line 2"):
         planned(tmp_path, "python3 train.py \\\n  --colocate\n  --num-rollout 10 \\\n  --rollout-batch-size 8\n")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'ARGS="trainer.ckpt_path=$HOME/x {}"',
+        'ARGS="{} trainer.ckpt_path=$(date +%F at %T)/x"',
+        'PLACE=$HOME/x; ARGS="{} trainer.ckpt_path=${{PLACE}}/`date a b`"',
+        'ARGS=(trainer.ckpt_path=$HOME/x "{}"); ARGS="${{ARGS[*]}}"',
+    ],
+)
+def test_settings_beside_an_unknown_one_in_a_variable(tmp_path: Path, settings: str) -> None:
+    """verl's examples/grpo_trainer/run_qwen3_5-122b-a10b_veomni.sh: all of them were lost without a word."""
+    sizes = "trainer.train_batch_size=64 trainer.policy_mini_batch_size=16"
+    text = settings.format(sizes) + "\npython -m skyrl.train.entrypoints.main_base $ARGS\n"
+    schedule = planned(tmp_path, text)
+    assert (schedule.prompts_per_rollout, schedule.updates_per_rollout) == (64, 4)
+
+
+def test_an_unknown_setting_in_a_variable_is_asked_for(tmp_path: Path) -> None:
+    text = (
+        f'ARGS="trainer.epochs=2 trainer.train_batch_size=$B trainer.policy_mini_batch_size=16"\npython {SKYRL} $ARGS\n'
+    )
+    with pytest.raises(
+        LaunchError, match=r"train_batch_size cannot be known: \$B is not set in the script; give it with --set B"
+    ):
+        planned(tmp_path, text)
+
+
+def test_a_list_in_quotes_is_one_word(tmp_path: Path) -> None:
+    text = (
+        "EXTRAS=(--extra vllm --extra megatron)\n"
+        'MORE=(trainer.run_name="uv run ${EXTRAS[*]}" trainer.policy_mini_batch_size=16)\n'
+        f'python {SKYRL} "${{MORE[@]}}"\n'
+    )
+    assert planned(tmp_path, text).updates_per_rollout == 4
+    assert "--extra" not in [setting.name for setting in plan_launch([str(tmp_path / "run.sh")]).unused]

@@ -20,7 +20,7 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, values
-from rlstep_hooks.judge.rules.weights import moved, sampler, training
+from rlstep_hooks.judge.rules.weights import drawn, moved, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -68,6 +68,7 @@ RULES: tuple[type[Rule], ...] = (
     moved.GeneratedWithOthers,
     sampler.SyncNotAsPlanned,
     sampler.SampledOtherwise,
+    drawn.NotDrawnFromPolicy,
     moved.ReferenceMoved,
     training.NothingLearned,
     training.OptimizerHoldsOthers,

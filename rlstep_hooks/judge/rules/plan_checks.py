@@ -83,6 +83,18 @@ def foreign_settings(release: str, names: list[str], because: str) -> Finding:
     )
 
 
+def between_releases(title: str, release: str, names: list[str], apart: str) -> Finding:
+    """The finding of settings that releases have, but none has all of; `apart` says which has which."""
+    return _planned(
+        ForeignSettings,
+        expected=f"settings of one release of {title}",
+        observed=", ".join(names),
+        why=f"no release has all settings of this launch ({apart}): it is written for a checkout between releases, whose code was not "
+        f"read. {title} {release} itself ends the run at these",
+        fix="compare the plan with the trainer of that checkout, or take the settings out",
+    )
+
+
 def _planned(rule: type[Rule], *, expected: str, observed: str, why: str, fix: str) -> Finding:
     """A finding of a rule whose launch has no Schedule to look at, or needs none."""
     return Finding(

@@ -41,7 +41,7 @@ def test(node: Node, scope: Scope) -> bool | None:
         if value.unknown and not unset:
             scope.undecided = value.unknown
             return None
-        # `X=${X:-}` and `X=""` leave it to the user as much as no assignment does.
+        # After `X=${X:-}` or `X=""` the user may still set the variable, as without an assignment.
         scope.unset += [name for name in _names_in(node) if scope.named(name) in (None, _EMPTY)]
         empty = not value.text or bool(value.unknown)
         return empty is (operator == "-z")
@@ -62,7 +62,7 @@ def _names_in(node: Node) -> list[str]:
 
 
 def _combined(outcomes: list[bool | None], *, decisive: bool) -> bool | None:
-    """Conditions of which one with the outcome `decisive` decides alone."""
+    """`&&` or `||` of conditions: one whose outcome is `decisive` decides alone."""
     return decisive if decisive in outcomes else None if None in outcomes else not decisive
 
 

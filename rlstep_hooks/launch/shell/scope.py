@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ class Text(msgspec.Struct, frozen=True):
     text: str
     unknown: tuple[UnknownText, ...] = ()
     words: tuple[Text, ...] | None = None
-    """The words that it gives outside quotes, where a condition decides on them: those that not every branch has are unknown."""
+    """The words of the string outside quotes, if a condition decides on them: a word that some branch lacks is unknown."""
 
 
 Variable = Text | tuple[Text, ...]
@@ -47,14 +48,14 @@ class Scope:
         self.source = source
         self.script = script
         self.file = script
-        """The file that is read: another than the script where it sources one."""
+        """The file that is read now: the script, or a file that it sources."""
         self.given = dict(given)
         self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
         self.positional = [Text(token.text, token.unknown) for token in arguments]
         self.missing: list[UnknownText] = []
         """Arrays without a value that were expanded since this list was last emptied."""
         self.undecided: tuple[UnknownText, ...] = ()
-        """What the last condition that only the run decides depends on."""
+        """The unknown values of the last condition that only the run can decide."""
         self.unset: list[str] = []
         """Variables without a value that decided a condition since this list was last emptied."""
         self.exported: set[str] = set(given)
@@ -77,7 +78,7 @@ class Scope:
         if not isinstance(value, tuple) and value.unknown:
             if name in self.given:
                 value = Text(self.given[name])
-            else:  # ask the user for this variable, not for one that its value depends on
+            elif len(_words(value.text)) == 1:  # ask the user for this variable, not for one that its value depends on
                 value = Text(value.text, (UnknownText(name, f"{name} is {value.unknown[0].why}", place),))
         self.variables[name] = value
 
@@ -149,9 +150,7 @@ class Scope:
         else:
             why, place = f"{name} is {choices}, depending on {asked.name}: {asked.why}", asked.place
         unknown = UnknownText(name if asked is None else asked.name, why, place)
-        several = [
-            value if isinstance(value, tuple) else _split(value) for value in (*values, *([()] if unset else []))
-        ]
+        several = [value if isinstance(value, tuple) else split(value) for value in (*values, *([()] if unset else []))]
         words = several[0]
         for other in several[1:]:
             words = _united(words, other, unknown)
@@ -160,15 +159,43 @@ class Scope:
         return Text(f"${name}", (unknown,), words if any(len(each) != 1 for each in several) else None)
 
 
-def _split(value: Text) -> tuple[Text, ...]:
-    """The words of a string outside quotes."""
+def split(value: Text) -> tuple[Text, ...]:
+    """The words of a string outside quotes; a word with an unexpanded part (`$X`, `$(...)`) is unknown."""
     if value.words is not None:
         return value.words
-    return (value,) if value.unknown else tuple(Text(word) for word in value.text.split())
+    if not value.unknown:
+        return tuple(Text(word) for word in value.text.split())
+    words = _words(value.text)
+    unresolved = [word for word in words if "$" in word or "`" in word] or words
+    return tuple(Text(word, _within(word, value.unknown) if word in unresolved else ()) for word in words)
+
+
+def _within(word: str, unknown: tuple[UnknownText, ...]) -> tuple[UnknownText, ...]:
+    """The unknown variables that a word names; all unknown variables if that cannot be told."""
+    return tuple(one for one in unknown if one.name and re.search(rf"\$\{{?{one.name}\b", word)) or unknown
+
+
+def _words(text: str) -> list[str]:
+    """Split a text at its blanks, except within `$(...)`, `${...}` and backquotes."""
+    words: list[str] = []
+    word, closing = "", ""
+    for index, character in enumerate(text):
+        if not closing and character.isspace():
+            words += [word] * bool(word)
+            word = ""
+            continue
+        word += character
+        if character == "`":
+            closing = closing[:-1] if closing[-1:] == "`" else closing + "`"
+        elif character in "({" and (closing or text[index - 1 : index] == "$"):
+            closing += ")" if character == "(" else "}"
+        elif character == closing[-1:]:
+            closing = closing[:-1]
+    return words + [word] * bool(word)
 
 
 def _united(some: tuple[Text, ...], others: tuple[Text, ...], unknown: UnknownText) -> tuple[Text, ...]:
-    """The words of both, in order; those that only one has are unknown."""
+    """The words of both lists, in order; a word that only one list has is unknown."""
 
     def marked(words: tuple[Text, ...]) -> list[Text]:
         return [msgspec.structs.replace(word, unknown=word.unknown or (unknown,)) for word in words]

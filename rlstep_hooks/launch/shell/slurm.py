@@ -17,7 +17,7 @@ _VARIABLES = {
 
 
 def job_variables(text: str) -> dict[str, str]:
-    """The variables that a job's own `#SBATCH` lines decide; options of the `sbatch` command would come first."""
+    """The variables that a job's own `#SBATCH` lines set; options of the `sbatch` command would override them."""
     found: dict[str, str] = {}
     for option, value in _OPTION.findall(text):
         name = _NAMES.get(option, option)

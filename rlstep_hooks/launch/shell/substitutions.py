@@ -1,7 +1,7 @@
 """`$(...)`: the output of commands that only work on text and on the script's own place. Nothing is executed.
 
-The commands are those that launch scripts find their own folder with (`dirname`, `pwd`, `cd ... && pwd`, `realpath`), name a run
-with (`basename`), count devices with (`echo $X | tr , '\\n' | wc -l`) and write text with (`cat <<EOF`). The output of any other
+Launch scripts use these commands to find their own folder (`dirname`, `pwd`, `cd ... && pwd`, `realpath`), to name a run
+(`basename`), to count devices (`echo $X | tr , '\\n' | wc -l`) and to write text (`cat <<EOF`). The output of any other command
 depends on the machine.
 """
 
@@ -211,7 +211,7 @@ _EXTENDED = re.compile(
 
 
 def _sed(given: list[str], stdin: str) -> str:
-    """`sed s/old/new/` where both are plain text, and `sed -E` with expressions that Python reads alike."""
+    """`sed s/old/new/` with plain texts, and `sed -E` with expressions that mean the same in Python."""
     if given[:1] in (["-E"], ["-r"]) and len(given) == 2 and (extended := _EXTENDED.fullmatch(given[1])):
         most = 0 if extended["g"] else 1
         lines = (re.sub(extended["old"], extended["new"], line, count=most) for line in stdin.splitlines())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.shell.arithmetic import number
-from rlstep_hooks.launch.shell.scope import NOT_SET, Text
+from rlstep_hooks.launch.shell.scope import NOT_SET, Text, split
 from rlstep_hooks.launch.shell.substitutions import output
 from rlstep_hooks.launch.shell.syntax import default_word, source_of
 from rlstep_hooks.launch.text import UnknownText
@@ -38,7 +38,7 @@ _LONGEST_RANGE = 1000
 
 
 def _range(node: Node) -> list[Text]:
-    """The words of `{1..8}` and `{0..90..30}`; none if it is something else."""
+    """The words of `{1..8}` and `{0..90..30}`; no words for any other text."""
     found = _RANGE.fullmatch(source_of(node))
     if found is None:
         return []
@@ -58,8 +58,8 @@ def fields_of(node: Node, scope: Scope) -> list[Text]:
     for piece in _pieces(node, scope, quoted=False):
         if piece.fields is not None:
             parts = list(piece.fields)
-        elif piece.split and not piece.value.unknown:
-            parts = [Text(part) for part in piece.value.text.split()]
+        elif piece.split:
+            parts = list(split(piece.value))
             if piece.value.text[:1].isspace() and open_field is not None:
                 fields.append(open_field)
                 open_field = None
@@ -94,8 +94,8 @@ def _pieces(node: Node, scope: Scope, *, quoted: bool, double: bool = False) -> 
     Args:
         node: The word.
         scope: The variables.
-        quoted: Whether blanks separate no words here: in quotes, and in an assignment.
-        double: Whether it stands in double quotes, where single ones are characters like others.
+        quoted: Whether blanks do not separate words here: in quotes, and in an assignment.
+        double: Whether it stands in double quotes, in which a single quote is an ordinary character.
     """
     kind = node.type
     if kind in (
@@ -196,8 +196,11 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     if isinstance(value, tuple):
         if parts[0].type != "subscript" and source_of(parts[0]) not in ("@", "*"):
             return _Piece(value[0] if value else Text(""), split=not quoted)
+        if quoted and source_of(parts[0]).endswith("*"):  # "${LIST[*]}" is one word
+            unknown = tuple(one for part in value for one in part.unknown)
+            return _Piece(Text(" ".join(part.text for part in value), unknown))
         if not quoted:
-            value = tuple(Text(part, u.unknown) for u in value for part in ([u.text] if u.unknown else u.text.split()))
+            value = tuple(part for element in value for part in split(element))
         return _Piece(Text(""), fields=value)
     if value.words is not None and not quoted:
         return _Piece(Text(""), fields=value.words)
@@ -232,7 +235,7 @@ def _operated(
 
 
 def _replacement(source: str) -> list[Text]:
-    """Old and new of `${NAME/old/new}` where both are plain; the grammar takes the slash of `\\/` for the one between them."""
+    """The two texts of `${NAME/old/new}` if both are plain; the grammar mistakes the slash of `\\/` for the separator."""
     found = re.fullmatch(r"\$\{\w+//?((?:\\.|[^/\\$\"'])+)(?:/([^$\"']*))?\}", source)
     return [Text(_unescaped(part)) for part in found.groups() if part is not None] if found is not None else []
 
@@ -255,7 +258,7 @@ def _changed(text: str, operator: str, words: list[str]) -> str | None:
 
 
 def _substituted(node: Node, scope: Scope) -> Text:
-    """The output of `$(...)`, where the script alone tells it."""
+    """The output of `$(...)`, if it depends on the script alone."""
     printed = output(
         node, scope, words=lambda word: fields_of(word, scope), heredoc=lambda redirect: heredoc(redirect, scope)
     )
@@ -306,7 +309,7 @@ def arithmetic(node: Node, scope: Scope) -> int | Text:
 
 
 def _unescaped(text: str, *, within_quotes: bool = False) -> str:
-    """Text without its escaping backslashes: outside quotes all of them, inside only those before `$ ` " \\` and line ends."""
+    """Text without its escaping backslashes: all of them outside quotes, and inside quotes those before `$ ` " \\` and line ends."""
     if "\\" not in text:
         return text
     result: list[str] = []

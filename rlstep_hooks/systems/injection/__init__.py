@@ -1,4 +1,4 @@
-"""How `rlstep run` reaches a program that never heard of this package: a `sitecustomize` in the environment of its processes.
+"""How `rlstep run` reaches a program that does not know this package: a `sitecustomize` in the environment of its processes.
 
 `environment` gives the variables; `site/sitecustomize.py` is what each Python process then loads; `hooks` attaches to the frameworks
 that it imports. A process that imports none of them is left alone.

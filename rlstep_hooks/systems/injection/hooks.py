@@ -1,6 +1,6 @@
-"""Hooks on the import of frameworks, for processes that never heard of this package.
+"""Hooks on the import of frameworks, for processes that do not know this package.
 
-Which import attaches what is said by the index of systems. wrapt calls a hook when the named module has been imported, and imports the
+The index of systems says what is attached at which import. wrapt calls a hook when the named module has been imported, and imports the
 hook itself only then. This module is loaded by every Python process of an audited command, so it imports next to nothing.
 """
 

@@ -20,9 +20,10 @@ _STEP = "trl 0.9.6 trl/trainer/ppo_trainer.py step"
 
 
 def started_processes(launch: Request) -> int | None:
-    """What `llamafactory-cli` starts: one for each GPU, unless the launch says how many (cli.py `main`, launcher.py `launch`).
+    """Processes that `llamafactory-cli` starts: one for each GPU, unless the launch says how many (cli.py `main`, launcher.py
+    `launch`).
 
-    None where something else starts them: `python src/train.py` starts no torchrun.
+    None if something else starts them: `python src/train.py` starts no torchrun.
     """
     command = launch.command
     if launch.world_size_given is not None or command.processes is not None or command.program.kind != "executable":

@@ -1,4 +1,4 @@
-"""OpenRLHF from a launch, and the way back: the release that its flags fit, and a Schedule as a launch of 0.11."""
+"""The release of OpenRLHF that the flags of a launch fit, and a Schedule written as a launch of 0.11."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def without_ray(launch: Request) -> bool:
 
 
 def started_processes(launch: Request) -> int | None:
-    """Data-parallel processes as the user or a launcher says; None where the flags do."""
+    """Data-parallel processes as the user or a launcher gives them; None if the flags give them."""
     return launch.world_size() if launch.world_size_given is not None or without_ray(launch) else None
 
 
@@ -119,7 +119,7 @@ def _length(schedule: Schedule, title: str) -> list[str]:
     """The run's length in whole episodes.
 
     Raises:
-        LaunchError: It cannot be said in episodes.
+        LaunchError: Whole episodes cannot give it.
     """
     rollouts = schedule.rollouts
     if rollouts is None:

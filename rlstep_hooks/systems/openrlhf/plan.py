@@ -21,7 +21,7 @@ def plan_config(args: Any, *, rows: int | None, release: OpenRLHFRelease | None 
 
     Args:
         args: `strategy.args` of a live run (nested from 0.10.2 on, flat before), or a mapping of flags to values.
-        rows: Rows of the prompt set before `data.max_samples` cuts it; None if not known, whose totals are then not evaluated.
+        rows: Rows of the prompt set before `data.max_samples` cuts it; None if not known; totals are then not evaluated.
         release: The release of OpenRLHF; the installed one if left out.
 
     Raises:

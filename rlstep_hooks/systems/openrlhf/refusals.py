@@ -1,4 +1,4 @@
-"""What OpenRLHF refuses, or waits for without end, because of sizes that do not fit each other: said before anything is started."""
+"""Sizes that do not fit each other: OpenRLHF refuses them, or hangs. Said before anything is started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def flag_of(name: str) -> str:
 
 
 def _of_role(role: str, name: str, gpus: str, processes: str, where: str) -> tuple[Check, ...]:
-    """Whole copies of the model on the GPUs of a role, and DeepSpeed's own check of its batch (config.py `_batch_assertion`)."""
+    """The GPUs of a role must hold whole copies of the model; DeepSpeed checks its batch (config.py `_batch_assertion`)."""
     accumulation = f"{_BATCH} * copies // {_MICRO} // {gpus}"
     each = f"{_MICRO} * {processes}"
     asserted = f"{where} and not dynamic" if where else "not dynamic"
@@ -63,7 +63,7 @@ def _of_role(role: str, name: str, gpus: str, processes: str, where: str) -> tup
 
 
 def _shared(samples: str, processes: str, when: str, where: str) -> tuple[Check, ...]:
-    """Whether every process gets as many micro-batches of a rollout as the others, or some none at all."""
+    """All processes must get the same number of micro-batches of a rollout, at least one each."""
     looked_at = f"not ranks_generate and not dynamic and {samples} > 0{where}"
     pieces = f"ceil({samples} / {_PIECE})"
     shares = f"shares({samples}, {_PIECE}, {processes}, {_MICRO})"

@@ -1,4 +1,4 @@
-"""What the formulas of OpenRLHF ask of Python: sums over a run whose rollouts differ, and the shares of processes."""
+"""Functions that the formulas of OpenRLHF call: sums over a run whose rollouts differ, and the shares of processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pieces_of_run(
         kept: Those of them whose samples are trained with the first rollout after them.
         processes: Data-parallel processes.
         size: Samples of one piece on one process; what does not fill one is left out.
-        most: The largest number of pieces of what is trained at a time; None where there is no limit.
+        most: The largest number of pieces that are trained at a time; None if there is no limit.
     """
     if rollouts <= frozen:
         return 0

@@ -20,7 +20,7 @@ ALGORITHMS = {
     "dr_grpo": "Dr. GRPO",
     "flash_reinforce": "FlashREINFORCE",
 }
-"""What `algo.advantage.estimator` stands for."""
+"""The algorithm of each `algo.advantage.estimator`."""
 
 NEEDS_GROUP = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that compare the samples of one prompt, and are refused with a single one."""
@@ -70,7 +70,7 @@ SETTINGS: dict[str, Typed] = {
     "actor.policy_loss_type": text("ppo", also=("policy_loss_type",)),
     "rollout.top_p": number(1, also=("top_p",)),
 }
-"""The settings by their names from 0.10.2 on, which plans use for all releases; the other name is that of before."""
+"""The settings by their names since 0.10.2, which plans use for all releases; the other name is the one before 0.10.2."""
 
 OF_SCHEDULE = tuple(name for name in SETTINGS if not name.startswith(("actor.lr_", "ckpt.", "eval.")))
 """The settings behind a Schedule."""

@@ -27,7 +27,7 @@ _CUT_BY_TOKENS = "unknown('micro-batches are cut by token counts')"
 
 
 def _updates(role: str, accumulation: str, processes: str, frozen: str, kept: str) -> dict[str, str]:
-    """How one role's updates cut a rollout.
+    """The formulas of one role: how its updates cut a rollout.
 
     Args:
         role: "" for the policy, "critic." for the critic.
@@ -181,7 +181,7 @@ SYSTEM = System(
         "else unknown('OpenRLHF before 0.9.1 syncs no weights after a rollout that trains the critic only') "
         "if frozen_rollouts and openrlhf < (0, 9, 1) else 'after_updates'",
         "reference_source": "'at_rollout' if algo.kl.init_coef > 0 else 'none'",
-        # For notes: samples of all passes together, since accumulation goes on from pass to pass.
+        # For notes: the samples of all passes together, since accumulation does not stop between passes.
         "trained": "train.max_epochs * (samples_per_rollout - samples_dropped_per_rollout)",
         "trained_last": "train.max_epochs * samples_of_last_rollout",
     },
@@ -244,7 +244,7 @@ SYSTEM = System(
         Formula("rollouts_per_epoch", "floor(rows / prompts_per_rollout)", _LOADER),
         Formula("rollouts", "rollouts_per_epoch * train.num_episodes", _LOADER),
         Formula("old_logprob_source", "'recompute'", "{home} trainer/ppo_utils/experience_maker.py make_experience"),
-        # From left to right (trainer/ppo_trainer.py:72-78).
+        # Evaluated from left to right (trainer/ppo_trainer.py:72-78).
         Formula(
             "lr_horizon",
             "floor(rows * rollout.n_samples_per_prompt / train.batch_size) * train.num_episodes * train.max_epochs",

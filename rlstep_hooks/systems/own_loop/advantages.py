@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 EstimatorName = Literal["gae", "returns", "grpo", "dr_grpo", "rloo"]
 
 STABILISERS = (1e-8, 1e-6, 1e-4)
-"""What implementations of GRPO add to the group's standard deviation; any of them is right."""
+"""Values that implementations of GRPO add to the group's standard deviation; each of them is accepted."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a loop says of its advantages; see `LoopAudit.advantages`."""
+    """What a loop says about its advantages; see `LoopAudit.advantages`."""
 
     estimator: EstimatorName
     group: int | None = None
@@ -33,7 +33,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Advantages beside the estimators of which one should give them."""
+    """Advantages, with the estimators of which one should give them."""
 
     estimators: tuple[Estimator, ...]
     rewards: Rewards

@@ -65,8 +65,8 @@ class LoopAudit:
                         optimizer.step()
         audit.report.verdict
 
-    What it cannot do it says (`report.not_evaluated`, and a warning of the logger `rlstep`), and training goes on as without it.
-    Nothing that is handed over is changed or kept in the graph. With several processes each audits itself.
+    If it cannot observe something, it says so (`report.not_evaluated`, and a warning of the logger `rlstep`), and training goes on.
+    Tensors that it is given are not changed and not kept in the graph. With several processes each audits itself.
 
     Args:
         schedule: The plan; `Schedule.ppo` makes one.
@@ -77,11 +77,11 @@ class LoopAudit:
             Default: RLSTEP_ON_FAIL, else "warn".
         log_dir: Folder for the record, never overwritten. None keeps everything in memory. Default: RLSTEP_DIR, else None.
         listeners: Views that follow the run; by default plan and verdict are printed on stderr.
-        facts: What is known of the run, such as `compute_dtype="bfloat16"` where autocast is on; else read from the weights.
+        facts: Facts about the run, such as `compute_dtype="bfloat16"` where autocast is on; else read from the weights.
         versions: Releases of the packages involved, for the record.
-        max_grad_norm: The limit that the loop clips the policy's gradient norm to, or what gives it at a step.
+        max_grad_norm: The limit that the loop clips the policy's gradient norm to, or a function that returns it at a step.
         rate_of_rollout: Whether the rate is set once a rollout, so that the rollout is its schedule's tick.
-        session: An audit that somebody else asked for; its options are then taken, and not those above.
+        session: The session of an audit that was asked for elsewhere; its options replace those above.
 
     Raises:
         ValueError: `on_fail` is none of the three, or the critic's optimizer is named and the policy's is not.
@@ -119,12 +119,12 @@ class LoopAudit:
 
     @property
     def report(self) -> Report:
-        """The report; while the loop runs, of what was seen so far."""
+        """The report; while the loop runs, it covers what was seen so far."""
         return self._session.report
 
     @property
     def folder(self) -> Path | None:
-        """Where the record is written; None in memory."""
+        """The folder of the record; None if it is kept in memory."""
         return self._session.folder
 
     @property
@@ -134,12 +134,12 @@ class LoopAudit:
 
     @property
     def observer(self) -> LoopObserver | None:
-        """What turns the loop into events; None before it begins. For adapters that see more than a loop tells."""
+        """The recorder that turns the loop into events; None before it begins. Adapters use it if they see more than a loop tells."""
         return self._observer
 
     @property
     def should_stop(self) -> bool:
-        """Whether the loop should end now: `on_fail` is "stop", and an error was found."""
+        """Whether the loop should end now: `on_fail` is "stop" and an error was found."""
         return self._session.stop_if_asked()
 
     # What the loop says
@@ -229,18 +229,18 @@ class LoopAudit:
     ) -> None:
         """A forward and backward. Call it once the loss is computed, before the optimizer steps.
 
-        Only a number of samples is needed, as `samples` or from any of the others; each of the others is compared if it is given.
-        Tensors are those that the loss gets, as it gets them.
+        Only the number of samples is needed, as `samples` or from another argument. Each other argument is compared if it is given.
+        Pass the tensors that the loss gets, unchanged.
 
         Args:
             samples: Samples of the micro-batch.
             indices: Which samples of the rollout they are: numbers from 0, on the CPU.
-            role: Whose loss it is. One optimizer for policy and critic is the policy's.
+            role: The role whose loss it is. If one optimizer trains policy and critic, the role is the policy.
             old_logprobs: (B,) or (B, T), the denominator of the ratio.
             new_logprobs: The same shape, from the current weights.
             mask: The same shape, not 0 where a token counts.
             advantages: Advantages in the loss.
-            targets: What the critic's values are drawn to.
+            targets: The targets of the critic's values.
         """
         if self._observer is not None:
             self._observer.microbatch(
@@ -256,7 +256,7 @@ class LoopAudit:
             self._session.raise_if_asked()
 
     def skipped_update(self, role: Role = "policy", *, reason: str = "gradient scaler") -> None:
-        """The loop was at its optimizer step, and a gradient scaler left it out."""
+        """The loop reached its optimizer step, but a gradient scaler skipped it."""
         if self._observer is not None:
             self._observer.skipped(role, reason)
             self._session.raise_if_asked()
@@ -300,7 +300,7 @@ class LoopAudit:
             self._session.raise_if_asked()
 
     def begin(self) -> None:
-        """Write the plan, and place the hooks. A loop that is no `with` block calls this and `end`."""
+        """Write the plan and place the hooks. A loop that does not use a `with` block calls this and `end`."""
         if self._session.recorder is None:
             with self._session.beginning():
                 self._begin()
@@ -330,7 +330,7 @@ class LoopAudit:
 
         Args:
             error: What the loop raised.
-            stopped: Whether the loop ends before its plan because somebody wished it.
+            stopped: Whether the loop was asked to end before its plan does.
         """
         self._session.end(error, stopped=stopped)
 

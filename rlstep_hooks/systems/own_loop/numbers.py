@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 HELD = 1024
-"""Micro-batches and updates whose numbers wait at most, so that memory stays constant in a loop that makes no rollouts."""
+"""Most micro-batches and updates whose numbers wait, so that memory stays constant in a loop that makes no rollouts."""
 
 
 FITS = 32
-"""Roundings within which a loss is the documented one."""
+"""Roundings by which a documented loss may differ."""
 
 
 class MicroBatchColumns(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
     index: int
     names: tuple[str, ...]
     like: Callable[[], str] | None
-    """Names what its loss is, where that is not the documented one."""
+    """A function that names its loss, if that is not the documented one."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers."""
@@ -58,11 +58,11 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
 
 
 class RolloutColumns(msgspec.Struct, frozen=True):
-    """What the number of one rollout means: how far its advantages are from the documented ones."""
+    """The meaning of one rollout's number: how far its advantages are from the documented ones."""
 
     index: int
     fit: Callable[[], str]
-    """Names which other calculation gives them. Waits for the device, so only for advantages that are wrong."""
+    """Names the calculation that gives them. It waits for the device, so it is called for wrong advantages only."""
 
     def values(self, numbers: list[float]) -> RolloutValues:
         """The number, as values of the rollout."""
@@ -71,14 +71,14 @@ class RolloutColumns(msgspec.Struct, frozen=True):
 
 
 class NormSource(msgspec.Struct, frozen=True):
-    """Whose norm a number is."""
+    """The update whose gradient norm a number is."""
 
     update: int
     limit: float
 
 
 class StepSource(msgspec.Struct, frozen=True):
-    """Whose replayed steps a vector describes."""
+    """The updates whose replayed steps a vector describes."""
 
     role: Role
     steps: ReplaySource
@@ -110,7 +110,7 @@ class LoopNumbers:
         return bool(probe.size)
 
     def replay(self, role: Role, optimizer: Any) -> str:
-        """Also replay some steps on them; returns why they cannot be, or nothing."""
+        """Also replay some steps on them. Returns why that is not possible; empty if it is."""
         if role not in self._probes:
             return ""
         replay = OptimizerReplay(self._probes[role].probed, optimizer)
@@ -232,7 +232,7 @@ class LoopNumbers:
 
 
 def _add(changes: dict[tuple[Role, int], UpdateValues], key: tuple[Role, int], fields: dict[str, Any]) -> None:
-    """Add fields to the values of an update, which came before."""
+    """Add fields to the values of an update that were added before."""
     if key in changes:
         changes[key] = msgspec.structs.replace(changes[key], **fields)
 

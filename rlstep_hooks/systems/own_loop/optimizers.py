@@ -14,14 +14,14 @@ Seen = "Callable[[Role, Any], None]"
 class OptimizerSteps:
     """Calls back before and after each real optimizer step.
 
-    A step that a gradient scaler skips is not one: torch never calls the optimizer then.
+    A step that a gradient scaler skips does not count: torch does not call the optimizer then.
 
     Args:
-        optimizers: The optimizer of each role. Empty: whatever optimizer of this process steps is the policy's, and a second one
-            is somebody's that nobody named.
-        before: Told of the role, the optimizer, and with `final` whether its gradients are final: a closure computes them anew.
-        after: Told of both once the step is made.
-        unnamed: Told once of an optimizer that steps and was not named.
+        optimizers: The optimizer of each role. If empty, the first optimizer of this process that steps is the policy's, and a second
+            one is reported as not named.
+        before: Called with the role, the optimizer, and `final`: whether its gradients are final (a closure computes them anew).
+        after: Called with role and optimizer once the step is made.
+        unnamed: Called once with an optimizer that steps and was not named.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Turns what a loop says of itself, and its optimizers' steps, into events. Judges nothing.
+"""Turns the calls of a loop, and its optimizers' steps, into events. Judges nothing.
 
-torch is there already when this is imported: it is first needed when an audit begins, beside an optimizer.
+When this is imported, torch is already loaded: an audit begins with an optimizer.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class LoopObserver:
     Args:
         schedule: Its plan.
         recorder: Where events go.
-        optimizers: The optimizer of each role; empty where torch's hook on all optimizers serves.
-        facts: What is known of the run already.
-        interval: Seconds between two times that numbers are worked up, at least.
+        optimizers: The optimizer of each role; empty to use torch's hook on all optimizers.
+        facts: Facts about the run that are already known.
+        interval: Least number of seconds between two computations of deferred numbers.
         max_grad_norm: The configured limit of the gradient norm, read at a step; None where there is none.
         rate_of_rollout: Whether the rate is set once a rollout, so that the rollout is its schedule's tick.
     """
@@ -265,10 +265,10 @@ class LoopObserver:
         Args:
             index: The micro-batch.
             role: Whose loss it is.
-            samples: How many; None where a tensor says it.
-            rows: Which; None where that is not known.
-            shown: All tensors that were handed over, each with a row a sample.
-            constants: Those that the loss takes as given.
+            samples: Number of samples; None if a tensor gives it.
+            rows: Which samples; None if that is not known.
+            shown: All tensors that were given, each with one row for each sample.
+            constants: Those that the loss treats as constant.
 
         Raises:
             ValueError: Nothing says how many samples there are.
@@ -337,7 +337,7 @@ class LoopObserver:
             self._norm = (norm_of_gradients(optimizer), limit) if limit else None
 
     def _first_step(self, role: Role, optimizer: Any) -> None:
-        """What only a live optimizer shows: the dtype of its weights, and which of them can be probed."""
+        """Read from the live optimizer: the dtype of its weights, and which of them can be probed."""
         parameters = list(parameters_of(optimizer))
         if role == "policy" and not self._told_dtype:
             self._told_dtype = True
@@ -365,7 +365,7 @@ class LoopObserver:
             self._collect()
 
     def skipped(self, role: Role, reason: str) -> None:
-        """The loop was at its optimizer step and made none."""
+        """The loop reached its optimizer step and made none."""
         with self._after_guard:
             self._update(role, applied=False, reason=reason)
 
@@ -418,7 +418,7 @@ class LoopObserver:
 
 
 def _by_sample(old_logprobs: Tensor, samples: int) -> Tensor | None:
-    """A copy with one row for each sample of the rollout; None where the shape does not say how."""
+    """A copy with one row for each sample of the rollout; None if the shape does not fit."""
     own = old_logprobs.detach().clone()
     if own.shape[:1] == (samples,):
         return own
@@ -426,7 +426,7 @@ def _by_sample(old_logprobs: Tensor, samples: int) -> Tensor | None:
 
 
 def _dtype_of(parameters: Sequence[Tensor]) -> str:
-    """In which dtype forwards with these weights compute; "tf32" where matmuls, or convolutions (by torch's default), use it."""
+    """The dtype in which forwards with these weights compute; "tf32" if matmuls, or convolutions (by torch's default), use it."""
     first = parameters[0]
     if first.dtype == torch.float32 and first.is_cuda:
         convolves = any(parameter.dim() > 2 for parameter in parameters)

@@ -51,7 +51,7 @@ def _stale_without_refresh(evidence: Evidence) -> bool:
 def _dapo_with_unequal_periods(evidence: Evidence) -> bool:
     settings = evidence.progress.schedule.settings
     spg, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
-    return settings.get("loss_type") == "dapo" and spg != accumulation
+    return settings.get("loss_type") in ("dapo", "cispo", "vespo") and spg != accumulation
 
 
 def _old_log_probs_of_others(evidence: Evidence) -> bool:

@@ -58,6 +58,7 @@ SYSTEM: System = System(
                 "RLOOConfig.rloo_k",
                 "RLOOConfig.num_ppo_epochs",
             ),
+            packages=("trl",),
         ),
     ),
     keywords_of=("PPOConfig", "PPOv2Config", "RLOOConfig"),

@@ -50,6 +50,7 @@ SYSTEM = System(
             "trl_ppo_step",
             programs=("script:stack_llama/scripts/rl_training.py", "script:examples/scripts/ppo.py"),
             keys=("PPOConfig.mini_batch_size", "PPOConfig.ppo_epochs", "PPOConfig.batch_size"),
+            packages=("trl",),
         ),
     ),
     keywords_of=("PPOConfig",),

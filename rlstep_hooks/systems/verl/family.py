@@ -226,7 +226,7 @@ def early_fork(
         ),
         facts={
             "minibatch_unit": "'prompts'",
-            "nominal_updates_per_rollout": f"passes * samples / ({_ACTOR}.ppo_mini_batch_size * {_GROUP})",
+            "nominal_updates_per_rollout": f"passes * max(samples / ({_ACTOR}.ppo_mini_batch_size * {_GROUP}), 1)",
             "lr_constant": f"{_ACTOR}.optim.warmup_style == 'constant'",
             "lr_warmup": f"floor({_ACTOR}.optim.lr_warmup_steps_ratio * lr_horizon)",
             "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",

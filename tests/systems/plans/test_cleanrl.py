@@ -110,6 +110,7 @@ def test_a_local_copy_has_its_own_defaults(tmp_path: Path) -> None:
     file.write_text(
         "@dataclass\nclass Args:\n    total_timesteps: int = int(1e5)\n    num_envs: int = 2\n    num_steps: int = 100\n"
         "    num_minibatches: int = 5\n    update_epochs: int = 3\n    anneal_lr: bool = False\n"
+        "ratio = logratio.exp()\n"
     )
     schedule = read(file).schedule
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.rollouts) == (200, 15, 500)

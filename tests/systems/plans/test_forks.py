@@ -54,6 +54,12 @@ LOGIC_RL = (
 )
 
 
+TORL = (
+    f"algorithm.adv_estimator=grpo data.train_batch_size=128 {ACTOR}.ppo_mini_batch_size=1024 {ACTOR}.use_dynamic_bsz=True "
+    f"{ROLLOUT}.n=16 {ROLLOUT}.num_llm_calls_available=1 trainer.n_gpus_per_node=8 trainer.total_epochs=300 "
+)
+
+
 @pytest.mark.parametrize(
     ("sizes", "rows", "title", "expected"),
     [
@@ -66,6 +72,7 @@ LOGIC_RL = (
         (SKYWORK, 100_000, "Skywork-OR1", (256, 16, 4096, 1, 390 * 30 - 1)),
         (PRIME, 10_000, "PRIME", (256, 4, 256, 4, 39)),
         (VERL_AGENT, None, "verl-agent", (16, 8, 128, 1, 10)),
+        (TORL, 28_000, "ToRL", (128, 16, 2048, 1, 218 * 300 - 1)),
     ],
 )  # fmt: skip
 def test_the_numbers_of_a_forks_own_script(
@@ -161,3 +168,28 @@ def test_copies_of_trls_trainer(command: str, rows: int, title: str, updates: in
     assert planned.title == title
     assert planned.schedule is not None
     assert (planned.schedule.updates, planned.schedule.prompts_per_rollout) == (updates, prompts)
+
+
+def test_a_mini_batch_larger_than_a_rollout_of_torl_is_one_update_with_a_smaller_gradient() -> None:
+    planned = plan(TORL, 28_000)
+    assert any("mean over 16384, 8.0 times smaller" in note.text for note in planned.notes)
+    assert all(finding.severity == "info" for finding in planned.findings)
+
+
+def test_verl_tool_is_planned_by_the_formulas_of_verls_release() -> None:
+    """Sizes of its examples/train/search_r1/train_3b.sh."""
+    command = (
+        f"python3 -m verl_tool.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=512 {ACTOR}.ppo_mini_batch_size=64 "
+        f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.ppo_micro_batch_size_per_gpu=1 {ROLLOUT}.n=16 trainer.n_gpus_per_node=4 "
+        "actor_rollout_ref.agent.max_turns=4 +actor_rollout_ref.agent.retokenization=True trainer.total_epochs=15"
+    )
+    planned = plan_launch(shlex.split(command), Options(rows=20_000))
+    assert (planned.framework, planned.findings[0].severity) == ("verl_tool", "info")
+    assert planned.schedule is not None
+    assert (planned.schedule.framework, planned.schedule.version) == ("verl-tool on verl", "0.6.1")
+    assert (planned.schedule.samples_per_update, planned.schedule.updates_per_rollout, planned.schedule.rollouts) == (
+        1024,
+        8,
+        585,
+    )
+    assert not any("no release" in note.text for note in planned.notes)

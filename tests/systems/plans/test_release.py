@@ -214,7 +214,7 @@ def test_two_releases_of_one_launch_are_compared(capsys: pytest.CaptureFixture[s
 
 def test_a_program_of_somebodys_own_with_settings_of_its_own_is_a_fork() -> None:
     sizes = "data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.use_dynamic_bsz=True"
-    plan = planned(f"python3 -m verl_tool.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
+    plan = planned(f"python3 -m somebodys.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
     assert plan.foreign == ("actor_rollout_ref.agent.enable_agent",)
     assert ("RLS116", "warning") in codes(plan)
     assert planned(f"python3 -m mine.main_ppo {sizes}").foreign == ()
@@ -259,3 +259,27 @@ def test_the_last_six_releases_of_openrlhf(version: str) -> None:
     schedule = planned(command, version).schedule
     assert schedule is not None
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout) == (8192, 64)
+
+
+GONE, NEW = "actor_rollout_ref.actor.megatron.grad_offload", "ray_kwargs.ray_init.runtime_env.py_executable"
+"""verl 0.9.1 dropped the one and brought the other; its examples of the weeks before have both."""
+
+
+def test_settings_of_which_no_release_has_all_are_of_a_checkout_between_releases() -> None:
+    plan = planned(f"{VERL} {GONE}=True {NEW}=null")
+    assert plan.schedule is not None
+    assert (plan.version, plan.foreign) == ("0.9.1", ())
+    [finding] = [finding for finding in plan.findings if finding.code in ("RLS110", "RLS116")]
+    assert (finding.code, finding.severity, finding.observed) == ("RLS116", "warning", GONE)
+    assert f"{GONE} is in 0.4.0 to 0.9.0, {NEW} is in 0.9.1" in finding.why
+
+
+def test_a_fork_may_have_settings_of_several_releases() -> None:
+    plan = planned(f"{VERL} {GONE}=True {NEW}=null actor_rollout_ref.actor.made_up_here=1")
+    assert plan.version == "0.9.1"
+    assert [code for code in codes(plan) if code[0] in ("RLS110", "RLS116")] == [("RLS116", "warning")]
+    assert set(plan.foreign) == {GONE, "actor_rollout_ref.actor.made_up_here"}
+
+
+def test_a_setting_of_another_release_alone_is_planned_for_that_release() -> None:
+    assert planned(f"{VERL} {GONE}=True").version == "0.9.0"

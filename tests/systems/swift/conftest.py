@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from accelerate.state import AcceleratorState, GradientState
 
+from tests.systems.quiet import quiet_training
 from tests.systems.swift import tiny
 
 if TYPE_CHECKING:
@@ -19,13 +16,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in ("transformers", "swift"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
+    with quiet_training("transformers", "swift"):
+        yield
 
 
 @pytest.fixture(autouse=True)

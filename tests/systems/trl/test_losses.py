@@ -26,6 +26,14 @@ LOSSES: dict[str, dict[str, Any]] = {
     "sequence-level grpo": {"importance_sampling_level": "sequence", "loss_type": "grpo"},
     "sequence-level dr_grpo with KL": {"importance_sampling_level": "sequence", "loss_type": "dr_grpo", "beta": 0.04},
     "sequence-level bnpo, two-sided": {"importance_sampling_level": "sequence", "loss_type": "bnpo", "delta": 1.2},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 1.05, "use_bias_correction_kl": False},
+    "cispo with KL": {"loss_type": "cispo", "beta": 0.04, "use_bias_correction_kl": True},
+    "sapo": {"loss_type": "sapo", "sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05},
+    "vespo": {"loss_type": "vespo", "vespo_k_pos": 2.0},
+    "luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence", "vespo_k_pos": 2.0},
+    "tokens with high entropy": {"top_entropy_quantile": 0.5, "loss_type": "grpo"},
+    "tokens with high entropy and KL": {"top_entropy_quantile": 0.25, "loss_type": "bnpo", "beta": 0.04},
+    "reference in the loss or not": {"beta": 0.04, "loss_type": "bnpo"},
     "entropy bonus": {"entropy_coef": 0.1, "loss_type": "grpo"},
     "auxiliary loss": {"router_aux_loss_coef": 0.05, "loss_type": "bnpo"},
 }
@@ -87,8 +95,7 @@ def test_the_formula_covers_it(build: Callable[..., Any], loss: str) -> None:
 def test_what_the_formula_does_not_cover_says_so(build: Callable[..., Any]) -> None:
     known = inspect.signature(trl.GRPOConfig).parameters
     uncovered = {
-        "loss_type": ("cispo", "a loss type without this clip"),
-        "top_entropy_quantile": (0.5, "an entropy mask"),
+        "off_policy_mask_threshold": (0.5, "an off-policy mask"),
         "use_adaptive_entropy": (True, "an adaptive entropy bonus"),
     }
     for name, (value, reason) in uncovered.items():

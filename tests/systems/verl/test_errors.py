@@ -19,8 +19,9 @@ from hydra import compose, initialize_config_dir
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import Judged, RunEnded
 from rlstep_hooks.record.ledger import records
-from rlstep_hooks.systems.verl.observe import attach, controller, plugin
-from rlstep_hooks.systems.verl.observe.controller import VerlController, place_hooks
+from rlstep_hooks.systems.verl.observe import attach, controller, controller_hooks, plugin, start
+from rlstep_hooks.systems.verl.observe.controller import VerlController
+from rlstep_hooks.systems.verl.observe.controller_hooks import place_hooks
 from rlstep_hooks.systems.verl.releases import VerlRelease
 from tests.systems.verl.launch import Assets, command, grpo
 
@@ -64,7 +65,12 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.Captu
     monkeypatch.setattr(controller, "run_name", lambda: "run")
     monkeypatch.setenv("RLSTEP_DIR", str(tmp_path / "log"))
     seen: list[VerlController] = []
-    monkeypatch.setattr(controller, "VerlController", lambda trainer: seen.append(VerlController(trainer)) or seen[-1])
+
+    def made(trainer: Any, *, own_fit: bool) -> VerlController:
+        seen.append(VerlController(trainer, own_fit=own_fit))
+        return seen[-1]
+
+    monkeypatch.setattr(controller_hooks, "VerlController", made)
 
     def train(**settings: Any) -> tuple[VerlController, str]:
         patches, trainer_class = Patches(), type("Trainer", (StandIn,), {})
@@ -104,7 +110,7 @@ def test_what_is_not_covered_is_not_evaluated(reason: str, trained: Any) -> None
 
 
 def test_a_release_to_come_is_not_evaluated(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "installed_release", lambda: VerlRelease("0.10.0"))
+    monkeypatch.setattr(start, "installed_release", lambda: VerlRelease("0.10.0"))
     made, printed = trained()
     assert (made.report.verdict, made.schedule) == ("NOT_EVALUATED", None)
     assert "verl 0.10.0 is not supported (0.2 to 0.9 are)" in made.report.not_evaluated["order"]
@@ -112,7 +118,7 @@ def test_a_release_to_come_is_not_evaluated(trained: Any, monkeypatch: pytest.Mo
 
 
 def test_an_earlier_release_has_its_plan_and_no_hooks(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "installed_release", lambda: VerlRelease("0.8.0"))
+    monkeypatch.setattr(start, "installed_release", lambda: VerlRelease("0.8.0"))
     made, _ = trained()
     assert made.report.verdict == "NOT_EVALUATED"
     assert made.schedule.updates == 8
@@ -180,10 +186,10 @@ def test_a_trainer_with_a_fit_of_its_own_has_its_end_recorded(
 def test_an_audit_that_cannot_begin_says_so(
     trained: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(trainer: Any) -> Any:
+    def broken(trainer: Any, *, own_fit: bool) -> Any:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(controller, "VerlController", broken)
+    monkeypatch.setattr(controller_hooks, "VerlController", broken)
     patches, trainer_class = Patches(), type("Trainer", (StandIn,), {})
     place_hooks(patches, trainer_class)
     trainer = trainer_class()
@@ -255,7 +261,7 @@ class Within(StandIn):
     def fit(self) -> object:
         self._load_checkpoint()
         found = super().fit()
-        self.attributes["after"] = len(controller._controllers)
+        self.attributes["after"] = len(controller_hooks._controllers)
         return found
 
 

@@ -356,7 +356,8 @@ class SamplesNeverTrained(Rule):
     Known limits:
         - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
           run does not repeat it.
-        - Samples that are left out because of their content (filters, dynamic sampling) are not known before the run.
+        - Samples that are left out because of their content (filters, dynamic sampling) are no finding, also where their number is
+          known before the run.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/1296: samples dropped because the processes do not divide them
@@ -372,7 +373,7 @@ class SamplesNeverTrained(Rule):
     def started(self, event: RunStarted) -> Finding | None:
         """Look at the plan's remainder."""
         schedule = self.schedule
-        if not schedule.samples_dropped_per_rollout:
+        if not schedule.samples_dropped_per_rollout or event.facts.get("samples_selected"):
             return None
         share = 100 * schedule.samples_dropped_per_rollout / schedule.samples_per_rollout
         return self.fail(

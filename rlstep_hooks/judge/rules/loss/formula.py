@@ -37,10 +37,11 @@ class LossScale(Rule):
 
     What it checks:
         The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
-        the first eight cycles of rollouts and every seventh later. In verl the formula is evaluated in float64 with all terms:
-        ratio, clip, aggregation, KL, entropy, importance weights. In Stable-Baselines3 it is the gradients that the loss sends to
-        log-probs, values and entropies. Beyond what rounding explains it is a warning. 100 times as
-        far in three micro-batches is an error.
+        the first eight cycles of rollouts and every seventh later. In TRL that is the formula of every loss type (grpo, bnpo,
+        dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
+        correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
+        importance weights. In Stable-Baselines3 it is the gradients that the loss sends to log-probs, values and entropies.
+        Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error.
 
     Why it matters:
         A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and
@@ -61,7 +62,9 @@ class LossScale(Rule):
         normaliser and what goes into it with the documented ones.
 
     Known limits:
-        - TRL and OpenRLHF: where the terms of a loss cancel to less than a hundredth of their sizes, it is not compared.
+        - TRL in reduced precision, and OpenRLHF: where the terms of a loss cancel to less than a hundredth of their sizes, it is not
+          compared.
+        - TRL: not with an adaptive entropy bonus or an off-policy mask; entropy masks in one process only.
         - OpenRLHF: only the factor of the loss in the backward.
         - verl: not the losses clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean and those registered by others.
         - verl on several ranks: the number of tokens of a mini-batch is taken as verl counted it.

@@ -58,7 +58,8 @@ class ForeignSettings(Rule):
     What it checks:
         The name of each setting against the complete list of every release that can be planned, where the program is
         the framework's own and checks names itself (Hydra, argparse). A name close to a known one is a misspelling,
-        which is RLS110. Settings that Hydra adds (`+name`) are not looked at.
+        which is RLS110. Settings that Hydra adds (`+name`) are not looked at. It is found too where releases have the
+        settings, but none has all of them: a checkout between two releases.
 
     Why it matters:
         The framework itself ends such a launch at once. If the launch runs, it is a fork, and the loop of a fork may

@@ -20,7 +20,7 @@ def _run_shadowed() -> None:
 
 
 def _register() -> None:
-    """Register the hooks where this package and wrapt can be imported; an environment of its own may have neither."""
+    """Register the hooks if this package and wrapt can be imported; another environment of the command may have neither."""
     try:
         from rlstep_hooks.systems.injection.hooks import register
     except ImportError:

@@ -26,7 +26,7 @@ class LlamaFactoryAudit(StepAuditPPO):
 
     def _planned(self) -> LoopAudit:
         trainer = self._trainer
-        # Each process audits itself, so sizes are those of one; its loader has its share of the rows.
+        # Each process audits itself, so all sizes are those of one process, and its loader has its share of the rows.
         alone = trainer.accelerator.num_processes == 1
         rows = len(trainer.dataset) if alone else len(trainer.dataloader) * trainer.config.batch_size
         reading = reader.read_config(

@@ -1,6 +1,6 @@
 """Puts the hooks into OpenRLHF's classes as their modules are imported, in a Ray worker or an engine process.
 
-Each process gets the hooks of all roles and turns out to have one of them when its objects are built.
+Each process gets the hooks of all roles; its role is known when its objects are built.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def attach() -> None:
     release = installed_release()
     if release is None or not release.supported or not release.since(OBSERVED_SINCE):
         return
-    # Verified with 0.11.2: in which process each class is used is said where its hooks are placed.
+    # Verified with 0.11.2. The comments at the hooks say in which process each class is used.
     _when_imported("openrlhf.trainer.ppo_trainer", _place("controller"))
     _when_imported("openrlhf.trainer.ppo_utils.samples_generator", _place("generator"))
     _when_imported("openrlhf.trainer.ray.launcher", _place("calls"))
@@ -56,9 +56,9 @@ def detach() -> list[str]:
 
 def _when_imported(module: str, place: Callable[[Any], None]) -> None:
     def contained(imported: Any) -> None:
-        # Whatever is raised here would reach whoever imports OpenRLHF.
+        # An exception here would reach the code that imports OpenRLHF.
         try:
-            if _attached:  # wrapt calls back also when all was taken off again
+            if _attached:  # wrapt also calls back after everything was taken off
                 place(imported)
         except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
             not_evaluated(f"{module} could not be hooked: {error!r}")
@@ -98,7 +98,7 @@ def _write_attached() -> None:
     from rlstep_hooks.record.ledger import FolderLedger
     from rlstep_hooks.session import ray_sink
 
-    if ray_sink.asked():  # the folder may be there on the controller's machine alone
+    if ray_sink.asked():  # the folder may exist on the controller's machine only
         return
     process = f"process{os.getpid()}"
     try:
@@ -106,5 +106,5 @@ def _write_attached() -> None:
         ledger.write(introduce(process))
         ledger.close()
     except OSError:
-        # A process without a record is a finding, where it should have had one.
+        # A process that should have a record and has none is a finding.
         return

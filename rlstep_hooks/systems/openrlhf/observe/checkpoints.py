@@ -1,4 +1,4 @@
-"""What a checkpoint of OpenRLHF must bring back: the weights that it was saved with.
+"""Whether a checkpoint of OpenRLHF brings back the weights that it was saved with.
 
 Each trainer notes beside the records which weights it saved, by the path of the checkpoint; a run that resumes with the same folder of
 records compares the weights that it begins with. Nothing else of a checkpoint is looked at here.
@@ -23,7 +23,7 @@ LATEST = "latest"
 
 
 def weights_of(model: Any) -> int:
-    """The label of what this process has of a model: all of it, or its part of each parameter (ZeRO-3)."""
+    """The label of the weights that this process holds: the whole model, or its part of each parameter (ZeRO-3)."""
     held = (getattr(parameter, "ds_tensor", parameter).detach() for parameter in model.parameters())
     return label_of(total(sums_of(held)))
 
@@ -36,13 +36,13 @@ def note_saved(folder: Path, process: str, path: str, weights: int) -> None:
 
 
 def saved(folder: Path, process: str, path: str) -> int | None:
-    """Which weights a checkpoint holds, where a run with the same folder of records wrote it."""
+    """The weights that a checkpoint holds, if a run with the same folder of records wrote it."""
     file = _note(folder, process, path)
     return int(file.read_text()) if file.exists() else None
 
 
 def resumed_from(args: Any, role: str) -> str | None:
-    """The checkpoint that a role begins with (ppo_actor.py:574, ppo_critic.py:241); None where it begins anew."""
+    """The checkpoint that a role begins with (ppo_actor.py:574, ppo_critic.py:241); None if it begins anew."""
     folder = os.path.join(args.ckpt.path, f"_{'actor' if role == 'policy' else role}")
     latest = os.path.join(folder, LATEST)
     if not args.ckpt.load_enable or not os.path.exists(latest):

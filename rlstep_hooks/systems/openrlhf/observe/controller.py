@@ -144,7 +144,7 @@ class OpenRlhfController:
             "engine_dtype": "bfloat16",  # vllm_engine.py:214
             "lr_constant": args.actor.lr_scheduler == "constant",
             "attach_hint": ATTACH_HINT,
-            # The reference's own processes leave no record; that its log-probs came is seen here.
+            # The reference's own processes leave no record; the arrival of its log-probs is seen here.
             "unrecorded": ["reference"],
             "labels_are_weights": True,
         }
@@ -189,8 +189,8 @@ class OpenRlhfController:
         wrap(trainer, "ppo_train", self._around_returning)
         wrap(trainer, "broadcast_to_vllm", self._around_returning)
         for tracker in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
-            # :577, :579: the last thing that the loop does, whatever it did with the last samples; without a tracker nothing
-            # tells that a loop is over which does not train them.
+            # :577, :579: the last thing that the loop does, also if it drops the last samples. Without a tracker, nothing else shows
+            # the end of a loop that drops them.
             wrap(tracker, "close", self._around_close)
             if scalars.asked():
                 # logging_utils.py:86, 122: what each tracker gets after a rollout and its weight sync (:388, :390).
@@ -208,7 +208,7 @@ class OpenRlhfController:
             wrap(trainer.rollout_queue, "get", self._around_queue)
 
     def _run(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The wrapped call; what it raises ends the run, and is its end here."""
+        """The wrapped call; an exception of it ends the run, and is recorded as its end."""
         try:
             return wrapped(*args, **kwargs)
         except BaseException as error:
@@ -263,7 +263,7 @@ class OpenRlhfController:
 
     def _all_returned(self) -> None:
         """All processes have done what they were called for."""
-        # A resumed run syncs its weights before anything else; that is no part of the plan, but engines then hold them.
+        # A resumed run first syncs its weights. That is not part of the plan, but engines hold these weights then.
         self._record.all_returned("training" if self._rollouts else "evaluation")
 
     def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
@@ -285,7 +285,7 @@ class OpenRlhfController:
                 self._waiting = self._sampling.rollout(len(samples), waited, held, self._rollouts)
             if exhausted:
                 self._episode += 1
-                # A run that resumes at the end of a pass finds no rows first: that pass ended in the run before.
+                # A run that resumes at the end of a pass first finds no rows: that pass ended in the run before.
                 self._episode_ended = bool(samples or self._rollouts)
                 if not samples:
                     self._end_if_over()
@@ -319,14 +319,13 @@ class OpenRlhfController:
         return result
 
     def _stop_if_asked(self) -> None:
-        """End training before its next rollout for an error that was found: what the run has is saved, and it does not end as if all
-        were well."""
+        """End training before its next rollout because of an error: the model is saved, and the run does not end like a healthy one."""
         session = self._record.session
         error = session.error
         if error is None or not session.stop_if_asked():
             return
         trainer = self._trainer
-        # train_ppo_ray.py:191-194: what the driver asks for once training has returned, which it does not here.
+        # train_ppo_ray.py:191-194: the driver saves once training has returned, which it does not do here.
         groups = [trainer.actor_model_group]
         if trainer.critic_model_group is not None and trainer.args.critic.save_value_network:
             groups.append(trainer.critic_model_group)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
 
 UNKNOWN_VERSION = -1
-"""An engine knows which weights it took, and not how many updates made them."""
+"""An engine knows which weights it received, but not how many updates made them."""
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
@@ -86,14 +86,14 @@ class EngineRecord:
         self._contained = Contained(self._writer, ("sampler",))
         self._handed = WeightSums()
         self._loaded: set[str] | None = set()
-        """Parameters that the sync under way was loaded into; None where the model does not say."""
+        """Parameters that the current sync was loaded into; None if the model does not say."""
         self.syncing = False
-        """Whether what is loaded now comes from the trainer."""
+        """Whether the weights that are loaded now come from the trainer."""
         self._model = model
         # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model.
         patches.wrap(model, "load_weights", self._around_load)
         self._settings: dict[str, float] = {}
-        """With what it sampled last."""
+        """The settings that it sampled with last."""
         self._writer.emit(introduce(process))
         # Nothing is read before the first sync: an engine in sleep mode has no weights then, and reading them would end its process.
         self._held = HeldWeights()
@@ -116,7 +116,7 @@ class EngineRecord:
         with self._contained:
             handed, loaded = self._handed.take(), self._loaded
             self._loaded = set()
-            if not handed:  # tensors came and none was loaded
+            if not handed:  # tensors came, but none was loaded
                 return
             label = self._held.after_sync(label_of(total(handed)), self._weights(), loaded)
             self._writer.emit(WeightSync(at=self._writer.now(), policy_version=UNKNOWN_VERSION, label=label))
@@ -140,8 +140,8 @@ class EngineRecord:
 class HeldWeights:
     """Which weights a model holds, sync by sync.
 
-    Where the whole model is in one process its sums are those of the tensors that it was handed, and say what it holds. Where it is
-    split, or keeps its weights in another type, they say only that it changed, and the label is that of what it was handed.
+    If the whole model is in one process, its sums equal those of the tensors that it received, so they say what it holds. If it is
+    split, or keeps its weights in another type, they only say that it changed, and the label is that of the received tensors.
     """
 
     def __init__(self) -> None:
@@ -151,13 +151,13 @@ class HeldWeights:
         self._handed: int | None = None
         """The label of the tensors after which it last changed."""
         self._whole = False
-        """Whether the sums were once those of the tensors handed over."""
+        """Whether the sums have ever equalled those of the received tensors."""
 
     def after_sync(self, handed: int, sums: dict[str, Sums], loaded: set[str] | None) -> int:
         """The label of what the model holds after a sync.
 
         Args:
-            handed: The label of the tensors that it was handed.
+            handed: The label of the tensors that it received.
             sums: Those of each parameter now.
             loaded: Parameters that it loaded them into; None where that is not known.
         """

@@ -1,4 +1,4 @@
-"""The variables by which the processes of an audited OpenRLHF run know of each other. Imports nothing: every process loads it."""
+"""The variables that connect the processes of an audited OpenRLHF run. Imports nothing, because every process loads it."""
 
 FOLDER = "RLSTEP_DIR"
 """Where the run is recorded."""

@@ -1,8 +1,8 @@
 """A number for the weights of a model, the same in the trainer that sent them and in the engine that holds them.
 
-OpenRLHF gives a sync no name. vLLM fuses, pads and reorders what it is sent, so the number is made of sums over the bits of all
-weights: they are the same however the weights are laid out, and a zero adds nothing. Weights that were handed to an engine and not
-loaded, and a sync that leaves one tensor out, so give another number.
+OpenRLHF gives a sync no name. vLLM fuses, pads and reorders the tensors that it receives, so the number is made of sums over the bits
+of all weights: they do not depend on the layout, and padding with zeros adds nothing. If an engine does not load weights that it
+received, or a sync leaves out a tensor, the number differs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CHUNK = 1 << 22
-"""Pieces of 16 bits that are looked at together: what is needed besides the weights is a few megabytes."""
+"""Pieces of 16 bits that are summed at a time, so that a few megabytes are enough besides the weights."""
 
 Sums = tuple[int, int]
 """Of the pieces of 16 bits, and of their squares."""
 
 
 class WeightSums:
-    """Adds up tensors on their device, and fetches the sums when they are asked for: both sides of a sync wait for the device then."""
+    """Adds up tensors on their device. The sums are fetched when they are asked for, when both sides of a sync wait for the device
+    anyway."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
@@ -67,5 +68,5 @@ def total(sums: Iterable[Sums]) -> Sums:
 
 def label_of(sums: Sums) -> int:
     """The number of weights with these sums."""
-    # 0 stands for the weights that an engine loads by itself.
+    # 0 is the label of the weights that an engine loads by itself.
     return zlib.crc32(b"%d,%d" % sums) or 1

@@ -1,4 +1,4 @@
-"""What the process that generates sees: each rollout, and which weights the engines held for it.
+"""What the generating process sees: each rollout, and which weights the engines held for it.
 
 In synchronous training this is the controller itself. In asynchronous training another actor generates ahead of it, and leaves a
 record of its own (`generator0`) whose n-th rollout is the n-th that the controller trains.
@@ -66,7 +66,7 @@ class SamplingWeights:
         return len(getattr(self._generator, "_sample_buffer", None) or ())
 
     def held(self) -> Labels:
-        """Labels that the engines hold now, for as many samples as one prompt has."""
+        """Labels that the engines hold now, shared among the samples of one prompt."""
         return self._weights.labels(self._group)
 
     def rollout(self, samples: int, waited: int, held: Labels, index: int) -> Generated:
@@ -110,7 +110,7 @@ class GeneratorRecord:
             if samples:
                 self._writer.emit(self._sampling.rollout(len(samples), waited, held, self._rollouts))
                 self._rollouts += 1
-            if exhausted and (samples or self._rollouts):  # else the pass ended before a run that resumes
+            if exhausted and (samples or self._rollouts):  # otherwise the pass ended before this run resumed
                 self._passes += 1
                 self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
         return result
@@ -143,7 +143,7 @@ class GeneratorTail:
             self._sink.wait_for(lacking)
 
     def rows(self) -> int | None:
-        """Rows of the prompt set; None where the generator left no word of them."""
+        """Rows of the prompt set; None if the generator did not record them."""
         self._read_to(FactsRead)
         while self._read:
             event = self._read.popleft()
@@ -161,6 +161,6 @@ class GeneratorTail:
             if isinstance(event, Unobserved):
                 self.unobserved[event.what] = event.why
             if isinstance(event, Generated):
-                # Where one may be missing, the next must not be taken for it.
+                # If one may be missing, the next one must not be taken for it.
                 return None if "order" in self.unobserved else event, ended
         return None, ended

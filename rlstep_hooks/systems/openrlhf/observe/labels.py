@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Labels = tuple[tuple[int, int], ...]
-"""Weight label -> samples that carry it; empty where that is not known."""
+"""Weight label -> number of samples with it; empty if that is not known."""
 
 NOT_KNOWN: Labels = ()
 
 LEAST_TEMPERATURE = 1e-2
-"""What vLLM makes of a smaller one that is not 0."""
+"""The temperature that vLLM takes for any smaller one except 0."""
 
 FIRST_WEIGHTS = 0
 """Label of the weights that engines load by themselves before training."""
@@ -26,7 +26,7 @@ FIRST_WEIGHTS = 0
 def sampling_of(temperature: float, top_p: float, *, top_k: int) -> dict[str, float]:
     """Settings of a sampler as vLLM takes them (sampling_params.py, 0.32).
 
-    A `top_k` below 1 stands for none, a temperature of 0 for the likeliest token whatever else is set, one below 0.01 for 0.01.
+    A `top_k` below 1 means none. A temperature of 0 means the likeliest token, whatever else is set; one below 0.01 means 0.01.
     """
     if temperature <= 0:
         return {"temperature": 0.0, "top_p": 1.0, "top_k": 0.0}
@@ -47,12 +47,13 @@ class EngineWeights:
         self._tails = [Tail(folder / f"{run}.engine{number}.jsonl") for number in range(engines)]
         self._held: list[int | None] = [None] * engines
         self._settings: list[list[dict[str, float]]] = [[] for _ in range(engines)]
-        """Of each engine: with what it samples, as it began to, since the latest look at its weights."""
+        """For each engine: the settings that it has sampled with since the latest look at its weights."""
         self.trouble = ""
-        """Why an engine could not follow its syncs; empty where all could."""
+        """Why an engine could not follow its syncs; empty if all could."""
 
     def labels(self, samples: int) -> Labels:
-        """Labels that the engines hold now, with a sharing of the samples that are generated; empty where that is not known.
+        """The labels that the engines hold now, with an equal share of the generated samples for each engine; empty if they are not
+        known.
 
         A record of another machine may arrive late through a shared folder, so only engines on this one are believed.
         """
@@ -67,13 +68,14 @@ class EngineWeights:
         return tuple(sorted(counts.items()))
 
     def settings(self) -> tuple[dict[str, float], ...]:
-        """With what the engines sampled since `labels` was asked for, each combination once; empty where an engine does not say."""
+        """The settings that the engines have sampled with since `labels` was called, each combination once; empty if an engine does
+        not say."""
         self._read()
         if not all(self._settings):
             return ()
         seen: list[dict[str, float]] = []
         for settings in self._settings:
-            # What an engine sampled with before is what it samples with, as long as it says nothing else.
+            # An engine goes on with its earlier settings until it reports others.
             for used in settings[1:] or settings:
                 if used not in seen:
                     seen.append(used)
@@ -94,7 +96,7 @@ class EngineWeights:
 
 
 class SampledWith:
-    """Labels of samples in the order in which they were generated, of which some may wait in a buffer."""
+    """Labels of samples in the order in which they were generated; some samples may wait in a buffer."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[int, Labels]] = []
@@ -105,7 +107,7 @@ class SampledWith:
             self._parts.append((samples, labels))
 
     def take(self, samples: int) -> Labels:
-        """The labels of the oldest samples, which are used now; empty where those of any are not known."""
+        """The labels of the oldest samples, which are used now; empty if one of them is not known."""
         counts: dict[int, int] = {}
         known = True
         while samples > 0 and self._parts:

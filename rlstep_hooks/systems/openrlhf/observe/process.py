@@ -1,4 +1,4 @@
-"""What every observed process of an OpenRLHF run knows of itself: its folder, its run, the releases in it, and its wrappers."""
+"""What every observed process of an OpenRLHF run knows about itself: the folder, the run, the releases, and the wrappers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OBSERVED_SINCE = "0.11"
 """First release whose hooks were verified by real training; earlier ones get a plan and nothing else."""
 
 patches = Patches()
-"""All wrappers of this process, but those on a controller's own trainer, which go when its record ends."""
+"""All wrappers of this process, except those on a controller's own trainer, which are taken off when its record ends."""
 
 
 def folder() -> Path:

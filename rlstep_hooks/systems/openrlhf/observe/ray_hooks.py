@@ -1,7 +1,7 @@
 """How the audit reaches the processes of an OpenRLHF run. Imports nothing but the standard library.
 
-The driver gets no hooks at all: it sends the actors' classes by value, and a method that was wrapped there would go along unwrapped
-or not at all. It only tells Ray, through `RAY_RUNTIME_ENV_HOOK`, to call `setup_worker` in each worker before OpenRLHF is imported.
+The driver gets no hooks: it sends the actors' classes by value, and a wrapped method would be sent unwrapped or not at all. It only
+tells Ray, through `RAY_RUNTIME_ENV_HOOK`, to call `setup_worker` in each worker before OpenRLHF is imported.
 vLLM's engine processes are no workers of Ray; they load `setup_engine` as a plugin of vLLM.
 """
 
@@ -24,10 +24,10 @@ def runtime_env_hook(runtime_env: Any) -> Any:
     """Ray calls this in the driver with the runtime environment that `ray.init` was given.
 
     Returns:
-        The environment with our setup hook and the variables that it needs; as it was where another setup hook is asked for.
+        The environment with our setup hook and the variables that it needs; unchanged if it names another setup hook.
     """
     if os.environ.get(RUN):
-        # A worker's child that connects to Ray by itself (vLLM with tensor parallelism); it has its own way to attach.
+        # A worker's child that connects to Ray by itself (vLLM with tensor parallelism) attaches in its own way.
         return runtime_env
     changed = dict(runtime_env or {})
     if changed.get("worker_process_setup_hook", _SETUP) != _SETUP:

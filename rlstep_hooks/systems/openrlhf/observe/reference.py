@@ -1,4 +1,4 @@
-"""Whether the reference stays what it was: its processes say which weights they compute with, and the controller reads it."""
+"""Whether the reference keeps its weights: its processes record which weights they compute with, and the controller reads that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOKED_AT = 1 << 14
-"""Numbers of each tensor, from its middle: what follows the policy changes everywhere."""
+"""Numbers of each tensor, from its middle. A reference that follows the policy changes everywhere, so these are enough."""
 
 
 def processes_of_reference(args: Any) -> int:
@@ -41,7 +41,7 @@ class ReferenceRecord:
         self._writer.emit(introduce(process))
 
     def look(self) -> None:
-        """Log-probs are about to be computed: say with which weights, where they are others than the last time."""
+        """Log-probs are about to be computed: record the weights, if they differ from the last ones."""
         with self._contained:
             # ZeRO-3 keeps the part of this process beside the parameter.
             held = (getattr(parameter, "ds_tensor", parameter).detach() for parameter in self._model.parameters())
@@ -58,7 +58,7 @@ def _middle(tensor: Any) -> Any:
 
 
 class ReferenceWeights:
-    """What the processes of the reference said of their weights, as the controller reads it.
+    """The weights that the processes of the reference recorded, as the controller reads them.
 
     Args:
         folder: Where records are.
@@ -72,7 +72,7 @@ class ReferenceWeights:
         self._believed = True
 
     def intact(self) -> bool | None:
-        """Whether all of them have the weights that they began with; None where they do not say.
+        """Whether all of them still have their first weights; None if they do not say.
 
         A record of another machine may arrive late through a shared folder, so only processes on this one are believed.
         """

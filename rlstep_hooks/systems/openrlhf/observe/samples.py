@@ -1,4 +1,4 @@
-"""What the controller sees of a rollout's samples between their generation and their training: prompts, rewards, and what came before.
+"""What the controller sees of a rollout's samples between generation and training: prompts, rewards, and repeated samples.
 
 All of it is on the CPU there, and only looked at.
 """
@@ -20,13 +20,13 @@ REMEMBERED = 256
 """Rollouts whose samples are remembered."""
 
 CANNOT_REPEAT = 50.0
-"""Nats. A rollout whose log-probs sum to less than their negative is sampled once more with a probability below 1e-21."""
+"""In nats. If the log-probs of a rollout sum to less than minus this, sampling repeats the rollout with a probability below 1e-21."""
 
 WITHIN_GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that compare the samples of a prompt (experience_maker.py:271-277)."""
 
 WITHIN_ROLLOUT = ("reinforce", "gae", "flash_reinforce")
-"""Estimators of whose advantages some differ from 0 wherever two rewards differ (experience_maker.py:278-281, :331-344)."""
+"""Estimators with an advantage other than 0 whenever two rewards differ (experience_maker.py:278-281, :331-344)."""
 
 
 class SampleWatch:
@@ -42,15 +42,15 @@ class SampleWatch:
         self._clip = args.reward.clip_range
         self._truncated = args.rollout.top_p < 1 or args.rollout.temperature <= 0
         self._generated: Counter[tuple[int, str]] = Counter()
-        """Samples with their rewards, as they came from the engines; empty where another process generates. As text, one that is not a
-        number equals itself."""
+        """Samples with their rewards, as they came from the engines; empty if another process generates. Rewards are kept as text,
+        so that NaN equals itself."""
         self._earlier: OrderedDict[int, int] = OrderedDict()
         self._rewards_intact: bool | None = None
         self._groups_intact: bool | None = None
         self._digest = 0
 
     def generated(self, experience: Any) -> None:
-        """A sample came from an engine, with its reward where that is not a reward model's."""
+        """A sample came from an engine, with its reward unless a reward model gives it."""
         if experience.rewards is not None:
             self._generated[checksum_of(experience.sequences[0]), repr(float(experience.rewards[0]))] += 1
 
@@ -65,7 +65,7 @@ class SampleWatch:
         seen = list(_samples(experiences))
         self._digest = zlib.crc32(repr(sorted(key for key, _, _ in seen)).encode())
         if self._generated:
-            # Others than those that were generated just now are another rule's business.
+            # Samples other than those just generated are left to another rule.
             known = {key for key, _ in self._generated}
             now = Counter((key, repr(reward)) for key, reward, _ in seen if key in known)
             self._rewards_intact = now <= self._generated if now else None
@@ -84,14 +84,14 @@ class SampleWatch:
         )
 
     def _cannot_repeat(self, experiences: list[Any]) -> bool:
-        """Whether sampling could not have given these samples twice."""
+        """Whether it is practically impossible that sampling gave these samples twice."""
         if self._truncated or any(e.action_log_probs is None for e in experiences):
             return False
         total = sum(float(e.action_log_probs.float()[e.action_mask.bool()].sum()) for e in experiences)
         return -total > CANNOT_REPEAT
 
     def _has_signal(self, experiences: list[Any]) -> bool | None:
-        """Whether rewards differ where the estimator compares them, so that some advantage cannot be 0."""
+        """Whether rewards differ within the samples that the estimator compares, so that some advantage cannot be 0."""
         by_index = {index: reward for _, reward, index in _samples(experiences)}
         rewards = [by_index[index] for index in sorted(by_index)]
         if self._estimator in WITHIN_ROLLOUT:

@@ -38,7 +38,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 HELD_BY_NONE = -1
-"""Label of weights that were not all seen, because a sync left some of them out: no engine holds these."""
+"""Label of a sync that left out some weights: no engine holds exactly these."""
 
 
 def place_call_hooks(patches: Patches, module: Any) -> None:
@@ -55,7 +55,7 @@ def place_policy_hooks(patches: Patches, module: Any) -> None:
 
 def place_critic_hooks(patches: Patches, module: Any) -> None:
     """Put the critic's hooks into `openrlhf.trainer.ray.ppo_critic`."""
-    # ppo_critic.py:29: the same of the critic.
+    # ppo_critic.py:29: the same for the critic.
     patches.wrap(module.CriticPPOTrainer, "__init__", _after_critic)
 
 
@@ -121,7 +121,7 @@ class OpenRlhfTrainer:
 
     Args:
         trainer: OpenRLHF's `ActorPPOTrainer` or `CriticPPOTrainer`.
-        role: Whose weights it trains.
+        role: The role whose weights it trains.
         engine: The DeepSpeed engine of these.
     """
 
@@ -148,7 +148,7 @@ class OpenRlhfTrainer:
         self._items: dict[int, list[tuple[int | None, int, int]]] = {}
         """Of the same samples: checksum of their advantages when they came, number of log-probs, checksum of their mask."""
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
-        """Whether samples are dealt to the ranks anew before they are trained."""
+        """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
         self._formula = Contained(self._record.writer, ("formula",))
         self._steps_guard = Contained(self._record.writer, ("optimizer",))
@@ -160,16 +160,17 @@ class OpenRlhfTrainer:
         self._norms: list[torch.Tensor] = []
         """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
-        """Whether nothing but accumulation scales a loss; in float16 a scaler does too."""
+        """Whether only accumulation scales a loss; in float16 a scaler does too."""
         self._buffered = _Buffered()
         self._syncs = Contained(self._record.writer, ("sampler",))
         whole = args.ds.zero_stage < 3 and args.ds.tensor_parallel_size == 1
         self._gathered = None if whole else WeightSums()
-        """Of the tensors of a sync, where the model is whole on no rank (ZeRO-3, tensor parallelism); they are gathered one by one."""
+        """Sums of the tensors of a sync, if no rank holds the whole model (ZeRO-3, tensor parallelism); they are gathered one by
+        one."""
         self._sent = 0
         """Tensors of the sync under way."""
         self._sends = False
-        """Whether each tensor of a sync goes out from this process, in sight."""
+        """Whether this process sends each tensor of a sync, so that the hooks see it."""
         with self._record.order:
             self._attach()
             self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=self._facts(args)))
@@ -187,7 +188,7 @@ class OpenRlhfTrainer:
         wrap(trainer, "training_step", self._around_microbatch)
         # replay_buffer.py:84: puts the samples of one micro-batch together, while they are on the CPU.
         wrap(trainer.replay_buffer, "collate_fn", self._after_collate)
-        # deepspeed.py:177, 183: each called once for each micro-batch; DeepSpeed steps at every so-many-th.
+        # deepspeed.py:177, 183: each is called once for each micro-batch; DeepSpeed steps at the end of each window.
         wrap(trainer.strategy, "backward", self._around_backward)
         wrap(trainer.strategy, "optimizer_step", self._around_step)
         # deepspeed.py:685: writes the checkpoint of this process's model.
@@ -203,11 +204,11 @@ class OpenRlhfTrainer:
         wrap(trainer, "broadcast_to_vllm", self._around_sync)
         # loss.py:174: gets both log-probs of a micro-batch, on the device.
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
-        # The same: gives the loss of a micro-batch, whose gradient tells by what it is multiplied on its way to the backward.
+        # The same method returns the loss of a micro-batch. The gradient that arrives there is the factor of the loss in the backward.
         trainer.actor_loss_fn.register_forward_hook(self._after_loss, with_kwargs=True)
         group = getattr(trainer, "_model_update_group", None)
         if hasattr(group, "broadcast"):
-            # ppo_actor.py:434: each tensor of a sync, on rank 0. Where GPUs are shared with the engines there is none.
+            # ppo_actor.py:434: each tensor of a sync, on rank 0; not called if the engines share the GPUs.
             self._sends = True
             wrap(group, "broadcast", self._around_broadcast)
 
@@ -219,9 +220,7 @@ class OpenRlhfTrainer:
         dtype = str(args.ds.param_dtype)
         weights = {}
         with self._syncs:
-            if (
-                self._gathered is None
-            ):  # every rank has the whole model: the label of the weights that training begins with
+            if self._gathered is None:  # every rank has the whole model, so it knows the label of the first weights
                 weights["weights"] = label_of(total(sums_of(self._synced())))
         kind = str(args.actor.lr_scheduler)
         schedule = rate_schedule(self._engine.lr_scheduler, kind)
@@ -448,13 +447,13 @@ class OpenRlhfTrainer:
         return result
 
     def _steps_elsewhere(self) -> None:
-        """Steps that DeepSpeed made since the last look, and that the training loop did not ask for."""
+        """Steps that DeepSpeed made since the last look without a call of the training loop."""
         while self._steps < self._engine.global_steps:
             self._steps += 1
             self._record.updated(self.role, applied=True, rate=float(self._engine.get_lr()[0]), by_loop=False)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """torch's own hook. ZeRO steps one group of its own flat weights after the other; one of them is looked at."""
+        """torch's own hook. ZeRO steps its groups of flat weights one after the other; only one of them is looked at."""
         self._probing = False
         with self._record.values:
             held = list(_with_gradient(optimizer))
@@ -508,7 +507,7 @@ class OpenRlhfTrainer:
         return {}
 
     def _own_label(self, sent: int) -> int:
-        """The label of the weights that the policy has now, whatever was sent in so many tensors."""
+        """The label of the policy's weights, once a sync of this many tensors is over."""
         synced = self._synced()
         if self._gathered is None:
             return label_of(total(sums_of(synced)))
@@ -560,7 +559,7 @@ class _Buffered:
 
 
 def _identity(item: Any) -> tuple[int, int]:
-    """What identifies one sample of the buffer, and its old log-probs."""
+    """The identity of one sample of the buffer, and its old log-probs."""
     return checksum_of(item.sequences), checksum_of(item.action_log_probs)
 
 

@@ -27,6 +27,7 @@ class SwiftForm(TrainerForm):
     """Reads the data of ms-swift's GRPOTrainer by TRL's names."""
 
     read = (*READ, "swift")
+    covered = ("grpo", "bnpo", "dr_grpo", "dapo")
 
     def divides_loss(self) -> bool:
         """Never: transformers does, after the loss is returned."""
@@ -35,6 +36,13 @@ class SwiftForm(TrainerForm):
     def samples_with_engine(self) -> bool:
         """Whether vLLM samples, with weights of its own."""
         return bool(self.trainer.args.use_vllm)
+
+    def picks_samples(self) -> bool:
+        """Whether samples, or all of their tokens, are left out by what they contain."""
+        args = self.trainer.args
+        return super().picks_samples() or bool(
+            getattr(args, "dynamic_sample", False) or getattr(args, "overlong_filter", False)
+        )
 
     def parts(self, output: Any) -> list[dict[str, Any]]:
         """The tensors of each entry."""
@@ -62,7 +70,9 @@ class SwiftForm(TrainerForm):
         found = [super().uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
         return ", ".join(name for name in found if name)
 
-    def loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
+    def loss_terms(
+        self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None
+    ) -> LossTerms | None:
         """What the documented formula needs besides log-probs; None where it does not cover this loss."""
         settings, trainer = self.loss_settings, self.trainer
         if settings is None or not self.compares_loss:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unobservable
-from rlstep_hooks.systems.trl.observe.loss import COVERED, LossTerms, read_loss_settings
+from rlstep_hooks.systems.trl.observe.loss import COVERED, OF_WINDOW, LossTerms, read_loss_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +27,8 @@ class TrainerForm:
 
     read: ClassVar[tuple[str, ...]] = READ
     """Packages whose overrides of methods are known."""
+    covered: ClassVar[tuple[str, ...]] = COVERED
+    """Loss types whose formula is known."""
 
     def __init__(self, trainer: Any, schedule: Schedule, release: TrlRelease, recorder: Recorder) -> None:
         self.trainer = trainer
@@ -35,7 +37,7 @@ class TrainerForm:
         self._passes_decide = not release.has_steps_per_generation
         """0.16 and 0.17: the number of passes decides whether old log-probs are used, not whether they are there."""
         self._loss_includes_accumulation = release.loss_includes_accumulation
-        covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
+        covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in self.covered
         self.loss_settings = self._settings_of_loss(release) if covered else None
         """None where the loss is none of the documented ones."""
         self.compares_loss = self.loss_settings is not None and not self.uncovered_loss()
@@ -53,7 +55,7 @@ class TrainerForm:
 
     def uncovered_loss(self) -> str:
         """What keeps the documented formula from covering this trainer's loss; empty where it does."""
-        return uncovered_loss(self.trainer, self.schedule, self.read)
+        return uncovered_loss(self.trainer, self.schedule, self.read, self.covered)
 
     def follows_rollout(self) -> bool:
         """Whether the loss trains the tokens of the rollout, as TRL's own losses do."""
@@ -66,6 +68,11 @@ class TrainerForm:
     def samples_with_engine(self) -> bool:
         """Whether vLLM samples, with weights of its own."""
         return bool(getattr(self.trainer, "use_vllm", False))
+
+    def picks_samples(self) -> bool:
+        """Whether samples, or all of their tokens, are left out by what they contain."""
+        filtered = self.schedule.samples_dropped_per_rollout or hasattr(self.trainer, "replay_buffer")
+        return bool(filtered or getattr(self.trainer, "mask_truncated_completions", False))
 
     # A rollout
 
@@ -100,24 +107,38 @@ class TrainerForm:
             return None
         return inputs.get("old_per_token_logps")
 
-    def loss_terms(self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall) -> LossTerms | None:
-        """What the documented formula needs besides log-probs; None where it does not cover this loss."""
+    def loss_terms(
+        self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None
+    ) -> LossTerms | None:
+        """What the documented formula needs besides log-probs; None where it does not cover this loss.
+
+        Args:
+            loss: What was returned.
+            inputs: What the loss got.
+            call: The forward that it trains.
+            reference: The reference's log-probs, where the loss computed them itself (0.18).
+        """
         settings, trainer = self.loss_settings, self.trainer
         if settings is None or not self.compares_loss:
             return None
         accumulation = trainer.args.gradient_accumulation_steps
+        bonus = getattr(trainer, "_entropy_bonus_enabled", False)
+        corrected = getattr(trainer, "use_vllm", False) and getattr(
+            trainer, "vllm_importance_sampling_correction", False
+        )
         return LossTerms(
             value=loss.detach(),
-            reference=inputs.get("ref_per_token_logps"),
-            generation_tokens=inputs.get("num_items_in_batch") if settings.loss_type == "dapo" else None,
+            reference=inputs.get("ref_per_token_logps") if reference is None else reference,
+            generation_tokens=inputs.get("num_items_in_batch") if settings.loss_type in OF_WINDOW else None,
             beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
             weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
             window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
-            entropies=call.others[0].detach() if getattr(trainer, "_entropy_bonus_enabled", False) else None,
-            entropy_weight=getattr(trainer, "entropy_coef", 0.0) or 0.0,
+            entropies=call.others[0].detach() if bonus or settings.high_entropy < 1.0 else None,
+            entropy_weight=(getattr(trainer, "entropy_coef", 0.0) or 0.0) if bonus else 0.0,
             auxiliary=(
                 trainer.router_aux_loss_coef * call.others[1].detach()
                 if getattr(trainer, "aux_loss_enabled", False)
                 else None
             ),
+            correction=inputs.get("importance_sampling_ratio") if corrected else None,
         )

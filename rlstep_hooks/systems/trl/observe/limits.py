@@ -86,23 +86,27 @@ def own_advantages(trainer: Any, read: tuple[str, ...] = READ) -> str:
     return f"{owners[0].__name__} computes rewards and advantages of its own" if owners else ""
 
 
-def uncovered_loss(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ) -> str:
+def uncovered_loss(
+    trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ, covered: tuple[str, ...] = COVERED
+) -> str:
     """What keeps the documented formula from covering this trainer's loss; empty where it does."""
+    loss_type, sequences = getattr(trainer, "loss_type", "bnpo"), _level(trainer) == "sequence"
+    alone = trainer.accelerator.num_processes == 1
     plain = {
         own_loss(trainer, read): not own_loss(trainer, read),
-        "a KL term whose reference is computed in the loss": schedule.reference_source != "in_loss",
-        "a loss type without this clip": (
-            schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in COVERED
-        ),
-        "a ratio of another level": getattr(trainer, "importance_sampling_level", "token") in ("token", "sequence"),
-        "an entropy mask": getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
+        "a loss type of its own": schedule.algorithm == "RLOO" or loss_type in covered,
+        # Its mean over samples was one over tokens in some releases, unless each sample has one number (1.0.0, 1.16.0).
+        "luspo with numbers of tokens": loss_type != "luspo" or (sequences and trainer.beta == 0.0),
+        "a ratio of another level": _level(trainer) in ("token", "sequence"),
+        "an entropy mask over several processes": alone or getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
         "an adaptive entropy bonus": not getattr(trainer, "use_adaptive_entropy", False),
         "an off-policy mask": getattr(trainer, "off_policy_mask_threshold", None) is None,
-        "an engine correction": not (
-            getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_importance_sampling_correction", False)
-        ),
     }
     return ", ".join(name for name, holds in plain.items() if not holds)
+
+
+def _level(trainer: Any) -> str:
+    return str(getattr(trainer, "importance_sampling_level", "token"))
 
 
 def _overriding(kind: type, name: str, read: tuple[str, ...]) -> type | None:

@@ -6,18 +6,26 @@ micro-batches of one shape at once. Shapes: N micro-batches, B samples, T comple
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import math
+from typing import Any, Literal
 
 import msgspec
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
-from rlstep_hooks.systems.trl.observe.loss import LossTerms, clipped_tokens, compare_losses, importance
-
-if TYPE_CHECKING:
-    from rlstep_hooks.systems.trl.observe.loss import LossSettings
+from rlstep_hooks.systems.trl.observe.loss import (
+    WITHIN,
+    LossInputs,
+    LossSettings,
+    LossTerms,
+    clipped_tokens,
+    compare_losses,
+    importance,
+)
+from rlstep_hooks.systems.trl.observe.other_losses import fitting
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
@@ -32,6 +40,8 @@ HELD_ELEMENTS = 1 << 20
 """Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
 
 Scope = Literal["token", "sequence"]
+
+_ROUNDING = torch.finfo(torch.float32).eps
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -49,6 +59,8 @@ class _Held(msgspec.Struct, frozen=True):
     loss: LossTerms | None
     arrived: list[Tensor]
     """The factor of the loss in its backward pass over the documented one; empty where it was not followed."""
+    entropies: Tensor | None
+    """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
     versions: tuple[int, ...]
 
     def kind(self) -> tuple[Any, ...]:
@@ -65,11 +77,12 @@ class _Held(msgspec.Struct, frozen=True):
             checks,
             loss,
             len(self.arrived),
+            self.entropies is None,
         )
 
     def written_to(self) -> bool:
         """Whether somebody wrote to a tensor after the loss had used it."""
-        return self.versions != _versions(self.new, self.mask, self.tokens, self.advantages, self.loss)
+        return self.versions != _versions(self.new, self.mask, self.tokens, self.advantages, self.loss, self.entropies)
 
 
 class MicroBatchSource(msgspec.Struct, frozen=True):
@@ -78,21 +91,36 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     indices: tuple[int, ...]
     columns: tuple[str, ...]
     scope: Scope
+    losses: tuple[LossInputs, LossSettings] | None = None
+    """What the losses were computed from, if they were compared."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers, micro-batch by micro-batch."""
         count = len(self.indices)
         return [
-            self._values(index, dict(zip(self.columns, numbers[place::count], strict=True)))
-            for place, index in enumerate(self.indices)
+            self._values(place, dict(zip(self.columns, numbers[place::count], strict=True))) for place in range(count)
         ]
 
-    def _values(self, index: int, of: dict[str, float]) -> MicroBatchValues:
+    def _gap(self, of: dict[str, float]) -> float | None:
+        """The distance of a loss whose terms cancel, in roundings of their sizes; None where other roundings are larger."""
+        if self.losses is None or self.losses[1].precision != "float32" or not of["terms"] > 0:
+            return None
+        return finite(abs(of["loss"] - of["documented"]) / (of["terms"] * _ROUNDING))
+
+    def _like(self, place: int, ratio: float | None) -> str:
+        """Which other formula gives a loss, if it is not the documented one."""
+        if self.losses is None or ratio is None or abs(ratio - 1) <= WITHIN[self.losses[1].precision]:
+            return ""
+        with torch.no_grad():
+            return fitting(*self.losses, place)
+
+    def _values(self, place: int, of: dict[str, float]) -> MicroBatchValues:
         tokens = max(of["tokens"], 1.0)
         ratio_is_one = "largest" not in of  # the current log-probs in the place of old ones
         clipped = 0.0 if ratio_is_one else of.get("clipped")
+        ratio = _loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None
         return MicroBatchValues(
-            index=index,
+            index=self.indices[place],
             tokens=int(of["tokens"]),
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
@@ -103,7 +131,12 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
             mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
-            loss_ratio=_loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None,
+            surprise=finite(of["surprise"]) if "surprise" in of else None,
+            surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
+            surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
+            loss_ratio=ratio,
+            loss_gap=self._gap(of) if "loss" in of and ratio is None else None,
+            loss_like=self._like(place, ratio),
         )
 
 
@@ -113,10 +146,12 @@ class MicroBatchMeter:
     Args:
         settings: Of the loss; None where it has no clip of the covered form.
         follows_rollout: Whether a loss should get the advantages and masks that its rollout came with.
+        cap: The cut of -log-probs where tokens are tested against the distributions that they should be drawn from.
     """
 
-    def __init__(self, settings: LossSettings | None, *, follows_rollout: bool = True) -> None:
+    def __init__(self, settings: LossSettings | None, *, follows_rollout: bool = True, cap: float = math.inf) -> None:
         self._settings = settings
+        self._cap = cap
         self._follows_rollout = follows_rollout
         self._positions: Tensor | None = None
         self._held: list[_Held] = []
@@ -146,6 +181,7 @@ class MicroBatchMeter:
         old: Tensor | None,
         loss: LossTerms | None,
         arrived: list[Tensor],
+        entropies: Tensor | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -156,6 +192,7 @@ class MicroBatchMeter:
             old: (B, T) or (B,), old log-probs; None where the loss takes the current ones.
             loss: For the comparison with the documented formula; None for no comparison.
             arrived: Where the factor of the loss in its backward pass will be.
+            entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -164,8 +201,9 @@ class MicroBatchMeter:
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
         own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
-        versions = _versions(new, mask, tokens, advantages, loss)
-        self._held.append(_Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, versions))
+        versions = _versions(new, mask, tokens, advantages, loss, entropies)
+        held = _Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, entropies, versions)
+        self._held.append(held)
         self._elements += new.numel()
         if self._elements > HELD_ELEMENTS or not self._waits:
             self._work_up()
@@ -185,13 +223,13 @@ class MicroBatchMeter:
                 groups.setdefault(held.kind(), []).append(held)
         self._held, self._elements = [], 0
         for group in groups.values():
-            columns = self._columns(group)
+            columns, losses = self._columns(group)
             scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
-            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope)
+            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope, losses)
             self._done.append((source, torch.cat(list(columns.values()))))
 
-    def _columns(self, group: list[_Held]) -> dict[str, Tensor]:
-        """The numbers of micro-batches of one kind: each column (N,) float32."""
+    def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[LossInputs, LossSettings] | None]:
+        """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = torch.stack([as_column(held.advantages) for held in group])
         columns = {"tokens": mask.sum((1, 2), dtype=torch.float32)}
@@ -203,7 +241,7 @@ class MicroBatchMeter:
             log_ratio = (new - old) * mask if per_token else (new * mask).sum(2) - old
             size = log_ratio.float().abs().flatten(1)
             columns |= {"largest": size.amax(1), "sum": size.sum(1)}
-            if per_token and self._settings is not None:
+            if per_token and self._settings is not None and self._settings.clips:
                 ratio = importance(log_ratio.float(), mask, self._settings)
                 columns["clipped"] = clipped_tokens(ratio, mask, advantages, self._settings)
         checks = [held.checks for held in group if held.checks is not None]
@@ -213,13 +251,16 @@ class MicroBatchMeter:
         arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
         if arrived:
             columns["backward"] = torch.stack(arrived).float()
-        losses = [held.loss for held in group if held.loss is not None]
-        if losses and self._settings is not None:
-            compared = compare_losses(
-                losses, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages, settings=self._settings
-            )
-            columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
-        return columns
+        entropies = [held.entropies for held in group if held.entropies is not None]
+        if entropies:
+            columns |= surprises(new, torch.stack(entropies), mask, self._cap)
+        terms = [held.loss for held in group if held.loss is not None]
+        if not terms or self._settings is None:
+            return columns, None
+        inputs = LossInputs(terms=terms, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages)
+        compared = compare_losses(inputs, self._settings)
+        columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
+        return columns, (inputs, self._settings)
 
     def _differences(
         self, checks: Tensor, tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
@@ -252,11 +293,12 @@ def version_of(tensor: Tensor) -> int:
         return -1
 
 
-def _versions(new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None) -> tuple[int, ...]:
-    versions = version_of(new), version_of(mask), version_of(tokens), version_of(advantages)
-    if loss is None:
-        return versions
-    return *versions, version_of(loss.value), 0 if loss.reference is None else version_of(loss.reference)
+def _versions(
+    new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None, entropies: Tensor | None
+) -> tuple[int, ...]:
+    used = [new, mask, tokens, advantages, entropies]
+    used += [] if loss is None else [loss.value, loss.reference]
+    return tuple([0 if tensor is None else version_of(tensor) for tensor in used])
 
 
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:

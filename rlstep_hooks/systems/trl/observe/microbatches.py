@@ -89,9 +89,13 @@ class MicroBatchHooks:
         [call] = trained
         new = call.log_probs
         compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
-        terms = seen.form.loss_terms(activity.loss, inputs, call) if compared and activity.loss is not None else None
+        terms = None
+        if compared and activity.loss is not None:
+            terms = seen.form.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
         arrived = self._backward.follow(activity.loss) if compared else []
-        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived)
+        fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
+        entropies = seen.drawing.entropies(call) if fresh else None
+        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived, entropies)
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
@@ -163,6 +167,12 @@ class MicroBatchHooks:
             if serves and self._observation.is_policy(call.model):
                 return call
         return None
+
+    def _reference_of(self, calls: list[LogProbCall]) -> Tensor | None:
+        """The reference's log-probs, where the loss computes them itself."""
+        if self._observation.schedule.reference_source != "in_loss":
+            return None
+        return next((call.log_probs for call in reversed(calls) if not call.grad), None)
 
     def _reference_in_loss(self) -> bool:
         seen = self._observation

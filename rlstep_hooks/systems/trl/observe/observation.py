@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import Activity, Generation
+    from rlstep_hooks.systems.trl.observe.drawn import DrawnWatch
     from rlstep_hooks.systems.trl.observe.form import TrainerForm
     from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
     from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
@@ -26,6 +27,7 @@ class Observation:
     recorder: Recorder
     updates: UpdateObserver
     identities: SampleIdentities
+    drawing: DrawnWatch
     meter: MicroBatchMeter
     numbers: NumberCollector
     active: bool = False

@@ -84,12 +84,12 @@ class SamplingWatch:
 
     def _configured(self, asked: Any, given: dict[str, Any]) -> dict[str, float]:
         """What the trainer's arguments say, and for all other settings what it asks of `generate`."""
-        settings = _settings_of(asked) | {name: _effective(name, given[name]) for name in NEUTRAL if name in given}
+        settings = _settings_of(asked) | {name: effective(name, given[name]) for name in NEUTRAL if name in given}
         arguments = self._trainer.args
         if all(hasattr(arguments, name) for name in ARGUMENTS):
-            of_args = {name: _effective(name, getattr(arguments, name)) for name in ARGUMENTS}
+            of_args = {name: effective(name, getattr(arguments, name)) for name in ARGUMENTS}
             more = getattr(arguments, "generation_kwargs", None) or {}
-            settings |= of_args | {name: _effective(name, more[name]) for name in NEUTRAL if name in more}
+            settings |= of_args | {name: effective(name, more[name]) for name in NEUTRAL if name in more}
         return settings
 
     def _record(self, configured: dict[str, float], used: dict[str, float], of_model: dict[str, float]) -> None:
@@ -108,10 +108,10 @@ class SamplingWatch:
 
 def _settings_of(config: Any) -> dict[str, float]:
     """The settings of a GenerationConfig."""
-    return {name: _effective(name, getattr(config, name, None)) for name in NEUTRAL}
+    return {name: effective(name, getattr(config, name, None)) for name in NEUTRAL}
 
 
-def _effective(name: str, value: Any) -> float:
+def effective(name: str, value: Any) -> float:
     """A setting as a number: of a collection its size; of what is not set the value that changes nothing."""
     if value is None:
         value = NEUTRAL[name]

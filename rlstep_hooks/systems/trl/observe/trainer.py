@@ -17,6 +17,7 @@ from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import EpochEnd, Evaluated
 from rlstep_hooks.systems.trl.observe.calls import Activity
+from rlstep_hooks.systems.trl.observe.drawn import DrawnWatch
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
 from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
@@ -47,7 +48,8 @@ class TrlObserver(Observer):
             per_cycle=max(schedule.microbatches_per_cycle // (schedule.microbatches_per_update or 1), 1),
             limit=lambda: trainer.args.max_grad_norm,
         )
-        meter = MicroBatchMeter(form.loss_settings, follows_rollout=form.follows_rollout())
+        drawing = DrawnWatch(form, recorder)
+        meter = MicroBatchMeter(form.loss_settings, follows_rollout=form.follows_rollout(), cap=drawing.cap)
         self._observation = Observation(
             trainer=trainer,
             schedule=schedule,
@@ -55,6 +57,7 @@ class TrlObserver(Observer):
             recorder=recorder,
             updates=self.updates,
             identities=SampleIdentities(),
+            drawing=drawing,
             meter=meter,
             numbers=NumberCollector(recorder, meter, self.updates, interval=interval),
         )
@@ -87,6 +90,7 @@ class TrlObserver(Observer):
         self._patches.wrap(self.trainer, "prediction_step", self._around_prediction_step)
         self._rollouts.attach(self._patches)
         self._log_probs.attach(self._patches)
+        self._observation.drawing.attach()
         self.updates.attach(optimizer)
         for topic, why in self._observation.form.unobservable():
             self.recorder.cannot(topic, why)

@@ -71,7 +71,7 @@ def _when_imported(module: str, place: Callable[[Any], None]) -> None:
 
 def _place_controller(trainer_class: str) -> Callable[[Any], None]:
     def place(module: Any) -> None:
-        from rlstep_hooks.systems.verl.observe.controller import place_hooks
+        from rlstep_hooks.systems.verl.observe.controller_hooks import place_hooks
 
         place_hooks(_patches, getattr(module, trainer_class))
 
@@ -79,7 +79,7 @@ def _place_controller(trainer_class: str) -> Callable[[Any], None]:
 
 
 def _place_tracking(module: Any) -> None:
-    from rlstep_hooks.systems.verl.observe.controller import place_tracking_hook
+    from rlstep_hooks.systems.verl.observe.controller_hooks import place_tracking_hook
 
     place_tracking_hook(_patches, module.Tracking)
 
@@ -88,7 +88,7 @@ def _place_trainer(module: Any) -> None:
     release = installed_release()
     if release is None or not release.supported or not release.since(OBSERVED_SINCE):
         return
-    from rlstep_hooks.systems.verl.observe.trainer import place_hooks
+    from rlstep_hooks.systems.verl.observe.trainer_hooks import place_hooks
 
     place_hooks(_patches, module)
 

@@ -1,16 +1,14 @@
 """What a trainer process of a verl run sees: old log-probs, micro-batches, updates of policy and critic, weight syncs.
 
-Each process has one `VerlTrainer`, made when its first model is built. It writes events as they happen, within the call of the
-controller that they belong to, and judges nothing.
+Each process has one `VerlTrainer`, which the hooks make when the first model is built (`trainer_hooks`). It writes events as they
+happen, within the call of the controller that they belong to, and judges nothing.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,189 +23,15 @@ from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutV
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
+from rlstep_hooks.systems.verl.observe.engines import facts_of, role_of
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.observe.trainer_record import LossNumbers, Role
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.systems.verl.observe.samples import Key
-
-
-def place_hooks(patches: Patches, module: Any) -> None:
-    """Put the trainer's hooks into the classes of `verl.workers.engine_workers`. All verified in 0.9.1 by real runs."""
-    worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
-    # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
-    patches.wrap(training, "reset", _after_reset)
-    # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
-    patches.wrap(worker, "compute_log_prob", _log_probs)
-    patches.wrap(worker, "compute_ref_log_prob", _reference)
-    patches.wrap(worker, "update_actor", partial(_within, "policy_updates"))
-    patches.wrap(worker, "update_weights", _weights)
-    # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
-    patches.wrap(training, "train_mini_batch", _mini_batches)
-    patches.wrap(training, "infer_batch", _inference)
-    # engine_workers.py:444, 448: one checkpoint of one role, with its path.
-    patches.wrap(training, "save_checkpoint", _saved)
-    patches.wrap(training, "load_checkpoint", _loaded)
-    from verl.workers.engine.fsdp import transformer_impl
-    from verl.workers.utils import losses
-
-    # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both. The first
-    # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
-    patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
-    patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
-    # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
-    patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
-
-
-_trainer: VerlTrainer | None = None
-
-
-def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    global _trainer
-    result = wrapped(*args, **kwargs)
-    try:
-        if not instance.engine_config.forward_only and instance.engine.is_mp_src_rank_with_outputs():
-            _trainer = _trainer or VerlTrainer(instance.engine)
-            _trainer.built(instance.engine)
-    except Exception:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
-        return result
-    return result
-
-
-def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None:
-        return wrapped(*args, **kwargs)
-    trainer.begin(name)
-    result = wrapped(*args, **kwargs)
-    trainer.end(name)
-    return result
-
-
-def _reference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = _within("reference", wrapped, instance, args, kwargs)
-    if _trainer is not None:
-        _trainer.sees_reference(instance)
-    return result
-
-
-def _saved(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _trainer is not None and not instance.engine_config.forward_only:
-        _trainer.saved(instance.engine, kwargs.get("local_path", args[0] if args else None))
-    return result
-
-
-def _loaded(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _trainer is not None and not instance.engine_config.forward_only:
-        _trainer.loads(instance.engine, kwargs.get("local_path", args[0] if args else None))
-    return result
-
-
-def _log_probs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    # Whether this is a refresh or the reference of an actor with LoRA shows only in the data, which `infer_batch` sees.
-    if _trainer is None:
-        return wrapped(*args, **kwargs)
-    _trainer.expects_log_probs = True
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
-        _trainer.expects_log_probs = False
-
-
-async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None:
-        return await wrapped(*args, **kwargs)
-    trainer.begins()
-    trainer.begin("sync")
-    trainer.send_numbers()
-    result = await wrapped(*args, **kwargs)
-    label = kwargs.get("global_steps", args[0] if args else None)
-    trainer.synced(label)
-    trainer.end("sync")
-    return result
-
-
-def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is not None and role_of(instance.engine) == "critic":
-        return _within("critic_updates", wrapped, instance, args, kwargs)
-    if trainer is not None:
-        trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
-    return wrapped(*args, **kwargs)
-
-
-def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None or instance.engine_config.forward_only:
-        return wrapped(*args, **kwargs)
-    data = kwargs.get("data", args[0] if args else None)
-    if role_of(instance.engine) == "critic":
-        return _within("values", wrapped, instance, args, kwargs)
-    if not trainer.expects_log_probs:
-        return wrapped(*args, **kwargs)
-    if _is_reference(data):
-        return _within("reference", wrapped, instance, args, kwargs)
-    trainer.begin("refresh")
-    version = trainer.version
-    result = wrapped(*args, **kwargs)
-    trainer.refreshed(data, result, version)
-    trainer.end("refresh")
-    return result
-
-
-def _is_reference(data: Any) -> bool:
-    """Whether log-probs are asked of the model without its adapter (engine_workers.py:362)."""
-    return "no_lora_adapter" in data.keys() and bool(data["no_lora_adapter"])  # noqa: SIM118 - a TensorDict iterates over rows
-
-
-def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    forward_only = kwargs.get("forward_only", args[2] if len(args) > 2 else False)
-    if trainer is None or forward_only:
-        return wrapped(*args, **kwargs)
-    data, loss_function = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(_FORWARD))
-    trainer.before_microbatch(data, role_of(instance), loss_function)
-    result = wrapped(*args, **kwargs)
-    trainer.after_microbatch(instance, result)
-    return result
-
-
-_FORWARD = ("micro_batch", "loss_function")
-
-
-def _optimizer_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None:
-        return wrapped(*args, **kwargs)
-    trainer.before_update()
-    result = wrapped(*args, **kwargs)
-    trainer.after_update(instance, result)
-    return result
-
-
-def _policy_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    loss = wrapped(*args, **kwargs)
-    trainer = _trainer
-    if trainer is None:
-        return loss
-
-    def measured(*loss_args: Any, **loss_kwargs: Any) -> Any:
-        trainer.sees_log_probs(loss_kwargs)
-        return loss(*loss_args, **loss_kwargs)
-
-    return measured
-
-
-def role_of(engine: Any) -> Role:
-    """Whose weights an engine trains."""
-    return "critic" if getattr(engine.model_config, "model_type", "") == "value_model" else "policy"
 
 
 class VerlTrainer:
@@ -259,7 +83,7 @@ class VerlTrainer:
             parameters = list(engine.module.parameters())
             self._record.probe(role, local_shards(p for p in parameters if p.requires_grad))
             if role == "policy":
-                facts = _facts(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
+                facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
         with self._record.checkpoints:
             self._engines[role] = engine, state_of(engine, self._record.weights(role))
@@ -467,23 +291,6 @@ class VerlTrainer:
 
 NO_REFRESH = -1
 """Number of a refresh that was not made (bypass mode)."""
-
-
-def _facts(engine: Any) -> dict[str, Any]:
-    """What the judge needs to know of the policy: the precision of its forward, and whether dropout is active in it."""
-    compute = str(getattr(engine, "_autocast_dtype", "unknown")).removeprefix("torch.")
-    active = sum(1 for module in engine.module.modules() if isinstance(module, torch.nn.Dropout) and module.p > 0)
-    facts = {"compute_dtype": compute, "dropout_modules": active}
-    # Nothing but LoRA freezes weights in this engine (workers/engine/fsdp 0.9.1; freeze_vision_tower is read elsewhere).
-    if not engine.model_config.lora_rank and not hasattr(engine.module, "peft_config"):
-        matrices = {name: p for name, p in engine.module.named_parameters() if p.dim() > 1 and _IN_A_LAYER.search(name)}
-        frozen = sorted(name for name, p in matrices.items() if not p.requires_grad)
-        facts["frozen_matrices"] = {"frozen": len(frozen), "all": len(matrices), "first": frozen[0] if frozen else ""}
-    return facts
-
-
-_IN_A_LAYER = re.compile(r"\.\d+\.")
-"""Parts of the name of a weight in one of a model's numbered layers; a fixed embedding of positions is in none."""
 
 
 def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:

@@ -1,0 +1,129 @@
+"""Whether the tokens that are trained were drawn from the policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.drawn import DrawnTest, Surprise
+from rlstep_hooks.judge.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place, Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+
+MARGIN = {"float32": 0.005, "reduced": 0.02}
+"""Nats a token that numerical differences between sampler and trainer explain. Logits that are off by random 0.1, as those of bf16
+are at most, move the mean by 0.003 (`python -m tests.bench.drawn_text`)."""
+
+NEARLY_GREEDY = 0.2
+"""Share of the trainer's temperature under which two moments do not tell one from another."""
+
+
+class NotDrawnFromPolicy(Rule):
+    """The text that is trained was not drawn from the policy.
+
+    What it checks:
+        For a token drawn from the policy, -log p minus the entropy of its position has mean 0, whatever came before. The sum over
+        the tokens of each rollout, and of the run, at the first update that trains them, is compared with a bound that holds at
+        all times with a probability of a false alarm below 1e-6 for the whole run. It needs no log-probs of the sampler. Micro-batches
+        of the first eight cycles of rollouts and every seventh later are added up.
+
+    Why it matters:
+        Text of another temperature, of a truncated distribution, of another template or of another model is trained as if the
+        policy had written it. Ratios are those of the trainer with itself, so no metric shows it.
+
+    Example:
+        ERROR RLS413 Text not drawn from the policy · data epoch 0, rollout 1,
+        update 2, micro-batch 4
+          expected  tokens as surprising as the policy's entropy says
+          observed  1024 tokens, 0.7 nats a token more probable than that
+          why       the policy does not give such text by chance (below 1e-6); a
+                    temperature of about 0.47 times the trainer's or a top-p of
+                    about 0.9 would
+          fix       compare the sampler's temperature, top-p, top-k, min-p and
+                    penalties with the trainer's, then template and weights
+
+    What to do:
+        Compare temperature, top-p, top-k, min-p and penalties of the sampler with those of the trainer, then the chat template, the
+        end of the prompt, and the weights.
+
+    Known limits:
+        - A temperature of 0.9 shows within a few thousand tokens. Small random differences of logits do not: their effect is of second
+          order. Weights that are stale by a few updates stay unseen; RLS402, RLS403 and RLS412 look for those.
+        - Less than 0.005 nats a token in float32 and 0.02 in reduced precision count as rounding.
+        - TRL from 0.20 on, whose loss computes entropies. Not where sampling is truncated or penalised on purpose, with tools or
+          environments, with dropout, or where completions are left out by what they contain.
+        - The temperature and the top-p that are named are estimates from two moments. Other causes can have the same effect.
+
+    Sources:
+        - https://doi.org/10.3150/13-BEJ569: Fan, Grama, Liu: the exponential inequality, with the squares that were observed
+        - https://arxiv.org/abs/1810.08240: Howard and others: bounds that hold at all times
+        - https://github.com/huggingface/trl/issues/4159: a temperature that only one side applied
+    """
+
+    code = "RLS413"
+    title = "Text not drawn from the policy"
+    topics = ("drawn", "log_ratio")
+    nothing_seen = "no micro-batch showed the entropies of the distributions that its tokens should be drawn from"
+    optional = True
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._test: DrawnTest | None = None
+        self._version = -1
+        self._seen: set[tuple[int, int]] = set()
+        """Samples that were counted at this policy version; a second pass shows the same tokens again."""
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Add the tokens of a micro-batch that the policy which sampled them trains on for the first time."""
+        facts = self.progress.started.facts
+        if values.surprise is None or values.surprise_squares is None or "surprise_cap" not in facts:
+            return None
+        if event.sampled_version != event.policy_version or not self._are_new(event):
+            return None
+        if self._test is None:
+            margin = MARGIN["reduced" if facts.get("sampled_by_engine") else self.progress.precision]
+            self._test = DrawnTest(cap=facts["surprise_cap"], vocabulary=facts["vocabulary"], margin=margin)
+        self.checks += 1
+        largest = values.surprise_largest or 0.0
+        surprise = Surprise(values.tokens, values.surprise, values.surprise_squares, largest)
+        proved = self._test.add(place[0], surprise)
+        if proved is None:
+            return None
+        return self.fail(
+            expected="tokens as surprising as the policy's entropy says",
+            observed=_observed(proved),
+            where=self.progress.where_at(place, event),
+            why=_why(proved),
+            fix="compare the sampler's temperature, top-p, top-k, min-p and penalties with the trainer's, then template and weights",
+        )
+
+    def _are_new(self, event: MicroBatch) -> bool:
+        """Whether no sample of a micro-batch was counted before."""
+        if event.trained is None:
+            return False
+        if event.policy_version != self._version:
+            self._version, self._seen = event.policy_version, set()
+        samples = {(held.rollout, row) for held in event.trained for row in held.rows}
+        new = not samples & self._seen
+        self._seen |= samples
+        return new
+
+
+def _observed(proved: Surprise) -> str:
+    more = "more" if proved.mean < 0 else "less"
+    return f"{proved.tokens} tokens, {abs(proved.mean):.2g} nats a token {more} probable than that"
+
+
+def _why(proved: Surprise) -> str:
+    temperature, kept = proved.temperature(), proved.kept()
+    fitting = []
+    if temperature is not None:
+        about = "near 0" if temperature < NEARLY_GREEDY else f"of about {temperature:.2g} times the trainer's"
+        fitting.append(f"a temperature {about}")
+    if kept is not None:
+        fitting.append(f"a top-p of about {kept:.2g}")
+    if not fitting:
+        fitting.append("another model or another template")
+    return f"the policy does not give such text by chance (below 1e-6); {' or '.join(fitting)} would"

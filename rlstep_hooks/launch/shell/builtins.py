@@ -1,0 +1,123 @@
+"""Commands of the shell itself, as far as they change which commands run or what is known."""
+
+from __future__ import annotations
+
+import os.path
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.shell.scope import Text
+from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
+from rlstep_hooks.launch.text import UnknownText
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.launch.shell.walk import Walk
+    from rlstep_hooks.launch.text import Token
+
+
+def _shift(walk: Walk, tokens: list[Token], depth: int) -> None:
+    count = int(tokens[1].text) if len(tokens) > 1 and tokens[1].text.isdigit() else 1
+    walk.scope.positional = walk.scope.positional[count:]
+
+
+def _set(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """`set -- WORDS` gives the parameters; the other options change nothing here but `-a`, which exports."""
+    words = [token.text for token in tokens]
+    if "--" in words:
+        walk.scope.positional = [Text(token.text, token.unknown) for token in tokens[words.index("--") + 1 :]]
+
+
+def _exit(walk: Walk, tokens: list[Token], depth: int) -> None:
+    walk.may_break = True
+    if not walk.conditional:
+        raise EndedError
+
+
+def _return(walk: Walk, tokens: list[Token], depth: int) -> None:
+    walk.may_break = True
+    if not walk.conditional:
+        raise ReturnedError
+
+
+def _break(walk: Walk, tokens: list[Token], depth: int) -> None:
+    walk.may_break = True
+    if not walk.conditional:
+        raise BrokenError
+
+
+def _continue(walk: Walk, tokens: list[Token], depth: int) -> None:
+    if not walk.conditional:
+        raise ContinuedError
+
+
+def _cd(walk: Walk, tokens: list[Token], depth: int) -> None:
+    folder = next((token for token in tokens[1:] if not token.text.startswith("-")), None)
+    known = folder is not None and not folder.unknown
+    if known and folder is not None and (walk.scope.folder is not None or os.path.isabs(folder.text)):
+        walk.scope.folder = os.path.normpath(os.path.join(walk.scope.folder or "", folder.text))
+    else:
+        walk.scope.folder = None
+
+
+def _read(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """`read NAME`: the first line of a here-document, or all of it with `-d ''`; else it is unknown."""
+    words = [token.text for token in tokens[1:]]
+    names = [word for word in words if word.isidentifier()]
+    if not names:
+        return
+    place = tokens[0].place
+    if walk.stdin is None or len(names) > 1:
+        for name in names:
+            walk.scope.assign(name, Text(f"${name}", (UnknownText(name, "read while the script runs", place),)), place)
+        return
+    whole = any(word.startswith("-") and word.endswith("d") for word in words)
+    text = walk.stdin.text.strip() if whole else walk.stdin.text.partition("\n")[0].strip()
+    walk.scope.assign(names[0], Text(text, walk.stdin.unknown), place)
+
+
+def _let(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """`let EXPRESSION`: as in `((...))`."""
+    for token in tokens[1:]:
+        walk.run_children(walk.parsed(f"(({token.text}))".encode()), depth + 1)
+
+
+def _eval(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """`eval WORDS`: a text of shell, in this scope. Variables in it that are not known yet are looked up again."""
+    text = " ".join(token.text for token in tokens[1:])
+    source = walk.scope.source
+    walk.scope.source = f"{source} line {tokens[0].place.line}"
+    root = walk.parsed(text.encode())
+    if not root.has_error:
+        walk.run_children(root, depth + 1)
+    walk.scope.source = source
+
+
+def _sourced(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """Follow `source FILE` if the file is here."""
+    path = walk.found(tokens[1]) if len(tokens) > 1 else None
+    if path is None or walk.depth + depth >= DEEPEST:
+        return
+    source, walk.scope.source = walk.scope.source, str(path)
+    file, walk.scope.file = walk.scope.file, str(path)
+    with suppress(ReturnedError):
+        walk.run_children(walk.parsed(contents(path)), depth + 1)
+    walk.scope.source, walk.scope.file = source, file
+
+
+BUILTINS: dict[str, Callable[[Walk, list[Token], int], None]] = {
+    "shift": _shift,
+    "set": _set,
+    "source": _sourced,
+    ".": _sourced,
+    "exit": _exit,
+    "return": _return,
+    "break": _break,
+    "continue": _continue,
+    "cd": _cd,
+    "read": _read,
+    "let": _let,
+    "eval": _eval,
+}

@@ -1,0 +1,152 @@
+"""A command of a script: the words that it gets, and what it starts, also through `bash -c` and through scripts that are here."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.command import SHELLS, Command, unwrap
+from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.shell.builtins import BUILTINS
+from rlstep_hooks.launch.shell.scope import NOT_SET, Text
+from rlstep_hooks.launch.shell.syntax import source_of
+from rlstep_hooks.launch.shell.walk import DEEPEST
+from rlstep_hooks.launch.shell.words import fields_of, joined
+from rlstep_hooks.launch.text import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tree_sitter import Node
+
+    from rlstep_hooks.launch.shell.walk import Walk
+
+_MOST_NESTED_SCRIPTS = 8
+_BELONGS_ABOVE = re.compile(r"--?[A-Za-z]|(\+\+?|~)?\w+(\.\w+)+=")
+"""The first word of a line that can only be an argument: a flag, or an override of a nested setting."""
+
+
+def follow_command(walk: Walk, node: Node, depth: int) -> None:
+    """Add what a command starts to the commands of the script, or follow it where it is one of the shell's own."""
+    stdin = walk.stdin
+    _one_command(walk, node, depth)
+    walk.stdin = stdin
+
+
+def _one_command(walk: Walk, node: Node, depth: int) -> None:
+    environment = {
+        name: Token(known.text, walk.scope.place(node), known.unknown)
+        for name in sorted(walk.scope.exported)
+        if isinstance(known := walk.scope.variables.get(name), Text)
+    }
+    tokens: list[Token] = []
+    walk.scope.missing = []
+    for child in node.named_children:
+        if child.type == "variable_assignment":
+            name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
+            if name is not None:
+                text = joined(value, walk.scope) if value is not None else Text("")
+                environment[source_of(name)] = Token(text.text, walk.scope.place(child), text.unknown)
+        elif child.type == "herestring_redirect":
+            walk.stdin = Text(joined(child.named_children[0], walk.scope).text + "\n")
+        elif not child.type.endswith(("_redirect", "comment")):
+            _words_of(walk, child, tokens)
+    if not tokens:
+        return
+    line, last_line = node.start_point[0] + 1, walk.last_line
+    walk.last_line = 0
+    if last_line and walk.commands and _BELONGS_ABOVE.match(tokens[0].text):
+        _cut_off(walk, last_line, line, tokens[0].text)
+    elif (builtin := BUILTINS.get(tokens[0].text)) is not None:
+        builtin(walk, tokens, depth)
+    elif tokens[0].text in walk.functions and depth < DEEPEST - 5:
+        walk.called.add(tokens[0].text)
+        walk.call(walk.functions[tokens[0].text], tokens[1:], depth)
+    else:
+        _launched(walk, node, tuple(tokens), environment)
+
+
+def _words_of(walk: Walk, child: Node, tokens: list[Token]) -> None:
+    """Append the words that one word of a command expands to."""
+    place = walk.scope.place(child)
+    inner = child.named_children[0] if child.type == "command_name" and child.named_children else child
+    fields = fields_of(inner, walk.scope)
+    unset = [unknown for field in fields for unknown in field.unknown if walk.scope.named(unknown.name) is None]
+    alone = len(fields) == len(unset) == 1 and inner.type in ("simple_expansion", "expansion")
+    if alone and unset[0].why.endswith(NOT_SET) and tokens and not tokens[-1].text.startswith("-"):
+        walk.scope.missing.append(unset[0])  # it stands for any number of words, none by default
+    else:
+        tokens += [Token(text.text, place, text.unknown) for text in fields]
+
+
+def _cut_off(walk: Walk, last_line: int, line: int, word: str) -> None:
+    """Note in the last command that this line looks like a part of it, although bash does not read it as one."""
+    last = walk.commands[-1]
+    if last.cut_off:
+        return
+    between = f"line {last_line}" if line == last_line + 1 else f"lines {last_line} to {line - 1}"
+    why = (
+        f"the command ends at {walk.scope.source}:{last_line}, so `{word}` on line {line} and what follows are not part of it:"
+        f" a `\\` is missing at the end of {between}, or a blank or a comment stands there"
+    )
+    walk.commands[-1] = msgspec.structs.replace(last, cut_off=why)
+
+
+def _launched(walk: Walk, node: Node, tokens: tuple[Token, ...], environment: dict[str, Token]) -> None:
+    """A command that is no part of the shell."""
+    missing = tuple(walk.scope.missing)
+    stdin = walk.stdin
+    if (
+        stdin is not None
+        and tokens[0].text in (*SHELLS, "ssh", "sbatch")
+        and len(tokens) == 1 + (tokens[0].text == "ssh")
+    ):
+        found = _nested_text(walk, Token(stdin.text, tokens[0].place), environment)
+    else:
+        found = unwrap(tokens, environment, shell=lambda token: _nested_text(walk, token, environment))
+    place = walk.scope.folder or ""
+    found = [
+        msgspec.structs.replace(command, missing=command.missing + missing, folder=command.folder or place)
+        for command in found
+    ]
+    walk.command_lines.update(range(node.start_point[0] + 1, node.end_point[0] + 2))
+    for command in found:
+        walk.commands += _followed(walk, command)
+    walk.last_line = node.end_point[0] + 1 if found else 0
+
+
+def _followed(walk: Walk, command: Command) -> list[Command]:
+    """The commands of the script that this command calls, if the file is here; otherwise the command itself."""
+    name = command.program.name
+    if command.program.kind != "executable" or walk.depth >= _MOST_NESTED_SCRIPTS:
+        return [command]
+    given = _given(walk, command.environment)
+    if name in walk.written:
+        found = walk.inner(walk.written[name], name, given, arguments=command.arguments, folder=walk.folder)
+        return found or [command]
+    path = walk.found(Token(name)) if name.endswith((".sh", ".bash", ".slurm", ".sbatch")) else None
+    if path is None:
+        return [command]
+    found = walk.inner(
+        contents(path).decode(errors="replace"),
+        str(path),
+        given,
+        arguments=command.arguments,
+        folder=path.parent,
+        script=str(path),
+    )
+    return found or [command]
+
+
+def _given(walk: Walk, environment: Mapping[str, Token]) -> dict[str, str]:
+    return walk.scope.given | {name: token.text for name, token in environment.items() if not token.unknown}
+
+
+def _nested_text(walk: Walk, token: Token, environment: Mapping[str, Token]) -> list[Command]:
+    """The commands of `bash -c TEXT`; unknown parts of the text stay unknown in them."""
+    if walk.depth >= _MOST_NESTED_SCRIPTS:
+        return []
+    source = f"{walk.scope.source} line {token.place.line}"
+    return walk.inner(token.text, source, _given(walk, environment), folder=walk.folder)

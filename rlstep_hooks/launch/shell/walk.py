@@ -1,0 +1,199 @@
+"""One walk through a shell script, statement by statement; what is found is kept here.
+
+How a kind of statement is followed is not decided here: `script.py` says which function follows it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.launch.shell.scope import Scope, Text
+from rlstep_hooks.launch.shell.slurm import job_variables
+from rlstep_hooks.launch.shell.syntax import first_error, parse, readable
+from rlstep_hooks.launch.text import LaunchError, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tree_sitter import Node
+
+    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.text import Token, UnknownText
+
+    Follow = Callable[["Walk", Node, int], None]
+    """Follows one statement, at a depth of nesting."""
+
+LARGEST_SCRIPT = 1 << 20
+"""Bytes of the largest script that is read; real launch scripts have a few kilobytes."""
+DEEPEST = 60
+"""Levels of nested statements that are followed."""
+_MOST_STATEMENTS = 20_000
+_PASSING = frozenset({"command", "redirected_statement", "pipeline"})
+"""Statements that end with a command: the next line may have been meant as its continuation."""
+
+
+class EndedError(Exception):
+    """`exit` outside all conditions."""
+
+
+class ReturnedError(Exception):
+    """`return` outside all conditions."""
+
+
+class BrokenError(Exception):
+    """`break` outside all conditions."""
+
+
+class ContinuedError(Exception):
+    """`continue` outside all conditions."""
+
+
+class Walk:
+    """Follows the statements of one text and collects its commands, without their wrappers, in order.
+
+    Args:
+        statements: The function that follows each kind of statement; other kinds are passed over.
+        scope: What is known at the beginning.
+        folder: Where to look for scripts that the text calls; None to follow none.
+        depth: Number of scripts that this one is called from.
+    """
+
+    def __init__(self, statements: Mapping[str, Follow], scope: Scope, folder: Path | None, depth: int) -> None:
+        self._kinds = statements
+        self.commands: list[Command] = []
+        self.scope = scope
+        self.folder = folder
+        self.depth = depth
+        self._statements = 0
+        self.conditional = 0
+        """Number of undecided branches around the current statement."""
+        self.may_break = False
+        """Whether the innermost loop may end at a `break` that a condition decides on."""
+        self.command_lines: set[int] = set()
+        self.last_line = 0
+        """Where the last command ends; 0 if what follows cannot belong to it."""
+        self.functions: dict[str, Node] = {}
+        self.called: set[str] = set()
+        self.stdin: Text | None = None
+        self.written: dict[str, str] = {}
+        """Texts that the script writes to files, by path."""
+
+    def read(self, text: str) -> None:
+        """Follow a whole text.
+
+        Raises:
+            LaunchError: It is not shell, too large, or contains a loop that does not end.
+        """
+        source = self.scope.source
+        if len(text) > LARGEST_SCRIPT:
+            raise LaunchError(
+                f"{len(text) / 2**20:.1f} MiB of text; a launch script has at most {LARGEST_SCRIPT >> 20} MiB",
+                Place(source),
+            )
+        if "\0" in text:
+            line = text[: text.index("\0")].count("\n") + 1
+            raise LaunchError("not a text file (a zero byte)", Place(source, line, 1))
+        for name, value in job_variables(text).items():
+            self.scope.variables.setdefault(name, Text(value))
+        root = self.parsed(text.encode())
+        self.run(root)
+        for name, body in list(self.functions.items()):
+            if name not in self.called:  # something else calls it: `parallel`, `trap`, a script of its own
+                self.either([lambda body=body: self.call(body, [], 1)])  # type: ignore[misc]
+        if root.has_error:
+            self._check(root)
+
+    def inner(
+        self,
+        text: str,
+        source: str,
+        given: dict[str, str],
+        *,
+        arguments: tuple[Token, ...] = (),
+        folder: Path | None,
+        script: str = "",
+    ) -> list[Command]:
+        """The commands of a text that this one runs as a script of its own. Its arguments are those of `read_text`."""
+        walk = Walk(self._kinds, Scope(source, arguments, given, script), folder, self.depth + 1)
+        walk.read(text)
+        return walk.commands
+
+    def parsed(self, text: bytes) -> Node:
+        """The syntax tree of a text."""
+        text, assigning = readable(text)
+        self.scope.assigning |= {(self.scope.source, at) for at in assigning}
+        return parse(text)
+
+    def _check(self, root: Node) -> None:
+        """Raise for the first part that is not shell, unless it lies outside all commands found.
+
+        Raises:
+            LaunchError: No command was found, or the error lies in one.
+        """
+        error = first_error(root)
+        if error is None:
+            return
+        first, last = error.start_point[0] + 1, error.end_point[0] + 1
+        if not self.commands or any(first <= line <= last for line in self.command_lines):
+            what = f"{error.type} is missing" if error.is_missing else "not shell (an open quote or bracket?)"
+            raise LaunchError(what, self.scope.place(error))
+
+    def run(self, node: Node, depth: int = 0) -> None:
+        """Follow one statement."""
+        self._statements += 1
+        if self._statements > _MOST_STATEMENTS:
+            raise LaunchError(
+                f"more than {_MOST_STATEMENTS} statements; is there a loop without an end?", self.scope.place(node)
+            )
+        if depth > DEEPEST:
+            raise LaunchError("nested too deeply", self.scope.place(node))
+        statement = self._kinds.get(node.type)
+        if statement is not None:
+            if node.type not in _PASSING:
+                self.last_line = 0
+            statement(self, node, depth)
+
+    def run_children(self, node: Node, depth: int) -> None:
+        """Follow the parts of a statement."""
+        for child in node.named_children:
+            self.run(child, depth + 1)
+
+    def either(self, branches: list[Callable[[], None]], on: tuple[UnknownText, ...] = ()) -> None:
+        """Follow several branches of which one is taken; a variable that they set differently is unknown afterwards.
+
+        Args:
+            branches: The branches.
+            on: What the condition depends on.
+        """
+        before = dict(self.scope.variables)
+        positional, folder = list(self.scope.positional), self.scope.folder
+        outcomes = []
+        self.conditional += 1
+        for branch in branches:
+            self.scope.variables, self.scope.positional = dict(before), list(positional)
+            self.scope.folder = folder
+            branch()
+            outcomes.append(self.scope.variables)
+        self.conditional -= 1
+        self.scope.positional = positional
+        self.scope.merge(outcomes, on)
+
+    def call(self, body: Node, arguments: list[Token], depth: int) -> None:
+        """Follow a call of a function."""
+        positional = self.scope.positional
+        self.scope.positional = [Text(token.text, token.unknown) for token in arguments]
+        conditional, self.conditional = self.conditional, 0 if not self.conditional else self.conditional
+        with suppress(ReturnedError):
+            self.run(body, depth + 1)
+        self.conditional = conditional
+        self.scope.positional = positional
+
+    def found(self, token: Token) -> Path | None:
+        """The file of this name, if it is here and not too large."""
+        if self.folder is None or token.unknown:
+            return None
+        path = find_file(token.text, self.folder, self.scope.folder)
+        return path if path is not None and path.stat().st_size <= LARGEST_SCRIPT else None

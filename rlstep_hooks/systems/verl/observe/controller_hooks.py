@@ -1,0 +1,137 @@
+"""When the audit of a controller begins and ends: hooks in the classes of verl's trainers, and in what they log through.
+
+A `VerlController` is made when a trainer has loaded its checkpoint; it follows that one object until its `fit` ends.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from rlstep_hooks.judge.report import StepAuditError
+from rlstep_hooks.observe.logged import with_metrics
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.systems.verl.observe.controller import VerlController
+
+
+def place_hooks(patches: Patches, trainer_class: Any) -> None:
+    """Put the controller's hooks into a class of trainers."""
+    # Verified in 0.9.1, both trainers: called once, after data and workers are there and before the first weight sync
+    # (V1 from `init`, V0 from `fit`); afterwards `global_steps` says where the run goes on.
+    patches.wrap(trainer_class, "_load_checkpoint", _after_load)
+    # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
+    patches.wrap(trainer_class, "fit", _around_fit)
+    # Trainers of one's own (verl.experimental, the recipes) have another `fit`, and some another `_load_checkpoint`. Before either is
+    # called they are built by one of these of verl 0.9.1, whichever they have kept (read in 18 trainers of verl-recipe at 48ea0a7).
+    for method in ("__init__", "init_workers", "_create_dataloader"):
+        if hasattr(trainer_class, method):
+            patches.wrap(trainer_class, method, _after_building)
+    _hooked.append(trainer_class)
+
+
+def place_tracking_hook(patches: Patches, tracking: Any) -> None:
+    """Put the hook of what is logged into verl's `Tracking`."""
+    # Verified in 0.9.1, both trainers: all of a trainer's backends get their metrics here, after each rollout and its sync of
+    # weights, and after a validation (utils/tracking.py:191, trainer_base.py:514, ray_trainer.py:1802). On the class, because V0
+    # keeps its object to itself.
+    patches.wrap(tracking, "log", _around_log)
+
+
+_controllers: dict[int, VerlController] = {}
+"""By the id of their trainer, for as long as it trains; a process has one trainer."""
+
+
+_hooked: list[Any] = []
+"""Classes whose `fit` and `_load_checkpoint` have a hook."""
+
+_fitting: set[int] = set()
+"""Trainers whose `fit` is running, by id."""
+
+_own: dict[int, Patches] = {}
+"""Hooks of trainers whose class has one of these two of its own; by the id of the trainer, which they keep alive."""
+
+
+def _has_own(trainer: Any, method: str) -> bool:
+    """Whether a trainer's method is not that of verl's trainers."""
+    return next(kind for kind in type(trainer).__mro__ if method in vars(kind)) not in _hooked
+
+
+def _after_building(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    try:
+        # On the object: the class may be of a script that Ray sends by value, wrappers and all.
+        own = [(name, hook) for name, hook in _HOOKS_OF_OWN if _has_own(trainer, name)]
+        if own and id(trainer) not in _own:
+            patches = _own[id(trainer)] = Patches()
+            for name, hook in own:
+                patches.wrap(trainer, name, hook)
+    except Exception as error:  # noqa: BLE001 - a trainer that is not as it was read must be built all the same
+        not_evaluated(f"the end of {type(trainer).__qualname__} will not be seen: {describe(error)}")
+    return result
+
+
+def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    try:
+        if id(trainer) not in _controllers:
+            _controllers[id(trainer)] = VerlController(trainer, own_fit=_has_own(trainer, "fit"))
+    except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
+        not_evaluated(f"the audit could not begin: {describe(error)}")
+    return result
+
+
+def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    if id(trainer) in _fitting:  # a `fit` of one's own that calls verl's
+        return wrapped(*args, **kwargs)
+    _fitting.add(id(trainer))
+    try:
+        result = wrapped(*args, **kwargs)
+    except BaseException as error:
+        _end(trainer, error)
+        raise
+    if inspect.iscoroutine(result):
+        return _awaited(result, trainer)
+    _end(trainer)
+    return result
+
+
+_HOOKS_OF_OWN = (("fit", _around_fit), ("_load_checkpoint", _after_load))
+
+
+async def _awaited(fitting: Any, trainer: Any) -> Any:
+    """`fit` of a trainer that waits for its rollouts (experimental/one_step_off_policy 0.9.1)."""
+    try:
+        result = await fitting
+    except BaseException as error:
+        _end(trainer, error)
+        raise
+    _end(trainer)
+    return result
+
+
+def _around_log(wrapped: Any, tracking: Any, args: Any, kwargs: Any) -> Any:
+    added = {name: value for controller in _controllers.values() for name, value in controller.scalars().items()}
+    args, kwargs = with_metrics(args, kwargs, added, name="data", position=0)
+    return wrapped(*args, **kwargs)
+
+
+def _end(trainer: Any, error: BaseException | None = None) -> None:
+    """The record ends.
+
+    Raises:
+        StepAuditError: The audit ended training, and `fit` returned as if all were well.
+    """
+    _fitting.discard(id(trainer))
+    own = _own.pop(id(trainer), None)
+    if own is not None:
+        own.restore()
+    controller = _controllers.pop(id(trainer), None)
+    if controller is None:
+        not_evaluated(f"{type(trainer).__qualname__} ended, and the audit never began: it loads no checkpoint")
+        return
+    controller.end(error)
+    if error is None and controller.stopped_for is not None:
+        # `fit` has saved what it has; what follows it is the end of the driver, with this as its exit status.
+        raise StepAuditError(controller.stopped_for)

@@ -1,0 +1,33 @@
+"""What is read of one of verl's engines: whose weights it trains, and what the judge needs to know of its model."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.trainer_record import Role
+
+
+def role_of(engine: Any) -> Role:
+    """Whose weights an engine trains."""
+    return "critic" if getattr(engine.model_config, "model_type", "") == "value_model" else "policy"
+
+
+def facts_of(engine: Any) -> dict[str, Any]:
+    """What the judge needs to know of the policy: the precision of its forward, and whether dropout is active in it."""
+    compute = str(getattr(engine, "_autocast_dtype", "unknown")).removeprefix("torch.")
+    active = sum(1 for module in engine.module.modules() if isinstance(module, torch.nn.Dropout) and module.p > 0)
+    facts = {"compute_dtype": compute, "dropout_modules": active}
+    # Nothing but LoRA freezes weights in this engine (workers/engine/fsdp 0.9.1; freeze_vision_tower is read elsewhere).
+    if not engine.model_config.lora_rank and not hasattr(engine.module, "peft_config"):
+        matrices = {name: p for name, p in engine.module.named_parameters() if p.dim() > 1 and _IN_A_LAYER.search(name)}
+        frozen = sorted(name for name, p in matrices.items() if not p.requires_grad)
+        facts["frozen_matrices"] = {"frozen": len(frozen), "all": len(matrices), "first": frozen[0] if frozen else ""}
+    return facts
+
+
+_IN_A_LAYER = re.compile(r"\.\d+\.")
+"""Parts of the name of a weight in one of a model's numbered layers; a fixed embedding of positions is in none."""

@@ -1,0 +1,86 @@
+"""The rewards of a rollout beside its advantages, out of what verl fetches for its own metrics."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.record.events import Rewarded
+from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
+from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
+from rlstep_hooks.systems.verl.observe.samples import unbound
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.verl.observe.rollout_hooks import RolloutHooks
+
+_REWARDED = ("prompts", "rm_scores", "token_level_rewards", "advantages", "response_mask")
+"""What the advantages of a rollout are compared by. V0 holds rewards per token in any case."""
+
+
+class RewardHooks:
+    """Follows the rewards of one trainer.
+
+    Args:
+        trainer: verl's, or one that stands on it.
+        rollouts: Its rollouts.
+        recorder: Where events go.
+    """
+
+    def __init__(self, trainer: Any, rollouts: RolloutHooks, recorder: Recorder) -> None:
+        self._trainer = trainer
+        self._rollouts = rollouts
+        self._recorder = recorder
+        self._contained = Contained(recorder, ("rewards",))
+
+    def place(self, patches: Patches, *, v1: bool) -> None:
+        """Put the hook into the module of the trainer.
+
+        Args:
+            patches: What takes it off again.
+            v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
+        """
+        if v1:
+            # Verified in 0.9.1 V1: fetches rewards and advantages of a rollout for verl's metrics (trainer_base.py:1885).
+            module = sys.modules["verl.trainer.ppo.v1.trainer_base"]
+            patches.wrap(module, "get_metric_data_with_optional_routed_experts", self._after_metric_data)
+        else:
+            # Verified in 0.9.1 V0: gets the whole batch, rewards and advantages included, once it is trained (ray_trainer.py:1768).
+            patches.wrap(sys.modules["verl.trainer.ppo.ray_trainer"], "compute_data_metrics", self._after_data_metrics)
+
+    def _after_metric_data(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        data = wrapped(*args, **kwargs)
+        with self._contained:
+            keys = list(kwargs["keys"])
+            rows = [row for row in last_of_sessions(keys) if not keys[row].startswith("pad")]
+            fields = {name: unbound(data[name]) for name in data.keys() if name in _REWARDED}  # noqa: SIM118 - a TensorDict
+            self._rewarded([prompt_of(keys[row]) for row in rows], fields, rows)
+        return data
+
+    def _after_data_metrics(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained:
+            batch = kwargs.get("batch", args[0] if args else None)
+            fields = {name: list(batch.batch[name]) for name in _REWARDED if name in batch.batch.keys()}  # noqa: SIM118
+            self._rewarded([str(uid) for uid in batch.non_tensor_batch["uid"]], fields, list(range(len(batch))))
+        return wrapped(*args, **kwargs)
+
+    def _rewarded(self, prompts: list[str], fields: dict[str, list[Any]], rows: list[int]) -> None:
+        rewards = fields["token_level_rewards" if "token_level_rewards" in fields else "rm_scores"]
+        chosen = {name: [field[row] for row in rows] for name, field in {**fields, "rewards": rewards}.items()}
+        samples = samples_of(
+            prompts,
+            # An agent loop of one's own may give each session another prompt.
+            [0 if self._rollouts.own_loop else checksum_of(row) for row in chosen["prompts"]],
+            chosen["rewards"],
+            chosen["advantages"],
+            chosen["response_mask"],
+        )
+        found = compare_groups(samples, str(self._trainer.config.algorithm.adv_estimator))
+        self._recorder.emit(
+            Rewarded(at=self._recorder.now(), rollout=self._rollouts.trained, **msgspec.structs.asdict(found))
+        )

@@ -1,0 +1,179 @@
+"""Rollouts as the controller sees them: the rows that go in, the samples that come out, passes of the loader, validations.
+
+Hooks on one trainer; each gives its event once the wrapped call has returned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.record.events import EpochEnd, Generated
+from rlstep_hooks.systems.verl.observe.rollouts import counted, prompt_of, samples_due
+from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
+from rlstep_hooks.systems.verl.observe.samples import names_of
+from rlstep_hooks.systems.verl.settings import SHIPPED_AGENT_LOOPS, own_agent_loop
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
+
+
+class RolloutHooks:
+    """Follows the rollouts of one trainer.
+
+    Args:
+        trainer: verl's, or one that stands on it.
+        schedule: Its plan.
+        recorder: Where events go.
+        resumed: Whether updates were made before, in the run that it goes on with.
+    """
+
+    def __init__(self, trainer: Any, schedule: Schedule, recorder: Recorder, *, resumed: bool) -> None:
+        self.validating = False
+        self.trained = -1
+        """Index of the latest rollout that went into training."""
+        self.own_loop = own_agent_loop(trainer.config)
+        """Whether an agent loop generates that may give several samples for a session, or none."""
+        self._trainer = trainer
+        self._schedule = schedule
+        self._recorder = recorder
+        self._resumed = resumed
+        self._rollouts = 0
+        self._submitted = 0
+        self._fetched = 0
+        rollouts = int(trainer.global_steps)
+        self._passes = rollouts // schedule.rollouts_per_epoch if schedule.rollouts_per_epoch else 0
+        self._passes_begun = 2 if rollouts else 1
+        """Passes of the loader whose rows may have been submitted; a resumed run may begin within one."""
+        training, validation = trainer.train_dataset, getattr(trainer, "val_dataset", None)
+        known = countable(training) and countable(validation, LARGEST_VALIDATION)
+        self._rows = Rows(training, validation) if known else None
+        self._asked: dict[str, int] = {}
+        """Samples that the data ask for, by prompt; of prompts under way."""
+        self._contained = Contained(recorder, ("order",))
+        self._contained_rows = Contained(recorder, ("rows",))
+
+    def place(self, patches: Patches, *, v1: bool) -> None:
+        """Put the hooks on the trainer.
+
+        Args:
+            patches: What takes them off again.
+            v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
+        """
+        trainer, wrap = self._trainer, patches.wrap
+        wrap(trainer, "_validate", self._around_validation)
+        if v1:
+            # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
+            wrap(trainer, "_balance_batch", self._contained.after(self._generated_v1))
+            wrap(trainer, "_submit_batch_to_rollout", self._contained.after(self._prompts_submitted))
+            wrap(trainer, "_fetch_one_gen_batch", self._around_fetch)
+        else:
+            # Verified in 0.9.1 V0: takes the rows of a batch apart before they are generated for (ray_trainer.py:1498, 626).
+            wrap(trainer, "_get_gen_batch", self._around_gen_batch)
+            # Verified in 0.9.1 V0: one call generates a rollout, or a batch of the validation (ray_trainer.py:1513, 640).
+            wrap(trainer.async_rollout_manager, "generate_sequences", self._contained.after(self._generated_v0))
+
+    def _around_validation(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        self.validating = True
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self.validating = False
+            with self._contained:
+                self._recorder.emit(
+                    Generated(at=self._recorder.now(), index=self._rollouts, samples=0, prompts=0, purpose="evaluation")
+                )
+                self._rollouts += 1
+
+    # Rows that go in
+
+    def _prompts_submitted(self, result: Any, args: Any) -> None:
+        self._submitted += int(result)
+        asked, loops = names_of(args[0], "__rollout_n__"), names_of(args[0], "agent_name")
+        if asked is not None:
+            self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
+        self.own_loop = self.own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
+        with self._contained_rows:
+            self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
+
+    def _around_gen_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained_rows:
+            if not self.validating:
+                self._fetched += 1
+                batch = kwargs.get("batch", args[0] if args else None)
+                fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
+                # A resumed run may begin within a pass.
+                passes = -(-self._fetched // len(trainer.train_dataloader)) + self._resumed
+                self._rows_submitted(fields, passes)
+        return wrapped(*args, **kwargs)
+
+    def _rows_submitted(self, fields: list[Any], passes: int) -> None:
+        if self._rows is None or any(field is None for field in fields):
+            return
+        # A sampler of one's own may draw with replacement (trainer/ppo/utils.py 0.9.1 create_rl_sampler).
+        if (self._trainer.config.data.get("sampler") or {}).get("class_path") is not None:
+            passes = ANY_NUMBER
+        self._rows.submit(zip(*([text(value) for value in field] for field in fields), strict=True), passes)
+
+    def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        before = getattr(trainer, "train_dataloader_it", None)
+        result = wrapped(*args, **kwargs)
+        with self._contained:
+            # The loader begins anew when it is exhausted (trainer_base.py:1466).
+            if before is not None and trainer.train_dataloader_it is not before:
+                self._passes += 1
+                self._passes_begun += 1
+                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
+        return result
+
+    # Samples that come out
+
+    def _generated_v1(self, result: Any, args: Any) -> None:
+        real = [
+            (key, tag) for key, tag in zip(result.keys, result.tags, strict=True) if not tag.get("is_padding", False)
+        ]
+        prompts, self._submitted = self._submitted, 0
+        due = samples_due(
+            [key for key, _ in real],
+            self._trainer.replay_buffer,
+            prompts=int(self._schedule.prompts_per_rollout),
+            group=self._schedule.samples_per_prompt,
+            asked=self._asked,
+            own_loop=self.own_loop,
+        )
+        for key, _ in real:
+            self._asked.pop(prompt_of(key), None)
+        labels = counted(tag.get("min_global_steps") for _, tag in real)
+        self._generated(len(real), prompts, labels, added=len(result.tags) - len(real), due=due)
+
+    def _generated_v0(self, result: Any, args: Any) -> None:
+        if self.validating:
+            return
+        # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
+        sampled = args[0].non_tensor_batch.get("__do_sample__") if args else None
+        labels = result.non_tensor_batch.get("min_global_steps", ())
+        kept = list(range(len(result)) if sampled is None else sampled.nonzero()[0])
+        counts = counted(labels[row] for row in kept if row < len(labels))
+        self._generated(len(kept), len(kept) // self._schedule.samples_per_prompt, counts)
+
+    def _generated(
+        self, samples: int, prompts: int, labels: tuple[tuple[int, int], ...], *, added: int = 0, due: int | None = None
+    ) -> None:
+        repeated, foreign = (None, None) if self._rows is None else self._rows.take()
+        self._recorder.emit(
+            Generated(
+                at=self._recorder.now(),
+                index=self._rollouts,
+                samples=samples,
+                prompts=prompts,
+                added=added,
+                due=due,
+                repeated=repeated,
+                foreign=foreign,
+                labels=labels,
+            )
+        )
+        self.trained = self._rollouts
+        self._rollouts += 1

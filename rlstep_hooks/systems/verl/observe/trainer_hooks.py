@@ -1,0 +1,185 @@
+"""Hooks in the classes of verl's workers: what tells the one `VerlTrainer` of a process what its trainer does.
+
+The trainer is made when the first model is built. Each hook looks at a call of the controller, or at what a worker does within one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.systems.verl.observe.engines import role_of
+from rlstep_hooks.systems.verl.observe.trainer import VerlTrainer
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.record.events import PhaseName
+
+
+def place_hooks(patches: Patches, module: Any) -> None:
+    """Put the trainer's hooks into the classes of `verl.workers.engine_workers`. All verified in 0.9.1 by real runs."""
+    worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
+    # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
+    patches.wrap(training, "reset", _after_reset)
+    # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
+    patches.wrap(worker, "compute_log_prob", _log_probs)
+    patches.wrap(worker, "compute_ref_log_prob", _reference)
+    patches.wrap(worker, "update_actor", partial(_within, "policy_updates"))
+    patches.wrap(worker, "update_weights", _weights)
+    # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
+    patches.wrap(training, "train_mini_batch", _mini_batches)
+    patches.wrap(training, "infer_batch", _inference)
+    # engine_workers.py:444, 448: one checkpoint of one role, with its path.
+    patches.wrap(training, "save_checkpoint", _saved)
+    patches.wrap(training, "load_checkpoint", _loaded)
+    from verl.workers.engine.fsdp import transformer_impl
+    from verl.workers.utils import losses
+
+    # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both. The first
+    # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
+    patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
+    patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
+    # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
+    patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
+
+
+_trainer: VerlTrainer | None = None
+
+
+def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    global _trainer
+    result = wrapped(*args, **kwargs)
+    try:
+        if not instance.engine_config.forward_only and instance.engine.is_mp_src_rank_with_outputs():
+            _trainer = _trainer or VerlTrainer(instance.engine)
+            _trainer.built(instance.engine)
+    except Exception:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
+        return result
+    return result
+
+
+def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return wrapped(*args, **kwargs)
+    trainer.begin(name)
+    result = wrapped(*args, **kwargs)
+    trainer.end(name)
+    return result
+
+
+def _reference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = _within("reference", wrapped, instance, args, kwargs)
+    if _trainer is not None:
+        _trainer.sees_reference(instance)
+    return result
+
+
+def _saved(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _trainer is not None and not instance.engine_config.forward_only:
+        _trainer.saved(instance.engine, kwargs.get("local_path", args[0] if args else None))
+    return result
+
+
+def _loaded(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _trainer is not None and not instance.engine_config.forward_only:
+        _trainer.loads(instance.engine, kwargs.get("local_path", args[0] if args else None))
+    return result
+
+
+def _log_probs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # Whether this is a refresh or the reference of an actor with LoRA shows only in the data, which `infer_batch` sees.
+    if _trainer is None:
+        return wrapped(*args, **kwargs)
+    _trainer.expects_log_probs = True
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _trainer.expects_log_probs = False
+
+
+async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return await wrapped(*args, **kwargs)
+    trainer.begins()
+    trainer.begin("sync")
+    trainer.send_numbers()
+    result = await wrapped(*args, **kwargs)
+    label = kwargs.get("global_steps", args[0] if args else None)
+    trainer.synced(label)
+    trainer.end("sync")
+    return result
+
+
+def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is not None and role_of(instance.engine) == "critic":
+        return _within("critic_updates", wrapped, instance, args, kwargs)
+    if trainer is not None:
+        trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
+    return wrapped(*args, **kwargs)
+
+
+def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None or instance.engine_config.forward_only:
+        return wrapped(*args, **kwargs)
+    data = kwargs.get("data", args[0] if args else None)
+    if role_of(instance.engine) == "critic":
+        return _within("values", wrapped, instance, args, kwargs)
+    if not trainer.expects_log_probs:
+        return wrapped(*args, **kwargs)
+    if _is_reference(data):
+        return _within("reference", wrapped, instance, args, kwargs)
+    trainer.begin("refresh")
+    version = trainer.version
+    result = wrapped(*args, **kwargs)
+    trainer.refreshed(data, result, version)
+    trainer.end("refresh")
+    return result
+
+
+def _is_reference(data: Any) -> bool:
+    """Whether log-probs are asked of the model without its adapter (engine_workers.py:362)."""
+    return "no_lora_adapter" in data.keys() and bool(data["no_lora_adapter"])  # noqa: SIM118 - a TensorDict iterates over rows
+
+
+def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    forward_only = kwargs.get("forward_only", args[2] if len(args) > 2 else False)
+    if trainer is None or forward_only:
+        return wrapped(*args, **kwargs)
+    data, loss_function = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(_FORWARD))
+    trainer.before_microbatch(data, role_of(instance), loss_function)
+    result = wrapped(*args, **kwargs)
+    trainer.after_microbatch(instance, result)
+    return result
+
+
+_FORWARD = ("micro_batch", "loss_function")
+
+
+def _optimizer_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None:
+        return wrapped(*args, **kwargs)
+    trainer.before_update()
+    result = wrapped(*args, **kwargs)
+    trainer.after_update(instance, result)
+    return result
+
+
+def _policy_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    loss = wrapped(*args, **kwargs)
+    trainer = _trainer
+    if trainer is None:
+        return loss
+
+    def measured(*loss_args: Any, **loss_kwargs: Any) -> Any:
+        trainer.sees_log_probs(loss_kwargs)
+        return loss(*loss_args, **loss_kwargs)
+
+    return measured

@@ -1,0 +1,156 @@
+"""`rlstep check` and what CI makes of it: the table, the comparison with a revision, SARIF, JUnit, the action's own steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from rlstep_hooks.cli import main
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """\
+#!/bin/bash
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo data.train_batch_size=1024 \\
+    actor_rollout_ref.rollout.n=8 \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 trainer.n_gpus_per_node=8
+"""
+MISSPELT = SCRIPT.replace("ppo_mini_batch_size", "ppo_mini_batch_sizee")
+
+
+def rlstep(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, capsys.readouterr().out
+
+
+def git(folder: Path, *words: str) -> None:
+    name = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a launch script, a file that is none, and a commit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    (tmp_path / "setup.sh").write_text("pip install verl\n")
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def test_launches_are_planned_and_other_files_passed_over(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, output = rlstep(["check", "--rows", "8192", "run.sh", "setup.sh"], capsys)
+    assert status == 0
+    assert "8 192 samples" in output
+    assert "setup.sh" not in output
+
+
+def test_a_refused_launch_fails_at_its_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "run.sh").write_text(MISSPELT)
+    status, output = rlstep(["check", "--sarif", "o.sarif", "--junit", "o.xml", "run.sh", "setup.sh"], capsys)
+    assert status == 1
+    assert "RLS110" in output
+    log = json.loads((repository / "o.sarif").read_text())
+    (result,) = [each for each in log["runs"][0]["results"] if each["level"] == "error"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place == {"artifactLocation": {"uri": "run.sh"}, "region": {"startLine": 5, "startColumn": 5}}
+    suite = ElementTree.parse(repository / "o.xml").getroot()
+    assert suite.attrib["failures"] == "1"
+    assert [case.attrib["name"] for case in suite] == ["run.sh"]
+    assert suite.find("testcase/failure") is not None
+
+
+def test_sarif_is_valid(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sarif_pydantic = pytest.importorskip("sarif_pydantic", reason="the session installs it")
+    (repository / "run.sh").write_text(MISSPELT)
+    rlstep(["check", "--rows", "8532", "--sarif", "o.sarif", "run.sh"], capsys)
+    log = sarif_pydantic.Sarif.model_validate_json((repository / "o.sarif").read_text())
+    rules = [rule.id for rule in log.runs[0].tool.driver.rules]
+    assert all(rules[result.rule_index] == result.rule_id for result in log.runs[0].results)
+
+
+def test_a_change_is_compared_with_the_base(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "run.sh").write_text(SCRIPT.replace("size=256", "size=512"))
+    (repository / "new.sh").write_text(SCRIPT)
+    status, output = rlstep(["check", "--base", "HEAD", "--markdown"], capsys)
+    assert status == 0
+    assert "updates\\_per\\_rollout: 4 -\\&gt; 2" in output.replace("-&gt;", "-\\&gt;")
+    assert "ppo\\_mini\\_batch\\_size" in output
+    assert "new.sh" in output, "a file that git does not know yet"
+    assert "setup.sh" not in output
+
+
+def test_a_parent_that_changed_is_read_as_it_was(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The script stays; the configuration that it names has another size now."""
+    (repository / "c.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 8\n")
+    (repository / "grpo.sh").write_text("accelerate launch --num_processes 4 -m trl.scripts.grpo --config c.yaml\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "second")
+    (repository / "c.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 16\n")
+    _, output = rlstep(["check", "--rows", "96", "--base", "HEAD", "grpo.sh"], capsys)
+    assert "samples_per_rollout: 32 -> 64" in output
+
+
+def test_nothing_named_is_said(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rlstep(["check"], capsys)[0] == 2
+    assert rlstep(["check", "--base", "no-such-revision"], capsys)[0] == 2
+    assert rlstep(["check", "--base", "HEAD"], capsys) == (0, "none of 0 files is a launch that is known\n")
+
+
+def action() -> dict[str, Any]:
+    loaded = yaml.safe_load((ROOT / "action.yml").read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the action's steps are bash")
+@pytest.mark.parametrize(("script", "expected"), [(SCRIPT.replace("size=256", "size=512"), 0), (MISSPELT, 1)])
+def test_the_steps_of_the_action_run_as_they_stand(repository: Path, script: str, expected: int) -> None:
+    """All steps but the installation and the comment, which need a network."""
+    (repository / "run.sh").write_text(script)
+    places = {name: repository / ".git" / name for name in ("summary", "output")}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "RUNNER_TEMP": str(repository / ".git"),
+        "GITHUB_STEP_SUMMARY": str(places["summary"]),
+        "GITHUB_OUTPUT": str(places["output"]),
+        "BASE": "HEAD",
+        "FILES": "",
+        "OPTIONS": "--rows 8192",
+    }
+    steps = {step["name"]: step["run"] for step in action()["runs"]["steps"]}
+    # The shell of a composite action: https://docs.github.com/actions/reference/workflows-and-actions/workflow-syntax
+    bash = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")
+    subprocess.run([*bash, steps["Check"]], cwd=repository, env=environment, check=True, timeout=60)
+    outputs = dict(line.split("=", 1) for line in places["output"].read_text().splitlines())
+    assert "run.sh" in places["summary"].read_text()
+    assert json.loads(Path(outputs["sarif"]).read_text())["version"] == "2.1.0"
+    ended = subprocess.run([*bash, steps["Result"]], env={**environment, "STATUS": outputs["status"]}, check=False)
+    assert ended.returncode == expected
+
+
+def test_the_inputs_of_the_action_are_those_that_its_steps_read() -> None:
+    text = (ROOT / "action.yml").read_text()
+    assert all(f"inputs.{name}" in text for name in action()["inputs"])
+
+
+def test_the_commit_hook_is_a_verb_that_takes_files() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["id"] == "rlstep-plan"
+    assert hook["entry"].split() == ["rlstep", "check"]
