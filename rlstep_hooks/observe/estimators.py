@@ -110,7 +110,7 @@ class Estimator:
                 tokens = tokens + _at_last(shaped.values, mask)
             found = self._over_time(tokens, given, mask)
             if given.scores is not None:
-                found = replace(found, error=found.error + shaped.error.max())
+                found = replace(found, error=found.error + shaped.error[:, None])
             elif self.baseline == "given" and given.given is not None:
                 found = replace(found, values=found.values - given.given.double()[:, None] * mask)
         if self.whitening != "none":

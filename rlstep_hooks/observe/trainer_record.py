@@ -104,6 +104,8 @@ class TrainerRecord:
         """Micro-batch -> whether its tokens arrived unaltered."""
         self._masks: dict[int, bool] = {}
         """Micro-batch -> whether its mask arrived unaltered."""
+        self._advantages: dict[int, bool] = {}
+        """Micro-batch -> whether its advantages arrived unaltered."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
@@ -206,6 +208,11 @@ class TrainerRecord:
         """The mask of the open micro-batch was compared with that of the refresh."""
         if self._open is not None:
             self._masks[self._open.index] = intact
+
+    def see_advantages(self, *, intact: bool) -> None:
+        """The advantages of the open micro-batch were compared with those that came to this process."""
+        if self._open is not None:
+            self._advantages[self._open.index] = intact
 
     def see_clipped(self, index: int, fraction: Any) -> None:
         """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""
@@ -373,7 +380,7 @@ class TrainerRecord:
                 loss_gap=compared.get(index, none).gap,
                 loss_like=compared.get(index, none).like,
                 backward_ratio=scales.get(index, compared.get(index, none).backward),
-                advantages_intact=compared.get(index, none).advantages_intact,
+                advantages_intact=self._advantages.pop(index, compared.get(index, none).advantages_intact),
                 tokens_intact=self._tokens.pop(index, None),
                 mask_intact=self._masks.pop(index, None),
             )

@@ -122,6 +122,7 @@ from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.entry import Entry, named
+from rlstep_hooks.systems.links import Link, LinkName
 from rlstep_hooks.systems.parts import NOTHING, REQUIRED, Check, Demand, Keys, Typed, count, flag, number, text
 from rlstep_hooks.systems.request import Request, release_of
 
@@ -212,6 +213,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     observes: tuple[str, ...] = ()
     """What of a run is recorded, in the words of the glossary."""
     does_not_observe: tuple[str, ...] = ()
+    links: Mapping[LinkName, Link] = {}
+    """Of each link from the reward to the weight, what is compared and what is not; of a system that is observed, all of them."""
     attaches_by: str = ""
     """How an audit gets into a run, in one sentence; empty for systems that are only planned."""
     on_import: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The links from the reward to the weight: of each framework, what is compared with its documentation, and what is not and why.
 
-A system that is observed declares each link (`System(links=...)`). The page of links in the documentation and `rlstep doctor` are made of
-these declarations.
+A system that is observed declares each link (`System(links=...)`). The page of links in the documentation and `rlstep doctor` are made
+of these declarations.
 """
 
 from __future__ import annotations
@@ -66,3 +66,10 @@ def yes(compared: str, but: str = "") -> Link:
 def no(reason: str) -> Link:
     """A link that is not compared, and why."""
     return Link("", reason)
+
+
+def in_words(link: Link) -> str:
+    """What is said of a link in one line."""
+    if not link.compared:
+        return f"not compared: {link.not_compared}"
+    return f"{link.compared} ({link.not_compared})" if link.not_compared else link.compared

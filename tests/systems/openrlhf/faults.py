@@ -381,10 +381,13 @@ def regrouped(at: int, shape: Callable[[Any], Any]) -> None:
         places = torch.tensor([index for experience in experiences for index in experience.index])
         rewards = torch.empty(len(places))
         rewards[places] = torch.cat([experience.rewards for experience in experiences]).float()
-        mean, deviation = shape(rewards)
-        scaled = ((rewards - mean) / (deviation + 1e-9))[places].split([len(e.index) for e in experiences])
-        for experience, rows in zip(experiences, scaled, strict=True):
-            experience.advantages = rows[:, None] * experience.action_mask
+        pairs = rewards.view(-1, 2)
+        right = pairs.mean(1).repeat_interleave(2), pairs.std(1).repeat_interleave(2)
+        wrong, own = ((rewards - mean) / (deviation + 1e-9) for mean, deviation in (shape(rewards), right))
+        # What the KL penalty adds stays.
+        moved = (wrong - own)[places].split([len(e.index) for e in experiences])
+        for experience, rows in zip(experiences, moved, strict=True):
+            experience.advantages = experience.advantages + rows[:, None] * experience.action_mask
 
     alter_advantages(at, alter)
 

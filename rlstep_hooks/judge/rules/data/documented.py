@@ -134,13 +134,23 @@ class AdvantagesAltered(Rule):
         """Look at the comparison of checksums."""
         if values.advantages_intact is None:
             return None
+        return self._compare(self.progress.where_at(place, event), intact=values.advantages_intact)
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the comparison of a rollout that a controller made, once it was trained."""
+        if event.altered is None:
+            return None
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        return self._compare(where, intact=not event.altered)
+
+    def _compare(self, where: Where, *, intact: bool) -> Finding | None:
         self.checks += 1
-        if values.advantages_intact:
+        if intact:
             return None
         return self.fail(
             expected="the advantages of these samples, bit for bit as the rollout came with them",
             observed="other values",
-            where=self.progress.where_at(place, event),
+            where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
         )

@@ -45,7 +45,7 @@ _BY_DEVIATION = ("grpo", "grpo_vectorized", "grpo_passk")
 
 def read_estimator(algorithm: Any) -> Estimator | str:
     """The estimator of a live configuration's `algorithm`, or why it has none here."""
-    name = str(getattr(algorithm.adv_estimator, "value", algorithm.adv_estimator))
+    name = _name(algorithm)
     if name not in _ESTIMATORS:
         return f"no documented formula is known here for algorithm.adv_estimator={name}"
     if name == "gae" and algorithm.get("use_pf_ppo", False):
@@ -61,11 +61,16 @@ def read_estimator(algorithm: Any) -> Estimator | str:
     )
 
 
+def _name(algorithm: Any) -> str:
+    return str(getattr(algorithm.adv_estimator, "value", algorithm.adv_estimator))
+
+
 class Compared(msgspec.Struct, frozen=True):
     """What was found; fields as in `Rewarded`."""
 
     advantages_off: float | None = None
     advantages_fit: str = ""
+    altered: int | None = None
     samples: int = 0
     masks_wrong: int | None = None
 
@@ -86,6 +91,8 @@ class AdvantageWatch:
         self._ends = list(ends)
         self._rollouts = 0
         self._found: tuple[float | None, str] = None, ""
+        self._computed: tuple[list[str], Tensor] | None = None
+        """Names and advantages of the samples of a rollout, as they were computed."""
 
     def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
         """Advantages were computed.
@@ -96,12 +103,15 @@ class AdvantageWatch:
             coefficient: Of the KL penalty in the rewards; None where it is not known.
         """
         rollout, self._rollouts = self._rollouts, self._rollouts + 1
-        self._found = None, ""
+        self._found, self._computed = (None, ""), None
         estimator, batch = self._estimator, data.batch
-        if isinstance(estimator, str) or not is_compared(rollout) or batch["response_mask"].numel() > LARGEST:
+        if not is_compared(rollout) or batch["response_mask"].numel() > LARGEST:
+            return
+        self._computed = [str(key) for key in keys or range(len(data))], batch["advantages"].clone()
+        if isinstance(estimator, str):
             return
         rows = list(range(len(data)))
-        if keys is not None and estimator.tokens == "spread" and str(self._algorithm.adv_estimator).endswith("grpo"):
+        if keys is not None and estimator.tokens == "spread" and _name(self._algorithm) == "grpo":
             # The last sample of a session stands for it (v1/utils.py:170); the others get its advantages.
             rows = last_of_sessions(list(keys))
         documented = self._documented(estimator, data, torch.tensor(rows), coefficient)
@@ -136,13 +146,32 @@ class AdvantageWatch:
         rewards = batch["token_level_scores"][rows].double() - coefficient * kl_estimate(old, reference, kind) * mask
         return rewards.to(batch["token_level_rewards"].dtype)
 
-    def take(self, responses: Sequence[Tensor] | None, masks: Sequence[Tensor]) -> Compared:
-        """What was found of the rollout, with its masks compared: rows without padding."""
+    def take(
+        self,
+        names: Sequence[str],
+        advantages: Sequence[Tensor],
+        responses: Sequence[Tensor] | None,
+        masks: Sequence[Tensor],
+    ) -> Compared:
+        """What was found of the rollout, now that it was trained. Rows are without padding.
+
+        Args:
+            names: Of its samples, as `compared` got them.
+            advantages: That it was trained with.
+            responses: Tokens; None where masks are not compared.
+            masks: Of the completions.
+        """
         (off, fit), self._found = self._found, (None, "")
-        if responses is None or not self._ends or not is_compared(self._rollouts - 1):
-            return Compared(off, fit)
+        computed, self._computed = self._computed, None
+        altered = None
+        if computed is not None:
+            places = {name: place for place, name in enumerate(computed[0])}
+            rows = ((computed[1][places[name]], row) for name, row in zip(names, advantages, strict=True))
+            altered = sum(not bool((before[: len(row)] == row).all()) for before, row in rows)
+        if computed is None or responses is None or not self._ends:
+            return Compared(off, fit, altered)
         wrong = sum(_mask_wrong(tokens, mask, self._ends) for tokens, mask in zip(responses, masks, strict=True))
-        return Compared(off, fit, len(masks), wrong)
+        return Compared(off, fit, altered, len(masks), wrong)
 
 
 def _mask_wrong(tokens: Tensor, mask: Tensor, ends: list[int]) -> bool:
