@@ -522,15 +522,9 @@ def on_advantages(at: int, alter: Callable[[Any], None]) -> None:
             alter(data)
         return data
 
-    # By the name that each trainer calls it by.
-    for module, name in (
-        (CONTROLLER, "compute_advantage_for_multi_trajectories"),
-        ("verl.trainer.ppo.ray_trainer", "compute_advantage"),
-    ):
-        if WORKER not in os.environ:
-            wrapt.when_imported(module)(
-                lambda found, name=name: hasattr(found, name) and wrapt.wrap_function_wrapper(found, name, compute)
-            )
+    if WORKER not in os.environ:
+        name = "compute_advantage_for_multi_trajectories"
+        wrapt.when_imported(CONTROLLER)(lambda found: wrapt.wrap_function_wrapper(found, name, compute))
 
 
 def scores_of(data: Any) -> tuple[Any, Any]:
@@ -673,9 +667,10 @@ def norm_above_its_limit(at: int) -> None:
     """Gradients are fifty times as large after the clip."""
 
     def clip(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
+        parameters = list(args[0])
+        result = wrapped(parameters, *args[1:], **kwargs)
         if _Now.rollout == at:
-            for parameter in args[0]:
+            for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(50)
         return result
