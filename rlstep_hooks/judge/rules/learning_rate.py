@@ -178,8 +178,8 @@ class RateNotScheduled(Rule):
         Look for code that writes into `param_groups`, and for schedulers that are made or loaded in mid-run.
 
     Known limits:
-        - TRL's trainers, with the schedules of transformers that they name, and Stable-Baselines3 with its own. A schedule that is a
-          function of somebody's is not called once more.
+        - TRL's trainers and OpenRLHF, with the schedules of transformers that they name; verl and Stable-Baselines3 with their own.
+          A schedule that is a function of somebody's is not called once more.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
 

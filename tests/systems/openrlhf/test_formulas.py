@@ -12,7 +12,7 @@ import torch
 
 from tests.systems.openrlhf.launch import PATHS
 
-sys.path[:0] = map(str, PATHS)  # a stand-in for flash_attn, which OpenRLHF imports
+sys.path.extend(map(str, PATHS))  # a stand-in for flash_attn, which OpenRLHF imports
 pytest.importorskip("openrlhf")
 
 from openrlhf.models.loss import PolicyLoss, aggregate_loss
