@@ -39,6 +39,7 @@ FAST = tuple(
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")
 # The published schema of SARIF as types.
 SARIF = "sarif-pydantic==0.6.2"
+MCP = "mcp==2.3.0"
 COMMON = ("accelerate==1.15.0", "numpy==2.4.6", "jinja2")
 
 # Releases that work together; each set was trained with (`trained_releases` of the systems' declarations).
@@ -65,7 +66,7 @@ nox.options.sessions = [
     "verl",
     "openrlhf",
 ]
-TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/faults")
+TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
 VERL = (
@@ -170,7 +171,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    session.install("-e", ".", *TESTS, *PARSERS, SARIF, "fsspec==2026.9.0")
+    session.install("-e", ".", *TESTS, *PARSERS, SARIF, MCP, "fsspec==2026.9.0")
     session.run("pytest", *IN_PARALLEL, *FAST, *session.posargs)
 
 

@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     _add_plan(verbs)
     _add_run(verbs)
     _add_report(verbs)
+    _add_why(verbs)
     _add_diff(verbs)
     _add_convert(verbs)
     _add_check(verbs)
@@ -65,6 +66,15 @@ def parser() -> argparse.ArgumentParser:
     rules = _add(verbs, "rules", _rules, "The catalogue of rules, or one rule's page.")
     rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code, such as RLS302")
     _add(verbs, "doctor", _doctor, "Which frameworks are here, which releases are supported, and what can be observed.")
+    mcp = _add(
+        verbs,
+        "mcp",
+        _mcp,
+        "The same answers for agents: a server of the Model Context Protocol on standard input and output.",
+    )
+    mcp.add_argument(
+        "--root", type=Path, default=Path(), metavar="DIR", help="the folder that paths must lie in (default: this one)"
+    )
     demo = _add(verbs, "demo", _demo, "A real TRL GRPO run on the CPU, audited.")
     demo.add_argument("--fault", metavar="NAME", help="break the run in a named way")
     demo.add_argument("--log-dir", type=Path, metavar="DIR", help="where to record; a temporary folder if left out")
@@ -169,6 +179,14 @@ def _add_report(verbs: _Verbs) -> None:
     report.add_argument("--strict", action="store_true", help="warnings fail too")
     report.add_argument("--html", type=Path, metavar="FILE", help="write the report as a self-contained HTML page")
     report.add_argument("--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, for Perfetto")
+
+
+def _add_why(verbs: _Verbs) -> None:
+    why = _add(verbs, "why", _why, "From what you notice in a run to what its record says about each possible cause.")
+    why.add_argument("folder", type=Path, metavar="DIR", help="folder of the records")
+    why.add_argument("symptoms", nargs="*", metavar="SYMPTOM", help="such as ratio-one or reward-flat (default: all)")
+    why.add_argument("--run", metavar="NAME", help="a run in the folder (default: the latest)")
+    why.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_diff(verbs: _Verbs) -> None:
@@ -299,6 +317,12 @@ def _report(given: argparse.Namespace) -> int:
     return show(Path(given.folder))
 
 
+def _why(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import why
+
+    return why.show(given.folder, given.symptoms, run=given.run, as_json=given.json)
+
+
 def _diff(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import diff, launches
 
@@ -346,6 +370,12 @@ def _doctor(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import doctor
 
     return doctor.show()
+
+
+def _mcp(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import mcp
+
+    return mcp.show(given.root.resolve())
 
 
 def _demo(given: argparse.Namespace) -> int:

@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _edited: ContextVar[Mapping[str, str] | None] = ContextVar("edited", default=None)
+_root: ContextVar[Path | None] = ContextVar("root", default=None)
 
 
 def contents(path: Path) -> bytes:
     """What a file holds, or would hold within `edited`.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, or lies outside of the folder of `confined`.
     """
+    if not is_allowed(path):
+        raise PermissionError(f"{path} lies outside of {_root.get()}")
     text = (_edited.get() or {}).get(os.path.abspath(path))
     return path.read_bytes() if text is None else text.encode()
 
@@ -32,6 +35,22 @@ def edited(texts: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         _edited.reset(token)
+
+
+def is_allowed(path: Path) -> bool:
+    """Whether a file may be read: links are followed, and outside of the folder of `confined` nothing is."""
+    root = _root.get()
+    return root is None or Path(os.path.realpath(path)).is_relative_to(root)
+
+
+@contextmanager
+def confined(root: Path) -> Iterator[None]:
+    """Within this, only files below a folder are read: for launches that somebody else names."""
+    token = _root.set(Path(os.path.realpath(root)))
+    try:
+        yield
+    finally:
+        _root.reset(token)
 
 
 def find_file(name: str, folder: Path, current: str | None = None, *, beside: Sequence[str] = ()) -> Path | None:
@@ -53,7 +72,7 @@ def find_file(name: str, folder: Path, current: str | None = None, *, beside: Se
         name = os.path.relpath(name, here)  # the script takes `$(pwd)` for its repository's root
     places = [*([Path(current)] if current else []), Path(), folder, *_up_to_root(folder)]
     files = (place / inner / name for place in places for inner in ("", *beside))
-    return next((path for path in files if path.is_file()), None)
+    return next((path for path in files if is_allowed(path) and path.is_file()), None)
 
 
 def _up_to_root(folder: Path) -> list[Path]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from rlstep_hooks.launch.files import is_allowed
+
 
 class RowCount(msgspec.Struct, frozen=True):
     """The rows of a training set, or why they are unknown."""
@@ -41,6 +43,8 @@ def count_rows(paths: list[str], folder: Path) -> RowCount:
 
 
 def _rows_of(path: Path) -> RowCount:
+    if not is_allowed(path):
+        return RowCount(None, "it lies outside of the folder that may be read")
     try:
         if path.is_dir():
             return _rows_of_folder(path)

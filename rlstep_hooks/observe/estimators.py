@@ -230,8 +230,10 @@ class Documented:
 
 def fitting(estimator: Estimator, given: Rewards, observed: Tensor) -> str:
     """Which other known calculation gives these advantages up to rounding; empty where none does."""
+    right = estimator.of(given).values
     for name, estimate in _others(estimator, given):
-        if float(estimate.off(observed, given.mask)) <= 1:
+        # One that the documented advantages fit too is too uncertain to explain others.
+        if float(estimate.off(observed, given.mask)) <= 1 < float(estimate.off(right, given.mask)):
             return name
     return ""
 

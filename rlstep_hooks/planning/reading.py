@@ -8,7 +8,9 @@ import msgspec
 
 from rlstep_hooks.planning.schedule import Schedule
 
-NoteKind = Literal["drops", "pads", "carries", "shrinks", "grows", "ignores", "assumes", "unit", "unobserved"]
+NoteKind = Literal[
+    "drops", "pads", "carries", "shrinks", "grows", "ignores", "assumes", "unit", "unobserved", "reference", "ratio"
+]
 """A silent effect: samples are dropped, padded or carried, updates are fewer or more than the sizes suggest, a setting is ignored. Also
 an assumption of the plan, a unit that is easily mistaken, or the fact that a run of this launch cannot be recorded."""
 

@@ -270,6 +270,9 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
     lr_tick: int | None = None
     """Position of the learning-rate scheduler at this update."""
     skip_reason: str = ""
+    written: int | None = None
+    """Probed tensors that torch saw written to in place since the update before, whatever their values are now; None if that was not
+    observed."""
 
 
 class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
@@ -312,6 +315,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
 
     index: int
     tokens: int
+    max_abs_advantage: float | None = None
+    """Over real tokens; None if it was not computed."""
     max_abs_log_ratio: float | None = None
     mean_abs_log_ratio: float | None = None
     clipped: float | None = None
@@ -334,6 +339,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
     mask_intact: bool | None = None
     """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
+    reference_gap: float | None = None
+    """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     surprise: float | None = None
     """Sum of -log-prob minus entropy over the tokens, in nats, with -log-prob cut at the fact `surprise_cap`; None where it was not
     computed."""
@@ -397,7 +404,13 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     reference_changed: int | None = None
-    """Probed weights of the reference model that changed since its first use."""
+    """Probed weights of the reference model that changed since its first use, or since the last look where it follows the policy."""
+    reference_due: int | None = None
+    """Probed weights that had to change since the last look, because the reference was to follow the policy; None if it was not."""
+    reference_shared: bool | None = None
+    """Whether the reference's weights are the policy's own tensors; None if that was not looked at."""
+    reference_gap: float | None = None
+    """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
 
@@ -458,6 +471,7 @@ TOPICS = (
     "ranks",
     "checkpoints",
     "rewards",
+    "reference",
     "advantages",
     "rows",
     "recording",

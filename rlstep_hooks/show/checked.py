@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from rlstep_hooks.systems.checking import Checked
+    from rlstep_hooks.planning.checked import Checked
 
 HEAD = ("file", "framework", "rollout", "update", "updates/rollout", "findings")
 

@@ -10,7 +10,7 @@ from rlstep_hooks.planning.words import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlstep_hooks.systems.checking import Checked
+    from rlstep_hooks.planning.checked import Checked
 
 
 def junit(checked: Sequence[Checked], *, strict: bool) -> str:

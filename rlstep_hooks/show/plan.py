@@ -136,6 +136,9 @@ def _update_row(schedule: Schedule) -> Row:
 def _rate_row(schedule: Schedule) -> Row:
     made = number(schedule.updates_per_rollout)
     made = {"exact": made, "upper": f"at most {made}", "data_dependent": f"about {made}"}[schedule.updates_bound]
+    if schedule.updates_from:
+        most = f"to {number(schedule.updates_to)}" if schedule.updates_to else "or more"
+        made = f"{number(schedule.updates_from)} {most}, as the data decides"
     if schedule.loop == "phases":
         sizes = dict.fromkeys(schedule.minibatches)
         if len(sizes) > 1:
@@ -262,9 +265,8 @@ def with_numbers(formula: Formula, schedule: Schedule) -> str:
         name = match.group(0)
         if name in _FUNCTIONS:
             return name
-        if formula.inputs:
-            found = formula.inputs.get(name, name)
-        else:
+        found = formula.inputs.get(name, name)
+        if not formula.inputs and not formula.text.startswith("'"):
             found = schedule.settings[name] if name in schedule.settings else quantity(schedule, name)
         return number(found) if isinstance(found, int | Fraction) else str(found)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlstep_hooks.launch.text import Place
-    from rlstep_hooks.systems.checking import Checked
+    from rlstep_hooks.planning.checked import Checked
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}

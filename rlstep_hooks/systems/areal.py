@@ -215,6 +215,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'actor.ppo_n_minibatches above 1'",
         "lr_constant": "actor.optimizer.lr_scheduler_type == 'constant'",
         "lr_warmup": "floor(actor.optimizer.warmup_steps_proportion * (rollouts if by_steps else lr_horizon))",
         "save_every": "saver.freq_steps",

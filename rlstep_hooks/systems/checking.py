@@ -6,51 +6,21 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from rlstep_hooks.launch.files import edited
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place
-from rlstep_hooks.planning.comparison import QuantityDifference, compare
-from rlstep_hooks.planning.finding import Finding
-from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.planning.checked import Checked, Placed
+from rlstep_hooks.planning.comparison import compare
 from rlstep_hooks.systems.launches import CONFIGS, SCRIPTS, find_launch, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.launched import Options, Plan
     from rlstep_hooks.systems.launches import Launch
 
 SUFFIXES = (*SCRIPTS, *CONFIGS, ".py")
 """Ends of the names of files that may hold a launch."""
-
-
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding of a plan, and the line of the launch that it is about."""
-
-    finding: Finding
-    place: Place
-
-
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """One file."""
-
-    path: str
-    plan: Plan | None = None
-    """None if it holds no launch that is known, or cannot be planned."""
-    reason: str = ""
-    """Why it cannot be planned; empty where it is, or where it is no launch."""
-    place: Place | None = None
-    """Where it cannot be read."""
-    findings: tuple[Placed, ...] = ()
-    before: Plan | None = None
-    """The plan of the file as it was; None if it had none, or nothing is compared."""
-    differences: tuple[QuantityDifference, ...] = ()
-    """What differs from the plan before."""
-
-    @property
-    def is_launch(self) -> bool:
-        """Whether it is a launch of a known system."""
-        return self.plan is not None or bool(self.reason)
 
 
 def check(paths: Iterable[str], options: Options, *, before: Mapping[str, str] | None = None) -> list[Checked]:

@@ -123,7 +123,7 @@ SYSTEM = System(
     checks=(
         Demand(
             "known_script or given(num_steps)",
-            "{script}.py is none of CleanRL's PPO scripts that are read: " + ", ".join(SCRIPTS),
+            "{script}.py is not one of CleanRL's PPO scripts that are read: " + ", ".join(SCRIPTS),
         ),
         Check(
             "num_envs % num_minibatches == 0",

@@ -11,7 +11,7 @@ _REJECTS = (
     Note(
         "drops",
         "trainer.rejection_sample: groups whose samples all failed or all succeeded are not trained, so a rollout has at most "
-        "{updates_per_rollout} updates; one without any other group makes no step",
+        "{updates_per_rollout} updates; a rollout with no other group makes no update",
         "trainer.rejection_sample",
     ),
 )

@@ -7,6 +7,7 @@ workers/critic/dp_critic.py, protocol.py.
 """
 
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.remarks import other_shapes
 
 _COMMIT = "EasyR1 b44b311 verl"
 _BUILT = "at start-up, when the trainer is built"
@@ -246,6 +247,11 @@ SYSTEM = System(
         *_checks_of("actor", "")[5:],
     ),
     notes=(
+        other_shapes(
+            "worker.actor.micro_batch_size_per_device_for_experience",
+            "worker.actor.micro_batch_size_per_device_for_update",
+            "not worker.actor.dynamic_batching",
+        ),
         Note(
             "unit",
             "rollout_batch_size and global_batch_size count prompts, micro_batch_size_per_device_... samples of one process",
@@ -274,6 +280,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'worker.actor.ppo_epochs above 1, or worker.actor.global_batch_size below data.rollout_batch_size,'",
         "minibatch_unit": "'prompts'",
         "nominal_updates_per_rollout": "worker.actor.ppo_epochs * data.rollout_batch_size / worker.actor.global_batch_size",
         "lr_constant": "worker.actor.optim.lr_scheduler_type == 'constant'",

@@ -121,7 +121,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
                 notes=(*plan.notes, *meant.notes),
             )
     else:
-        misspelt = _misspelt(settings, (*release.refused, *others), known_by=system.keys)
+        misspelt = _misspelt(settings, (*release.refused, *release.foreign, *others), known_by=system.keys)
         plan = msgspec.structs.replace(
             plan,
             schedule=reading.schedule,
@@ -261,7 +261,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         if others:
             raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
         raise NoLaunchError(
-            f"none of these is a trainer that is known: {tried}{cut_off}" if tried else "there is no command in it",
+            f"none of these starts a known trainer: {tried}{cut_off}" if tried else "there is no command in it",
             Place(source),
             remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
         )
@@ -308,7 +308,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         return Declined(framework, why, command.place)
     given, missing, notes = _gather(command, system, folder)
     notes += [
-        Note("assumes", f"{array.why} ({array.place}): what it holds is not in this plan") for array in command.missing
+        Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
     ]
     notes += [Note("ignores", command.cut_off)] if command.cut_off else []
     hidden = None

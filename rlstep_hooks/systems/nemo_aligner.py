@@ -155,7 +155,7 @@ SYSTEM = System(
         ),
         Note(
             "unit",
-            "the first step makes {warmup} rollouts more, for the critic alone; their prompts are drawn again",
+            "the first step makes {warmup} more rollouts, for the critic alone; their prompts are drawn again",
             "warmup",
         ),
         Note(

@@ -226,7 +226,7 @@ SYSTEM = System(
         ),
         Note(
             "carries",
-            "gradients that fill no update are applied in the next rollout, those at the end of the run never",
+            "gradients that do not fill an update are applied in the next rollout; those left at the end of the run are never applied",
             "microbatches % window",
         ),
         Note(
@@ -236,7 +236,7 @@ SYSTEM = System(
         ),
         Note(
             "drops",
-            "{rows_dropped_per_epoch} rows of each pass fill no batch of the learners",
+            "{rows_dropped_per_epoch} rows of each pass do not fill a batch of the learners",
             "rows_dropped_per_epoch",
         ),
     ),

@@ -231,6 +231,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'num_epochs or num_mini_batches above 1'",
         "lr_constant": "starts(lr_scheduler_type, 'constant')",
         "lr_warmup": "floor(warmup_ratio * lr_horizon)",
         "save_every": "save_freq",

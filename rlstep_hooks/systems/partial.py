@@ -36,7 +36,7 @@ def what_is_meant(system: System, request: Request, read: Read) -> Reading | Non
     parts = any(isinstance(value, Fraction) and value.denominator != 1 for value in counted.values())
     if parts or schedule.updates_per_rollout <= 0 or schedule.rollouts == 0:
         return None
-    said = f"what the sizes mean once {system.title} accepts the launch; it does not as it stands (below)"
+    said = f"what the sizes would mean; as it stands, {system.title} refuses the launch (see below)"
     notes = (Note("assumes", said), *(note for note in reading.notes if note.kind in ("unit", "assumes")))
     return msgspec.structs.replace(reading, notes=notes)
 

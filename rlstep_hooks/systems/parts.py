@@ -46,6 +46,11 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
                 found = default
         return found
 
+    def needed_in(self, version: str) -> bool:
+        """Whether a release of the framework has a value for the setting in any case."""
+        default = self.default_in(version)
+        return default not in (None, NOTHING) and not str(default).startswith("${")
+
 
 def count(
     default: Any = NOTHING, *, least: int = 1, also: tuple[str, ...] = (), since: Any = (), where: str = ""

@@ -69,7 +69,11 @@ def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> t
         changed = {name: Setting(name, value, update.place, name) for name, value in update.value.items()}
         merged = over(merged, changed)
     elif update is not None:
-        notes.append(Note("assumes", f"{update.value} ({update.place}) is empty: what it changes is not in this plan"))
+        notes.append(
+            Note(
+                "assumes", f"{update.value} ({update.place}) is empty: what would be assigned there is not in this plan"
+            )
+        )
     if system.helpers and "evolve" in calls.opened:
         notes.append(
             Note("assumes", f"{calls.opened['evolve'].why} ({calls.opened['evolve'].place}): it changes nothing")
@@ -85,10 +89,15 @@ def hidden(calls: Calls, system: System) -> UnknownText | None:
 
 
 def of_others(calls: Calls) -> list[str]:
-    """Classes of other packages that have the name of one that is known: "GRPOTrainer of verifiers"."""
-    known = {callee: entry.packages for entry in index.entries() if entry.packages for callee in entry.calls}
+    """Trainers that the file calls and nobody here plans: of other packages with the name of one that is known ("GRPOTrainer of mine"),
+    and of any package by another name ("OnlineDPOTrainer of trl")."""
+    known: dict[str, set[str]] = {}
+    for entry in index.entries():
+        for callee in entry.calls if entry.packages else ():
+            known.setdefault(callee, set()).update(entry.packages)
     return [
         f"{callee} of {package if package != '.' else 'a file beside it'}"
         for callee, package in calls.packages.items()
-        if callee in calls.callees and package not in known.get(callee, (package,))
+        if callee in calls.callees
+        and (package not in known[callee] if callee in known else callee.endswith("Trainer") and callee != "Trainer")
     ]

@@ -8,7 +8,7 @@ from rlstep_hooks.launch.settings import plain
 from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
-from rlstep_hooks.systems.parts import NOTHING, REQUIRED
+from rlstep_hooks.systems.parts import REQUIRED
 from rlstep_hooks.systems.request import release_of
 
 if TYPE_CHECKING:
@@ -152,8 +152,7 @@ class Quantities:
 
     def _setting(self, name: str) -> Any:
         typed, settings, names = self.system.settings[name], self.request.settings, self.names(name)
-        default = typed.default_in(self.request.version)
-        needed = default not in (None, NOTHING) and not str(default).startswith("${")
+        default, needed = typed.default_in(self.request.version), typed.needed_in(self.request.version)
         if typed.kind == "count":
             read = settings.count if needed else settings.optional_count
             return read(*names, least=typed.least)
@@ -172,18 +171,21 @@ class Quantities:
 
     def written(self) -> dict[str, Any]:
         """The settings behind the plan, as they were written, with the defaults that hold."""
-        settings, defaults = self.request.settings, self.system.defaults(self.request.version)
+        defaults = self.system.defaults(self.request.version)
         looked_at, shown = self.settings_looked_at(), self.system.shown
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
-        return {
-            name: plain(
-                self.evaluate(self.system.resolved[name])
-                if name in self.system.resolved
-                else settings.value(*self.names(name))
-                if name in self.system.settings
-                else self.value(name)
-            )
-            for name in shown
-            if name in looked_at or name not in self.system.settings
-        }
+        found = {name: self._written(name) for name in shown if name in looked_at or name not in self.system.settings}
+        return {name: value for name, value in found.items() if value is not None or self._null_is_shown(name)}
+
+    def _written(self, name: str) -> Any:
+        if name in self.system.resolved:
+            return plain(self.evaluate(self.system.resolved[name]))
+        if name in self.system.settings:
+            return plain(self.request.settings.value(*self.names(name)))
+        return plain(self.value(name))
+
+    def _null_is_shown(self, name: str) -> bool:
+        """Whether None is shown: as a default it is, but one that is only read where it is given is then left out."""
+        typed = self.system.settings.get(name)
+        return typed is None or typed.default_in(self.request.version) is None

@@ -67,6 +67,7 @@ def _read_settings(system: System, request: Request, *, checked: bool = False) -
     try:
         return _read(system, launch, checks=() if checked else system.checks)
     except PlanError:
+        request.settings.is_given(*system.rows_from)
         for name in launch.settings_looked_at():
             launch.given(name)  # a setting that the framework reads is not unused, even if the launch is refused before
         raise

@@ -1,4 +1,4 @@
-"""RLlib's PPO (new API stack): mini-batches run on over the ends of passes, so their number is that of all passes rounded up once.
+"""RLlib's PPO (new API stack): mini-batches run on over the ends of passes, so only the number for all passes together is rounded up.
 
 Read in the wheel of ray 2.50.0: rllib/algorithms/ppo/ppo.py, rllib/algorithms/algorithm_config.py (`get_rollout_fragment_length`,
 `validate_train_batch_size_vs_rollout_fragment_length`), rllib/utils/minibatch_utils.py `MiniBatchCyclicIterator`,

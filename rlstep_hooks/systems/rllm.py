@@ -1,4 +1,4 @@
-"""rLLM on verl: the number of updates is fixed by the settings, and rows are padded until they divide into it.
+"""rLLM on verl: the settings fix the number of updates, and rows are padded until it divides them.
 
 Read at commit 9beb6e0 (2026-08-15): rllm/trainer/verl/verl_backend.py `_pad_dataproto_to_world_size`, rllm/trainer/unified_trainer.py
 (rollouts), rllm/trainer/config/rllm/base.yaml and _generated_agent_ppo_trainer.yaml (defaults). A rollout is one row where its
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, count, flag, text
 
 _BACKEND = "rLLM 9beb6e0 rllm/trainer/verl/verl_backend.py _pad_dataproto_to_world_size"
@@ -16,7 +17,7 @@ _TRAINER = "rLLM 9beb6e0 rllm/trainer/unified_trainer.py"
 
 
 def padded_rows(rows: int, updates: int, processes: int) -> int:
-    """Rows behind each update after padding; it takes at most as many updates as were asked for.
+    """Rows of each update after padding; at most as many updates are made as were asked for.
 
     Args:
         rows: Rows of one rollout.
@@ -24,6 +25,15 @@ def padded_rows(rows: int, updates: int, processes: int) -> int:
         processes: Data-parallel processes, among which each update is shared evenly.
     """
     return math.ceil(math.ceil(rows / updates) / processes) * processes
+
+
+def fewest_updates(rows: int, updates: int, processes: int) -> int:
+    """The fewest updates of a rollout of at least so many rows.
+
+    More rows fill the updates that were asked for better: the fewest are made just above a number that fills them.
+    """
+    numbers = range(rows, rows + countable(updates * processes))
+    return min(-(-number // padded_rows(number, updates, processes)) for number in numbers)
 
 
 SYSTEM = System(
@@ -50,7 +60,7 @@ SYSTEM = System(
         "trainer.n_gpus_per_node": count(8),
         "trainer.nnodes": count(1),
     },
-    functions={"padded_rows": padded_rows},
+    functions={"padded_rows": padded_rows, "fewest_updates": fewest_updates},
     let={
         "prompts": "data.train_batch_size",
         "size": "actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -61,6 +71,14 @@ SYSTEM = System(
         "asked_updates": "max(1, prompts // size)",
         "samples_added_per_rollout": "samples_per_update * updates_of_pass - samples_per_rollout",
         "reuse_epochs": "actor_rollout_ref.actor.ppo_epochs",
+        # Turns that cannot be merged are rows of their own.
+        "updates_from": "reuse_epochs * fewest_updates(samples_per_rollout, asked_updates, world_size) "
+        "if updates_bound != 'exact' else 0",
+        "updates_to": "reuse_epochs * asked_updates if updates_bound != 'exact' else 0",
+        "updates_bound": "'exact' if fewest_updates(samples_per_rollout, asked_updates, world_size) == asked_updates "
+        "else 'data_dependent'",
+        "updates": "rollouts * reuse_epochs * updates_of_pass if updates_bound == 'exact' "
+        "else unknown('turns that cannot be merged are rows of their own, and the rows decide how many updates fit them')",
         "limit": "rllm.trainer.total_batches",
         "loader": "'wraps' if limit > 0 else 'drops'",
         "old_logprob_source": "'engine' if rllm.algorithm.rollout_correction.bypass_mode else 'recompute'",
@@ -93,7 +111,12 @@ SYSTEM = System(
     ),
     notes=(
         Note("unit", "train_batch_size and ppo_mini_batch_size count prompts"),
-        Note("assumes", "each sample is one row; turns that cannot be merged make more rows, in as many updates"),
+        Note(
+            "assumes",
+            "each sample is one row; turns that cannot be merged make more rows, in as many updates: an update then has more than "
+            "{samples_per_update} rows",
+        ),
+        Note("unit", "the learning rate ticks once a rollout, whatever its rows and updates"),
         Note(
             "shrinks",
             "{prompts} // {size} = {prompts // size}: {updates_of_pass} updates of {samples_per_update} rows, not {size} prompts each",

@@ -43,15 +43,15 @@ _TRAINED = "(samples_per_rollout + samples_added_per_rollout - samples_dropped_p
 
 
 def _backward(role: str) -> str:
-    """Samples of one process behind one update."""
+    """Samples of one process in one update."""
     return f"{role}.training_args.per_device_train_batch_size * {role}.training_args.gradient_accumulation_steps"
 
 
-# What only Python can say.
+# Functions that expressions call.
 
 
 def _named(launch: Request, ending: str) -> list[str]:
-    """The values that the user gave to settings whose name ends so."""
+    """The values that the user gave to settings whose names end with this text."""
     settings = launch.settings
     return [str(each.value) for each in (*settings.used, *settings.unused) if each.name.endswith(ending)]
 
@@ -67,7 +67,7 @@ def _filters(launch: Request) -> bool:
 
 
 def _masks(launch: Request) -> bool:
-    """Whether tokens are taken out of the loss by the distance between engine and trainer."""
+    """Whether tokens are masked out of the loss because engine and trainer differ too much on them."""
     filters = launch.settings.value("train_infer_correction.filters")
     return isinstance(filters, list) and any(isinstance(each, dict) and each.get("enabled") for each in filters)
 
@@ -94,11 +94,11 @@ def _length(node: ast.expr) -> int:
 
 
 def _adjusted(samples: int, unit: int, mode: str) -> int:
-    """Samples of a rollout after `adjust_batch` of the agentic pipeline: copied, or taken away, until all sizes divide them.
+    """Samples of a rollout after `adjust_batch` of the agentic pipeline, which copies or removes samples until all sizes divide them.
 
     Args:
-        samples: Before.
-        unit: What has to divide them.
+        samples: Samples before.
+        unit: A number that has to divide them.
         mode: `batch_adjust_mode`.
     """
     rest = samples % unit
@@ -109,11 +109,11 @@ def _adjusted(samples: int, unit: int, mode: str) -> int:
     return unit if mode == "random_sample" else samples - rest
 
 
-# What is said of several roles.
+# Formulas and checks that several roles share.
 
 
 def _processes_of(role: str) -> dict[str, str]:
-    """Data-parallel processes of a role: its devices over those that hold one copy of the model."""
+    """Data-parallel processes of a role: its devices, divided by those that hold one copy of the model."""
     sizes = (f"{role}.strategy_args.strategy_config.{name}_parallel_size" for name in _PARALLEL)
     return {
         f"{role}.devices": f"devices({role}.device_mapping)",
@@ -125,7 +125,7 @@ def _processes_of(role: str) -> dict[str, str]:
 
 
 def _checks_of_processes(role: str, where: str) -> Iterator[Check | Demand]:
-    """Whole copies of the model on the devices of a role."""
+    """The devices of a role must hold whole copies of the model."""
     sizes = f"{role}.strategy_args.strategy_config."
     yield Demand(
         f"{role}.device_mapping is not None",
@@ -166,7 +166,7 @@ def _checks_of_processes(role: str, where: str) -> Iterator[Check | Demand]:
 
 
 def _updates_of(role: str, world_size: str) -> dict[str, str]:
-    """What a process of a role has of a rollout, and the sizes near its own that would divide it."""
+    """The samples of a rollout on one process of a role, and the sizes near the configured one that divide them."""
     training = f"{role}.training_args"
     return {
         f"{role}.share": f"trained // {world_size}",
@@ -177,7 +177,7 @@ def _updates_of(role: str, world_size: str) -> dict[str, str]:
 
 
 def _checks_of_updates(role: str, world_size: str, where: str) -> Iterator[Check]:
-    """Whole updates of the samples of each process."""
+    """The samples of each process must make whole updates."""
     yield Check(
         f"trained % {world_size} == 0",
         f"{{trained}} % {{{world_size}}} != 0",
@@ -280,7 +280,7 @@ SYSTEM = System(
         "one_to": lambda number: tuple(range(1, number + 1)),
     },
     let={
-        # Trajectories of environments are trained: by the script, else by the settings.
+        # Whether trajectories of environments are trained: the script decides, else the settings.
         "agentic": "'agentic' in program if program_kind in ('script', 'module') "
         "else given(train_env_manager.group_size) or given(train_env_manager.num_env_groups)",
         "pipeline": f"'{_AGENTIC}' if agentic else '{_RLVR}'",
@@ -297,7 +297,8 @@ SYSTEM = System(
         "critic.world_size": "world_size if world_size_given(launch) else critic.processes",
         "has_reference": "enable_reference or use_kl_loss or init_kl_coef > 0",
         "reference_source": "'at_rollout' if has_reference else 'none'",
-        # What `adjust_batch` makes the samples of an agentic rollout divisible by: updates, and forwards of all models.
+        # `adjust_batch` makes the samples of an agentic rollout divisible by this: the sizes of updates and of the forwards of all
+        # models.
         "reference_forward": "reference.infer_batch_size * (reference.processes if given(reference.device_mapping) else world_size) "
         "if has_reference and not given(actor_train.model_args.lora_target) else 1",
         "of_critic": f"lcm({_backward('critic')} * critic.world_size, critic.infer_batch_size * critic.world_size) if critic else 1",
@@ -326,7 +327,7 @@ SYSTEM = System(
         "else (train_infer_correction.is_weight.weight_type or 'token') + ' importance weights' "
         "+ (', without a bound' if bound is None else ', at most ' + quoted(decimal(bound))) if weighs "
         "else 'train_infer_correction.filters' if given(train_infer_correction.filters) and masks(launch) else 'none'",
-        # Without the engine's log-probs all weights are 1 (roll/utils/train_infer_corrections.py:205-213, actor_worker.py:32).
+        # If the engine gives no log-probs, all weights are 1 (roll/utils/train_infer_corrections.py:205-213, actor_worker.py:32).
         "correction_inert": "'' if correction in ('', 'none') "
         "else 'generating_args.logprobs is null, so the weights are all 1' "
         "if given(actor_infer.generating_args.logprobs) and actor_infer.generating_args.logprobs is None "
@@ -334,19 +335,21 @@ SYSTEM = System(
         "if actor_infer.strategy_args.strategy_name == 'hf_infer' else ''",
         "correction_biased": "'generating_args.top_p = ' + quoted(decimal(top_p)) "
         "if top_p < 1 and correction not in ('', 'none') else ''",
+        "updates_from": "updates_per_rollout if agentic and turn_by_turn(launch) else 0",
         "loader": "'none' if agentic else 'wraps'",
         "picks_prompts": "filters(launch) or is_use_additional_prompts or async_generation_ratio > 0",
         "rows_bound": "'data_dependent' if picks_prompts else 'exact'",
         "data_epochs": "unknown('prompts are dropped and replaced as the run goes') "
         "if picks_prompts and known(rows) and not agentic else None",
         "loader_epochs": "data_epochs",
-        # `PPOConfig.__post_init__` and `set_old_logprobs_status`: a forward before the updates, or log-probs of a sample's first visit.
+        # `PPOConfig.__post_init__` and `set_old_logprobs_status`: old log-probs come from a forward before the updates, or from the
+        # first visit.
         "own_forward": "not force_disable_old_logprobs_recompute and (adv_estimator in ('step_reinforce', 'gigpo') "
         "or enable_old_logprobs_recompute or init_kl_coef > 0 "
         f"or samples_per_rollout // world_size // ({_backward('actor_train')}) > 1)",
         "old_logprob_source": "'recompute' if own_forward or ppo_epochs > 1 else 'detach'",
         "lags": "(0,) if old_logprob_source == 'detach' else None",
-        # Each pass has an order of its own: the first visit of a sample may be anywhere in the first pass.
+        # Each pass has its own order, so the first visit of a sample may be anywhere in the first pass.
         "ratio_one_updates": "None if own_forward else one_to(len(minibatches))",
     },
     always={"syncs": "first_and_after_updates", "critic.reuse_epochs": 1},
@@ -365,6 +368,12 @@ SYSTEM = System(
             f"{_COMMIT} roll/distributed/scheduler/generate_scheduler.py:349,416 (older groups are dropped)",
         ),
         Formula("rollouts", "max_steps", "{pipeline} run"),
+        Formula(
+            "updates",
+            "unknown('each turn of a trajectory is a sample of its own: how many there are, only the trajectories show')",
+            "{pipeline} run",
+            where="agentic and turn_by_turn(launch)",
+        ),
         Formula(
             "updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", "{pipeline} run (critic_warmup)"
         ),
@@ -401,7 +410,7 @@ SYSTEM = System(
         ),
         *_checks_of_processes("actor_train", _OWN_DEVICES),
         *_checks_of_processes("critic", f"critic and {_OWN_DEVICES}"),
-        # Although it counts prompts.
+        # The check is made although the setting counts prompts.
         Check(
             "rollout_batch_size % world_size == 0",
             "Rollout Batch Size ({rollout_batch_size}) must be divisible by data parallel size ({world_size}) to ensure equal "
@@ -455,16 +464,18 @@ SYSTEM = System(
         ),
         Note(
             "drops",
-            "critic_warmup holds without a critic as well: its rollouts train nothing",
+            "critic_warmup also holds without a critic: its rollouts then train nothing",
             "critic_warmup and not critic",
         ),
         Note(
             "grows",
-            "each turn of a trajectory is a sample of its own: the counts hold for trajectories of one turn",
+            "each turn of a trajectory is a sample of its own: the counts hold for trajectories of one turn. The learning rate ticks "
+            "with each update, and its schedule counts trajectories: with longer ones it ends before the run does",
             "agentic and turn_by_turn(launch)",
         ),
     ),
     facts={
+        "more_updates": "'ppo_epochs above 1, or a smaller gradient_accumulation_steps,'",
         "lr_constant": "starts(actor_train.training_args.lr_scheduler_type, 'constant')",
         "lr_warmup": "actor_train.training_args.warmup_steps",
         "save_every": "save_steps",

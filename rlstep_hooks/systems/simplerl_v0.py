@@ -52,7 +52,7 @@ SYSTEM = msgspec.structs.replace(
     },
     checks=(
         CHECKS[0],
-        # Processes in powers of two, and the critic's as a part of the policy's.
+        # Numbers of processes are powers of two, and the critic's divides the policy's.
         *(
             Check(
                 f"{role}_gpus == power_below({role}_gpus)",

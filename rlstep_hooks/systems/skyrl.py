@@ -46,7 +46,7 @@ def _write(schedule: Schedule) -> Conversion:
 
 
 def _sizes(role: str, where: str) -> tuple[Check | Demand, ...]:
-    """What `validate_batch_sizes` asks of the sizes of a role; before it, the GPUs must hold whole copies of the model."""
+    """What `validate_batch_sizes` requires of the sizes of a role. Before that, the GPUs must hold whole copies of the model."""
     size, micro = f"trainer.{role}_mini_batch_size", "trainer.micro_train_batch_size_per_gpu"
     prompts = "trainer.train_batch_size"
     when = "at start-up, when the configuration is checked"
@@ -279,7 +279,7 @@ SYSTEM = System(
             "rollouts", "limited(trainer.epochs * rollouts_per_epoch, trainer.max_training_steps)", f"{_TRAINER} train"
         ),
         Formula("updates", "rollouts * updates_per_rollout", f"{_TRAINER} train"),
-        # (max_staleness_steps + current step) * mini-batch groups may be there: the setting plans it, no group is dropped for it.
+        # At most (max_staleness_steps + current step) * mini-batch groups are under way; no group is dropped because of its age.
         Formula(
             "max_age", "trainer.fully_async.max_staleness_steps", f"{_FULLY}:118-130,184 (a capacity)", where="fully"
         ),
@@ -304,7 +304,7 @@ SYSTEM = System(
         Note(
             "assumes",
             "a group that takes longer than max_staleness_steps = {trainer.fully_async.max_staleness_steps} to generate is trained all "
-            "the same: the setting limits how much is under way, and drops nothing",
+            "the same: the setting limits how many groups are under way, and drops none",
             "fully",
         ),
         Note(
@@ -314,6 +314,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'trainer.update_epochs_per_batch above 1, or trainer.policy_mini_batch_size below trainer.train_batch_size,'",
         "lr_constant": "starts(trainer.policy.optimizer_config.scheduler, 'constant')",
         "lr_warmup": "trainer.policy.optimizer_config.num_warmup_steps",
         "save_every": "trainer.ckpt_interval",

@@ -40,7 +40,7 @@ SYSTEM = early_fork(
         Note(
             "drops",
             "trainer.rejection_sample: groups whose samples all failed or all succeeded are not trained, so a rollout has at most "
-            "{updates_per_rollout} updates; one without any other group makes no step",
+            "{updates_per_rollout} updates; a rollout with no other group makes no update",
             "rejects",
         ),
     ),

@@ -1,4 +1,4 @@
-"""slime: rollouts in prompts, mini-batches in samples; what does not fill a mini-batch is dropped, prompts go round.
+"""slime: rollouts in prompts, mini-batches in samples; samples that do not fill a mini-batch are dropped, and rows wrap around.
 
 Read at commit 624b824 (2026-08-21): slime/utils/arguments.py (defaults, `slime_validate_args`), slime/utils/dp_schedule.py
 `build_dp_schedule`, slime/backends/megatron_utils/model.py (`train_one_step`, scheduler), actor.py `train_actor`,
@@ -33,7 +33,7 @@ def _write(schedule: Schedule) -> Conversion:
     """The same schedule as a launch of slime."""
     from rlstep_hooks.planning.writing import Target, whole_rollouts
 
-    # slime can train asynchronously and wait for a critic, so neither is lost.
+    # slime can train asynchronously and freeze the policy, so neither is lost.
     kept = msgspec.structs.replace(schedule, frozen_rollouts=0 if schedule.critic else schedule.frozen_rollouts)
     target = Target(msgspec.structs.replace(kept, max_age=0) if schedule.max_age else kept, "slime")
     target.equal_updates()
@@ -100,7 +100,7 @@ SYSTEM = System(
         "num_epoch": count(None),
         "over_sampling_batch_size": count(None),
         "update_weights_interval": count(1),
-        # Of miles, a fork.
+        # Settings of miles, a fork.
         "max_weight_staleness": count(None, least=0),
         "tis_clip": number(2),
         "tis_clip_low": number(0),
@@ -331,8 +331,8 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "max_weight_staleness is a setting of miles, which drops or generates anew what is older when it is taken; each of the "
-            "{updates_per_rollout} updates on a rollout adds its lag to that",
+            "max_weight_staleness is a setting of miles, which drops or regenerates samples that are older when they are taken; each "
+            "of the {updates_per_rollout} updates on a rollout adds its lag to that",
             "max_weight_staleness is not None and fully",
         ),
         Note(
@@ -342,6 +342,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'--num-steps-per-rollout above 1'",
         "minibatch_unit": "'samples'",
         "lr_constant": "lr_decay_style == 'constant'",
         "lr_warmup": "lr_warmup_iters if lr_warmup_fraction is None else floor(lr_warmup_fraction * lr_horizon)",

@@ -1,4 +1,5 @@
-"""torchrl's PPO scripts: sizes in frames (of which Atari skips three in four), a rate per update, whole rollouts.
+"""torchrl's PPO scripts: sizes count frames (a timestep of Atari is four), the learning rate changes at each update, rollouts are
+whole.
 
 Read in the wheel of 0.10.0 and at commit ae9719f (0.14): sota-implementations/ppo/ppo_mujoco.py, ppo_atari.py and their configuration
 files, torchrl/data/replay_buffers/samplers.py `SamplerWithoutReplacement`, torchrl/collectors/collectors.py `__len__`. The sampler of
@@ -124,7 +125,7 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "the learning rate of the last rollout is {annealed_to}: its length was planned without it",
+            "the learning rate of the last rollout is {annealed_to}: the schedule was made without that rollout",
             "collected != timesteps and optim.anneal_lr",
         ),
     ),

@@ -1,4 +1,4 @@
-"""torchtune, PPO and GRPO (dev): `num_steps` counts samples in one recipe and rollouts in the other, every batch divides.
+"""torchtune, PPO and GRPO (dev): `num_steps` counts samples in one recipe and rollouts in the other; each size must divide the next.
 
 Read at commit bd2a0fc (2026-04-23): recipes/ppo_full_finetune_single_device.py, recipes/dev/grpo_full_finetune_distributed.py, and the
 configurations in recipes/configs that run them.
@@ -55,7 +55,7 @@ SHIPPED: dict[str, dict[str, Any]] = {
 
 
 def _shipped(launch: Request) -> dict[str, Any]:
-    """What the configuration that is named gives; the recipes take nothing for granted."""
+    """The values of the configuration that is named; the recipes themselves have no defaults."""
     return SHIPPED.get((launch.settings.text("config") or "").removesuffix(".yaml"), {})
 
 
@@ -144,7 +144,7 @@ SYSTEM = System(
         Formula("updates_per_rollout", "ppo_epochs * batch_size / ppo_batch_size", f"{_PPO} train", where="ppo"),
         Formula("updates_per_rollout", "ppo_epochs", f"{_GRPO} train"),
         Formula("rollouts_per_epoch", "floor(rows / batch_size)", f"{_PPO} _setup_data (drop_last)", where="ppo"),
-        # Each process gets as many rows, some of them twice; its last batch is dropped when it is not full.
+        # All processes get the same number of rows, so some rows come twice. The last batch is dropped if it is not full.
         Formula(
             "rollouts_per_epoch",
             "floor(ceil(rows / world_size) / batch_size)",
@@ -214,12 +214,12 @@ SYSTEM = System(
         ),
         Note(
             "pads",
-            "{rows_drawn_twice} rows of each pass are drawn twice so that the processes get as many",
+            "{rows_drawn_twice} rows of each pass are drawn twice so that every process gets the same number",
             "grpo and rows_drawn_twice",
         ),
         Note(
             "assumes",
-            "the rows last for num_steps = {num_steps} rollouts; give --rows",
+            "there are enough rows for num_steps = {num_steps} rollouts; give --rows",
             "grpo and not known(rows)",
         ),
     ),

@@ -1,4 +1,4 @@
-"""What systems with trainers on transformers' TrainingArguments share."""
+"""Shared by systems whose trainers use transformers' TrainingArguments."""
 
 from __future__ import annotations
 

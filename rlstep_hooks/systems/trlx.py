@@ -118,7 +118,7 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "the rows do not fill whole chunks: a rollout that meets the end of the rows takes one chunk more",
+            "the rows do not fill whole chunks: a rollout that meets the end of the rows takes one more chunk",
             "ragged",
         ),
         Note(

@@ -25,6 +25,7 @@ SYSTEM = early_fork(
     settings={
         **PER_GPU,
         "env.rollout.n": count(1),
+        "env.max_steps": count(None),
         f"{_ACTOR}.ppo_epochs": count(1),
         f"{_ACTOR}.use_kl_loss": flag(False),
         "algorithm.use_kl_in_reward": flag(False),
@@ -37,6 +38,9 @@ SYSTEM = early_fork(
         "reference_source": f"'at_rollout' if {_ACTOR}.use_kl_loss or algorithm.use_kl_in_reward else 'none'",
         "rows_reshuffled": "data.shuffle",
         "updates_bound": "'data_dependent'",
+        # One turn each, and as many as an episode may have.
+        "updates_from": "updates_per_rollout",
+        "updates_to": "passes * ceil(samples * env.max_steps / samples_per_update) if env.max_steps is not None else 0",
         "updates": "unknown('each turn of an episode is a row of its own: how many there are, only the episodes show')",
         "lags": "()",
         "ratio_one_updates": "(1,)",
@@ -61,8 +65,12 @@ SYSTEM = early_fork(
     notes=(
         Note(
             "grows",
-            "each turn of an episode is a row of its own: a rollout of {samples} episodes makes {updates_per_rollout} updates where "
-            "each has one turn, and as many times more as episodes have turns",
+            "each turn of an episode is a row of its own: a rollout of {samples} episodes makes {updates_per_rollout} updates if "
+            "each has one turn, and more in proportion to the turns",
+        ),
+        Note(
+            "unit",
+            "ppo_mini_batch_size counts turns, not episodes; the learning rate ticks once a rollout, whatever its updates",
         ),
         Note(
             "assumes",

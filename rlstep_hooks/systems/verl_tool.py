@@ -12,6 +12,9 @@ import msgspec
 from rlstep_hooks.systems.declaration import Entry
 from rlstep_hooks.systems.verl.system import SYSTEM as VERL
 
+# It came later.
+_SETTINGS = {name: typed for name, typed in VERL.settings.items() if name != "algorithm.rollout_correction.bypass_mode"}
+
 SYSTEM = msgspec.structs.replace(
     VERL,
     name="verl_tool",
@@ -20,10 +23,11 @@ SYSTEM = msgspec.structs.replace(
     version="0.6.1",
     releases=("0.6.1", "0.7"),
     keys=None,
+    trains=("*AgentRayPPOTrainer",),
     recognised=(Entry("verl_tool", programs=("module:verl_tool.trainer.main_ppo",), before="verl"),),
-    settings={
-        name: typed for name, typed in VERL.settings.items() if name != "algorithm.rollout_correction.bypass_mode"
-    },  # which came later
+    settings=_SETTINGS,
+    shown=tuple(name for name in VERL.shown or () if name in _SETTINGS),
+    let={**VERL.let, "bypass": "False"},
     package="",
     live="",
     writes=None,

@@ -133,7 +133,8 @@ def _because(made: Plan, schedule: Schedule, quantity: str, prefix: str) -> tupl
     formula = next((formula for formula in made.formulas if formula.quantity == prefix + quantity), None)
     if formula is None:
         return tuple(filter(None, [schedule.sources.get(quantity, "")]))
-    settings = _settings_text(schedule, settings_behind(made, prefix + quantity))
+    assert made.schedule is not None  # which alone shows settings: those of both roles
+    settings = _settings_text(made.schedule, settings_behind(made, prefix + quantity))
     return tuple(filter(None, [formula.text, settings, formula.source]))
 
 

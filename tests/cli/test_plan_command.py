@@ -124,12 +124,12 @@ def test_a_refusal_leaves_the_plan_that_the_sizes_mean(capsys: pytest.CaptureFix
     assert status == 1
     table, _, refusal = out.partition("ERROR RLS110")
     assert "1 024 prompts x 5 samples" in table
-    assert "what the sizes mean once SkyRL accepts the launch" in table
+    assert "what the sizes would mean; as it stands, SkyRL refuses the launch" in table
     assert "should be divisible by micro_train_batch_size_per_gpu 60" in " ".join(refusal.split())
     plan = as_json(f"plan --json --rows 7473 -- {launch}", capsys)
     assert plan["accepted"] is False
     assert plan["schedule"]["samples_per_rollout"] == 5120
-    assert "what the sizes mean" in plan["assumptions"][0]
+    assert "what the sizes would mean" in plan["assumptions"][0]
 
 
 def test_a_verl_launch_without_a_micro_batch_size_has_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +193,7 @@ def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("plan", "there is no command"),
         ("plan --", "there is no command"),
-        ("plan -- ls -la", "none of these is a trainer that is known: ls"),
+        ("plan -- ls -la", "none of these starts a known trainer: ls"),
         ("plan -- 'not a (command'", "the command:1"),
         ("plan missing.sh", "missing.sh"),
         ("plan missing.yaml", "missing.yaml: there is no such file"),

@@ -267,7 +267,7 @@ def test_a_plan_that_needs_an_option_takes_it(told: Callable[..., tuple[int, str
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (["true"], "none of these is a trainer that is known: true"),
+        (["true"], "none of these starts a known trainer: true"),
         (["python", "-c", "pass"], "there is no command in it"),
         (["bash", "not-here.sh"], "not-here.sh"),
         (["trl", "grpo", "--config", "broken.yaml"], "broken.yaml"),

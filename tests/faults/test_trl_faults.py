@@ -41,7 +41,6 @@ PROVOKED_ELSEWHERE = {
     "RLS509": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS513": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
-    "RLS803": "the moment before the first backward is looked at in verl's faults (tests/systems/verl)",
     "RLS514": "samples are compared with earlier ones in OpenRLHF's faults (tests/systems/openrlhf)",
     "RLS515": "rewards are followed in OpenRLHF's faults (tests/systems/openrlhf)",
     "RLS901": "needs several processes",

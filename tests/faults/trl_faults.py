@@ -601,8 +601,7 @@ def reference_follows_the_policy(trainer: Any) -> None:
 @fault(
     report="TRL, one model for policy and reference",
     code="RLS411",
-    where=Where(rollout=1, update=2),
-    where_016=Where(rollout=2, update=2),
+    where=Where(rollout=0, update=0),
     settings=WITH_REFERENCE,
     since="0.24",  # before, other rules see that the loss computes its reference with the policy
 )
@@ -616,6 +615,54 @@ def copy_of(model: Any) -> Any:
     copied = type(model)(model.config)
     copied.load_state_dict(model.state_dict())
     return copied
+
+
+@fault(
+    report="TRL, a reference of another checkpoint",
+    code="RLS414",
+    where=Where(update=0, microbatch=0),
+    settings=WITH_REFERENCE,
+)
+def reference_of_another_checkpoint(trainer: Any) -> None:
+    """The reference has other weights than the policy begins with."""
+    with torch.no_grad():
+        for parameter in trainer.ref_model.parameters():
+            parameter.mul_(1.5)
+
+
+@fault(
+    report="TRL, sync_ref_model",
+    code="RLS411",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+    settings={**WITH_REFERENCE, "sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.5},
+)
+def reference_that_is_never_synced(trainer: Any) -> None:
+    """The callback that should mix the policy into the reference holds another model."""
+    for callback in trainer.callback_handler.callbacks:
+        if type(callback).__name__ == "SyncRefModelCallback":
+            callback.ref_model = copy_of(trainer.model)
+
+
+@fault(
+    report="RLOO, KL left out of the reward",
+    code="RLS516",
+    where=Where(rollout=1, update=2),
+    settings={**REUSED, "algorithm": "RLOO", "beta": 0.5},
+    since="0.24",
+    cause="with the KL penalty added",
+)
+def kl_added_to_the_reward(trainer: Any) -> None:
+    """The KL penalty is added to the rewards, with the sign of a bonus."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        trainer.beta = -trainer.beta
+        try:
+            return original(rows)
+        finally:
+            trainer.beta = -trainer.beta
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
 
 
 def generate_with_copy(trainer: Any) -> None:
@@ -1122,6 +1169,40 @@ def gradients_doubled_after_the_clip(trainer: Any) -> None:
                 parameter.grad.mul_(2)
 
     before_steps(trainer, double, first=4)
+
+
+@fault(report="trl#583", code="RLS803", where=Where(update=1))
+def gradients_never_cleared(trainer: Any) -> None:
+    """The loop's zero_grad does nothing, so each update steps along all gradients so far."""
+    replace_method(trainer.model, "zero_grad", lambda original, *args, **kwargs: None)
+
+
+@fault(report="a guard against NaN", code="RLS809", where=Where(update=5), settings=ONCE)
+def one_update_zeroed_by_a_guard(trainer: Any) -> None:
+    """A guard zeroes the gradients of the last update; momentum goes on."""
+
+    def zero(state: Any, *, model: Any, **kwargs: Any) -> None:
+        if state.global_step == 5:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(0)
+
+    on(trainer, "on_pre_optimizer_step", zero)
+
+
+@fault(report="an average swapped in for an evaluation", code="RLS404", where=Where(update=6))
+def weights_swapped_and_put_back(trainer: Any) -> None:
+    """After update 5 the first weights are swapped in, and out again before anybody looks."""
+    first = [p.detach().clone() for p in trainer.model.parameters()]
+
+    def swap() -> None:
+        with torch.no_grad():
+            for parameter, value in zip(trainer.model.parameters(), first, strict=True):
+                current = parameter.clone()
+                parameter.copy_(value)
+                parameter.copy_(current)
+
+    after_update(trainer, 6, swap)
 
 
 @fault(report="OpenRLHF#1297", code="RLS807", where=Where(update=4))

@@ -3,6 +3,7 @@
     python -m tests.golden.plan_dump make FILE              launches of all tests, and random ones; needs the tests' environment
     python -m tests.golden.plan_dump compare FILE [SYSTEM]  plan each launch again and show what differs
     python -m tests.golden.plan_dump choose FILE            write the small stored part, `plan_dump.jsonl`
+    python -m tests.golden.plan_dump reword FILE            take over the words of notes, where nothing else differs
 
 Each line of a file is one launch (words, options, files beside it) with its answer. The launches are kept, not made again: the
 comparison does not depend on what the generator knows of the systems. What may differ is data: `ALLOWED`.
@@ -85,14 +86,35 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("a declared setting that is given is read", field="unused", after="^null$"),
     Allowed("the age is said in updates too", field="schedule.max_age_updates", before="^null$"),
     Allowed("the age is said in updates too", field="schedule.critic.max_age_updates", before="^null$"),
+    *(
+        Allowed("a range where the data decide", field=f"schedule.{of}updates_{end}", before="^null$")
+        for of in ("", "critic.")
+        for end in ("from", "to")
+    ),
     Allowed("what corrects for the age of samples", field="schedule.correction", before="^null$"),
     Allowed("what corrects for the age of samples", field="facts.correct_by", before="^null$"),
+    Allowed(
+        "what TRL's RLOO up to 0.21 counts as steps",
+        system="trl_ppo",
+        field="notes",
+        after="global_step adds|progress bar expects",
+    ),
+    Allowed(
+        "what OpenRLHF's filter may leave untrained", system="openrlhf", field="notes", after="filtering drops prompts"
+    ),
+    Allowed("how a rollout gets more updates", field="facts.more_updates", before="^null$"),
     *(
         Allowed("settings of the correction are read", system=system, field="schedule.settings.", before="^null$")
         for system in ("slime", "areal", "skyrl", "open_instruct")
     ),
     Allowed("old samples that nothing corrects", field="findings", after="RLS117"),
     Allowed("nothing to fix is not said of old samples", field="findings", before="RLS102"),
+    Allowed(
+        "rows that vary with turns are said of in more words",
+        system="rllm",
+        field="notes",
+        before="each sample is one row",
+    ),
     Allowed("where the age was read", field="schedule.sources.max_age"),
     Allowed(
         "refused: what the framework would have read is not unused",
@@ -274,8 +296,37 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "a number of processes that nothing gives is named", field="notes", after="assumes: 1 process: the launch does"
     ),
+    Allowed(
+        "a source is said of the quantity that its formula gives",
+        system="verl",
+        field="schedule.sources.",
+        after="^null$",
+    ),
+    Allowed(
+        "what both roles take from the loader",
+        system="verl",
+        field="schedule.critic.",
+        before="^null$",
+        after='^[\\d"]',
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.not_evaluated.",
+        before="the rows of the training set are not known",
+    ),
+    Allowed(
+        "one reason for all that the rows decide",
+        system="verl",
+        field="schedule.critic.not_evaluated.",
+        before="the rows of the training set are not known",
+    ),
     Allowed("refused, also where use_kl_loss decides", system="skyrl", now="use_kl_in_reward = .* is neither true"),
 )
+
+
+BESIDE = ("unobserved", "reference", "ratio")
+"""Notes that are not compared: that a run cannot be recorded, what the reference is, why a ratio is not what its lag says."""
 
 
 # Asking.
@@ -296,8 +347,7 @@ def answer(launch: Launch) -> dict[str, Any]:
                 "version": plan.version,
                 "schedule": plan.schedule,
                 "formulas": {formula.quantity: [formula.text, formula.source] for formula in plan.formulas},
-                # That a run cannot be recorded is no part of its plan.
-                "notes": [f"{note.kind}: {note.text}" for note in plan.notes if note.kind != "unobserved"],
+                "notes": [f"{note.kind}: {note.text}" for note in plan.notes if note.kind not in BESIDE],
                 "findings": plan.findings,
                 "unused": {setting.name: str(setting.value) for setting in plan.unused},
             }
@@ -631,6 +681,16 @@ def _add_setting(rng: random.Random, words: list[str], files: dict[str, str], kn
 # The stored part.
 
 
+def reworded(case: Case) -> Case:
+    """The case with today's words of its notes, if these are of the same kinds and nothing else differs."""
+    before = case.answer.get("notes", [])
+    if [path for path, _, _ in differences(case)] != ["notes"]:
+        return case
+    now = answer(case.launch)["notes"]
+    same = [note.partition(":")[0] for note in before] == [note.partition(":")[0] for note in now]
+    return Case(case.system, case.origin, case.launch, {**case.answer, "notes": now}) if same else case
+
+
 def chosen(cases: list[Case], each: int = 4, bytes_each: int = 4_500) -> list[Case]:
     """A few small launches of every system, half of them refused, each with something to say that the others did not."""
     picked: list[Case] = []
@@ -670,6 +730,8 @@ def main(arguments: list[str]) -> int:
         write(Path(path), seeds + random_cases(seeds, LAUNCHES))
     elif verb == "choose":
         write(STORED, chosen(read(Path(path))))
+    elif verb == "reword":
+        write(Path(path), [reworded(case) for case in read(Path(path))])
     cases = read(Path(path))
     if verb != "compare":
         for system, number in sorted(Counter(case.system for case in cases).items()):

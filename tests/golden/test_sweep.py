@@ -55,7 +55,7 @@ def test_the_table_has_a_row_for_each_repository(tmp_path: Path) -> None:
     assert (
         len({len(line) for line in table([["folder", *KINDS], row("one", found)[: len(KINDS) + 1]]).splitlines()}) == 1
     )
-    assert "none of these is a trainer" in reasons(found, 3)
+    assert "none of these starts a known trainer" in reasons(found, 3)
 
 
 def test_the_known_numbers_hold_together() -> None:

@@ -306,6 +306,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
             vocabulary=512,
         )
     ),
+    "RLS414": lambda: judged(measured(run(), "microbatches", 0, reference_gap=0.62)),
     "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
     "RLS502": lambda: judged(trained_twice()),
     "RLS503": lambda: judged(evaluated_in_training()),
@@ -354,6 +355,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS806": lambda: judged(measured(run(), "updates", 1, optimizer_off=8200.0, optimizer_share=0.5)),
     "RLS807": lambda: judged(measured(run(), "updates", 1, moments_lost=8)),
     "RLS808": lambda: judged(measured(run(), "updates", 1, gradient_norm=3.7, gradient_limit=1.0)),
+    "RLS809": lambda: judged(
+        measured(measured(run(), "microbatches", max_abs_advantage=1.2, clipped=0.0), "updates", 4, with_gradient=0)
+    ),
     # The observation itself
     "RLS901": lambda: played([line for line in in_phases(world_size=2) if line[0] != "rank1"]),
     "RLS902": lambda: played(one_rank_skips()),

@@ -128,6 +128,15 @@ def test_a_trainer_of_another_package_is_not_trl(text: str, tmp_path: Path) -> N
         planned(tmp_path, text)
 
 
+@pytest.mark.parametrize("trainer", ["OnlineDPO", "NashMD", "XPO", "SFT", "DPO"])
+def test_trls_trainers_that_are_not_planned_are_named(trainer: str, tmp_path: Path) -> None:
+    text = (
+        f"from trl import {trainer}Config, {trainer}Trainer\n{trainer}Trainer(args={trainer}Config(output_dir='o'))\n"
+    )
+    with pytest.raises(LaunchError, match=f"{trainer}Trainer of trl: a trainer that is not known here"):
+        planned(tmp_path, text)
+
+
 # trlX.
 
 

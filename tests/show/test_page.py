@@ -434,6 +434,7 @@ def test_the_page_says_the_verdict_first_and_then_why(tmp_path: Path) -> None:
         "Weights of the sampler against the trainer",
         "Findings",
         "Not evaluated",
+        "What people notice",
         "Settings",
         "Processes that recorded",
     ]

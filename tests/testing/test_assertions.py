@@ -113,7 +113,7 @@ def test_what_is_no_quantity_is_a_mistake_of_the_test(given: dict[str, Any], mes
 
 
 def test_a_launch_that_cannot_be_read_is_no_failed_assertion(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="none of these is a trainer that is known"):
+    with pytest.raises(LaunchError, match="none of these starts a known trainer"):
         assert_schedule("nonsense --a 1")
     with pytest.raises(LaunchError, match="there is no such file"):
         assert_schedule(tmp_path / "absent.yaml")

@@ -12,7 +12,7 @@ from rlstep_hooks.judge.rules.learning_rate import (
     SchedulerTicks,
     WarmupLength,
 )
-from rlstep_hooks.judge.rules.loss import backward, formula, optimizer
+from rlstep_hooks.judge.rules.loss import backward, formula, gradient, optimizer
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
@@ -70,6 +70,7 @@ RULES: tuple[type[Rule], ...] = (
     sampler.SampledOtherwise,
     drawn.NotDrawnFromPolicy,
     moved.ReferenceMoved,
+    moved.ReferenceNotThePolicy,
     training.NothingLearned,
     training.OptimizerHoldsOthers,
     training.PartNotTrained,
@@ -103,6 +104,7 @@ RULES: tuple[type[Rule], ...] = (
     optimizer.StepNotDocumented,
     optimizer.MomentsLost,
     optimizer.NormNotClipped,
+    gradient.GradientMissing,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )

@@ -78,7 +78,7 @@ def foreign_settings(release: str, names: list[str], because: str) -> Finding:
         ForeignSettings,
         expected=f"settings of {release}",
         observed=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
-        why=f"{because} Where it runs it is a fork, whose code was not read",
+        why=f"{because.rstrip('.')}. Where it runs, it is a fork, whose code was not read",
         fix="compare the plan with the fork's trainer, or take the settings out",
     )
 

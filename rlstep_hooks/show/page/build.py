@@ -12,6 +12,7 @@ from rlstep_hooks.judge.replay import replay
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.page import EXAMPLE, page
 from rlstep_hooks.judge.rules.weights.sampler import SamplerVersion
+from rlstep_hooks.judge.symptoms import why
 from rlstep_hooks.record.events import Attached, RunStarted
 from rlstep_hooks.show.page.model import Page, Process, RulePage, Timeline
 from rlstep_hooks.show.page.timeline import TimelineWatcher
@@ -65,6 +66,7 @@ def page_of(report: Report, found: Sequence[Record], watcher: TimelineWatcher) -
         or _timeline_again(found, rank, trainers, problem),
         not_evaluated=not_evaluated(report),
         links=tuple(links_of(report.rules, report.findings)),
+        symptoms=tuple(why(report)),
         in_part=tuple(in_part(report)),
         ending=re.split("[:,]", ending(report))[0],
         recorded_by=processes(report),

@@ -10,6 +10,7 @@ import msgspec
 from rlstep_hooks.judge.count_rows import CountRow
 from rlstep_hooks.judge.links import LinkOutcome
 from rlstep_hooks.judge.report import Report
+from rlstep_hooks.judge.symptoms import SymptomAnswer
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.show.summary import NotEvaluated
 
@@ -167,6 +168,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     not_evaluated: NotEvaluated
     links: tuple[LinkOutcome, ...]
     """The outcome of each link of the run."""
+    symptoms: tuple[SymptomAnswer, ...]
+    """What the record says about the possible causes of what people notice."""
     in_part: tuple[str, ...]
     """Rules that could make only some of their checks, with how many."""
     ending: str

@@ -1,4 +1,5 @@
-"""LLaMA-Factory's known deviations, as data: that of TRL's `step()` under it, reproduced in a real run (tests/systems/llamafactory)."""
+"""LLaMA-Factory's known deviations, as data: the deviation of TRL's `step()`, which it uses, reproduced in a real run
+(tests/systems/llamafactory)."""
 
 from __future__ import annotations
 

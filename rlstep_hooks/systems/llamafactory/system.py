@@ -155,6 +155,16 @@ SYSTEM = System(
     ),
     notes=(
         Note(
+            "reference",
+            "ref_model where it is given; else, with LoRA (finetuning_type: lora, the default), the base model, adapter switched "
+            "off; with full fine-tuning a second model",
+        ),
+        Note(
+            "ratio",
+            "old log-probs are computed in training mode (train/ppo/trainer.py: model.train() before step): with dropout, of the model "
+            "or of LoRA, the ratio at lag 0 is not 1 (RLS301 measures it)",
+        ),
+        Note(
             "unit",
             "ppo_buffer_size is the number of mini-batches of a rollout; logging_steps and save_steps count rollouts",
         ),

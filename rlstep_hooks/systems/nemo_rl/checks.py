@@ -102,6 +102,14 @@ CHECKS: tuple[Check | Demand, ...] = (
         source=SETUP,
         where="loss_fn.force_on_policy_ratio",
     ),
+    Check(
+        "loss_fn.use_importance_sampling_correction",
+        "truncated importance sampling is only supported when use_importance_sampling_correction is True",
+        fix="loss_fn.use_importance_sampling_correction = true",
+        when=_START_UP,
+        source=f"{COMMIT} nemo_rl/algorithms/loss/loss_functions.py:292 ClippedPGLossFn.__init__",
+        where="loss_fn.truncated_importance_sampling_type is not None",
+    ),
     _not_asynchronous("{part}.use_dynamic_sampling", "not dynamic"),
     _not_asynchronous("data.use_multiple_dataloader", "not data.use_multiple_dataloader"),
     Check(

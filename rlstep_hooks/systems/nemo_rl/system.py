@@ -13,7 +13,7 @@ from rlstep_hooks.systems.declaration import NOTHING, Entry, Formula, Note, Syst
 from rlstep_hooks.systems.nemo_rl.checks import CHECKS
 from rlstep_hooks.systems.nemo_rl.launch import is_ppo, reward_model, teacher_nodes
 from rlstep_hooks.systems.nemo_rl.settings import APART, OWN_CONFIGS, SETTINGS
-from rlstep_hooks.systems.nemo_rl.sources import SETUP, TRAIN, WORKER
+from rlstep_hooks.systems.nemo_rl.sources import COMMIT, SETUP, TRAIN, WORKER
 
 
 def _copy(role: str) -> str:
@@ -133,7 +133,14 @@ SYSTEM = System(
         # The default limit of the configurations means no limit.
         "limit": f"max_steps if known(rows) or max_steps < ({SETTINGS['ppo.max_num_steps'].default} if ppo "
         f"else {SETTINGS['grpo.max_num_steps'].default}) else None",
-        "max_age": "oldest if asynchronous else 0",
+        # Engine and trainer compute log-probs with the same top-p and top-k, so these do not bias the weights.
+        "weighs": "loss_fn.use_importance_sampling_correction",
+        "kind": "loss_fn.truncated_importance_sampling_type",
+        "least": "loss_fn.truncated_importance_sampling_ratio_min or 0",
+        "correction": "'' if not asynchronous and not weighs else 'none' if not weighs "
+        "else ('sequence' if loss_fn.sequence_level_importance_ratios else 'token') + ' importance weights, ' "
+        "+ ('without a bound' if kind is None or loss_fn.truncated_importance_sampling_ratio is None "
+        "else kind + ' from ' + quoted(decimal(least)) + ' to ' + quoted(decimal(loss_fn.truncated_importance_sampling_ratio)))",
         "old_logprob_source": "'detach' if loss_fn.force_on_policy_ratio else 'recompute'",
         "lags": "(0,) if loss_fn.force_on_policy_ratio else None",
         "reference_source": "'at_rollout' if not without_reference and (ppo or loss_fn.reference_policy_kl_penalty > 0) else 'none'",
@@ -158,6 +165,13 @@ SYSTEM = System(
             f"{SETUP} (StatefulDataLoader, drop_last=True)",
             where="not endless",
         ),
+        Formula(
+            "max_age",
+            "oldest",
+            f"{COMMIT} nemo_rl/algorithms/async_utils/replay_buffer.py:226-227,566-570 (older trajectories are not taken)",
+            where="asynchronous",
+        ),
+        Formula("max_age", "0", f"{COMMIT} nemo_rl/algorithms/grpo.py grpo_train"),
         Formula("rollouts", "max_steps", TRAIN, where="endless"),
         Formula("rollouts", "replaced if dynamic else limited(passes * rollouts_per_epoch, limit)", TRAIN),
         Formula("updates", "max(rollouts - frozen_rollouts, 0) * updates_per_rollout", TRAIN),
@@ -178,8 +192,8 @@ SYSTEM = System(
         Note("unit", "{part}.num_prompts_per_step counts prompts, policy.train_global_batch_size counts samples"),
         Note(
             "drops",
-            "prompts whose samples all score the same are dropped and replaced from the next batch; what is too many, and what "
-            "waits when a pass over the rows ends, is dropped as well",
+            "prompts whose samples all score the same are dropped and replaced from the next batch; surplus prompts, and prompts "
+            "that still wait when a pass over the rows ends, are dropped as well",
             "dynamic",
         ),
         Note(
@@ -195,17 +209,19 @@ SYSTEM = System(
         ),
         Note(
             "assumes",
-            "the rows last for {part}.max_num_steps = {rollouts}; give --rows",
+            "there are enough rows for {part}.max_num_steps = {rollouts}; give --rows",
             "not known(rows) and known(rollouts)",
         ),
         Note(
             "ignores",
-            "the policy's schedule is made for all rollouts, also for those that train only the critic",
+            "the policy's learning-rate schedule counts all rollouts, also those that train only the critic",
             "ppo and frozen_rollouts",
         ),
     ),
     facts={
+        "more_updates": "'policy.train_global_batch_size below the samples of a rollout'",
         "minibatch_unit": "'samples'",
+        "correct_by": "'loss_fn.use_importance_sampling_correction = true'",
         "save_every": "checkpointing.save_period if checkpointing.enabled else None",
         "eval_every": "max(evaluates, 0)",
         "lr_constant": "policy.megatron_cfg.scheduler.lr_decay_style == 'constant' if policy.megatron_cfg.enabled else None",

@@ -1,7 +1,7 @@
 """OpenRLHF's known deviations, as data. Lines are those of OpenRLHF 0.11.2 unless another release is named.
 
-The Schedule says what the code does, so a finding is explained by one of these where the plan was made without it, or where the
-plan itself shows the loss (a learning-rate schedule of another length).
+The Schedule already says what the code does. So these explain findings of plans that were made without them, or of plans that show
+the loss themselves (a learning-rate schedule of another length).
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         name="openrlhf-accumulation-carried",
-        title="gradients that fill no update are carried into the next rollout",
+        title="gradients that do not fill an update are carried into the next rollout",
         since="0.5",
         fixed_in=None,
         document="a rollout makes rollout.batch_size * n_samples_per_prompt * max_epochs / train.batch_size updates",
         code=(
             "DeepSpeed counts micro-batches through passes and rollouts: where the division has a remainder, gradients of old weights "
-            "and old samples are applied in the next rollout, and those at the end of the run never"
+            "and old samples are applied in the next rollout; those left at the end of the run are never applied"
         ),
         evidence="utils/deepspeed/deepspeed.py:110-116, trainer/ray/ppo_actor.py:163-190; measured: 1, 1, 2, 1 updates of 12 "
         "samples on rollouts of 16",
@@ -124,11 +124,11 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fixed_in=None,
         document="max_steps is the number of updates",
         code=(
-            "max_steps = rows * n_samples_per_prompt // train.batch_size * num_episodes * max_epochs: what is left of one pass counts "
-            "for the updates and not for the schedule, so that these are less than one update a pass apart"
+            "max_steps = rows * n_samples_per_prompt // train.batch_size * num_episodes * max_epochs: the remainder of a pass counts "
+            "for the updates and not for the schedule, so they differ by less than one update a pass"
         ),
         evidence="trainer/ppo_trainer.py:72-78; measured: 12 planned and 13 made with 6 1/2 updates in each of two passes",
-        workaround="nothing to mend; sizes that divide each other make both equal",
+        workaround="nothing to mend; both are equal if the sizes divide each other",
         severity="info",
         codes=frozenset({"RLS601"}),
         applies=_rounds_its_horizon,
@@ -141,7 +141,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         document="max_steps is the number of updates",
         code=(
             "max_steps = rows * n_samples_per_prompt // train.batch_size * num_episodes * max_epochs, whatever freezing, filtering, "
-            "dropped rows and carried gradients make of it: the learning rate does not reach its end, or stays there"
+            "dropped rows and carried gradients change: the learning rate does not reach its end, or stays there"
         ),
         evidence="trainer/ppo_trainer.py:72-78; measured: 8 planned and 6 made with dynamic filtering",
         workaround="choose sizes that divide each other, or a constant learning rate",

@@ -17,6 +17,7 @@ from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
 from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.openrlhf.rollouts import pieces_of_run, shares
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, SETTINGS, SHOWN, bounds_of_correction, flag_name
+from rlstep_hooks.systems.remarks import other_shapes
 
 _SAMPLES = (
     "{home} trainer/{'ray/ppo_actor.py prepare_datasets' if ranks_generate else 'ppo_utils/samples_generator.py' "
@@ -269,20 +270,30 @@ SYSTEM = System(
     checks=(
         Demand(
             "not given(pretrain_data)",
-            "pretrain_data mixes updates on pre-training text in; that is not planned",
+            "pretrain_data adds updates on pre-training text, which are not planned",
             about="pretrain_data",
         ),
         *CHECKS,
     ),
     notes=(
+        other_shapes("rollout.micro_batch_size", "train.micro_batch_size", "not dynamic and rollout.micro_batch_size"),
         Note(
             "unit",
             f"{flag_of('rollout.batch_size')} counts prompts, {flag_of('train.batch_size')} counts samples over all processes",
         ),
+        # trainer/ppo_utils/samples_generator.py and ppo_trainer.py fit; before 0.11 fit breaks off at an exhausted loader.
+        Note(
+            "drops",
+            "filtering drops prompts and takes others from the same rows; where the rows are used up before a rollout is full, "
+            "{'the samples accepted so far are a smaller rollout, and fewer than an update of them make no update of their own' "
+            "if openrlhf >= (0, 11) or asynchronous and openrlhf >= (0, 9, 9) else 'the samples accepted so far are thrown away'}: "
+            "an episode can make no update at all",
+            "filtered",
+        ),
         Note(
             "carries",
-            "{trained} samples of a rollout are {updates_per_rollout} updates of {samples_per_update}: gradients that fill none are "
-            "applied in the next rollout, with new weights, and those at the end of the run never",
+            "{trained} samples of a rollout are {updates_per_rollout} updates of {samples_per_update}: gradients that are left over "
+            "are applied in the next rollout, to new weights; those left at the end of the run are never applied",
             "not dynamic and trained % samples_per_update",
         ),
         Note(
@@ -293,13 +304,13 @@ SYSTEM = System(
         ),
         Note(
             "drops",
-            "{samples_dropped_per_rollout} samples of each rollout fill no micro-batch or update",
+            "{samples_dropped_per_rollout} samples of each rollout do not fill a micro-batch or an update",
             "samples_dropped_per_rollout",
         ),
         # 0.9.9 to 0.10.4: the synchronous trainer generates the smaller rollout and does not train it.
         Note(
             "drops",
-            "{rows_dropped_per_epoch} rows of each episode fill no rollout and are dropped"
+            "{rows_dropped_per_epoch} rows of each episode do not fill a rollout and are dropped"
             "{' after they were generated' if openrlhf >= (0, 9, 9) and openrlhf < (0, 11) else ''}",
             "rows_dropped_per_epoch",
         ),
@@ -321,8 +332,8 @@ SYSTEM = System(
         ),
         Note(
             "grows",
-            "{frozen_rollouts} rollouts are frozen, and their samples stay in the buffer: the first that is trained is trained with "
-            "them, {(frozen_rollouts + 1) * samples_per_rollout} samples at once",
+            "{frozen_rollouts} rollouts are frozen, and their samples stay in the buffer: the first rollout after them is trained "
+            "together with them, {(frozen_rollouts + 1) * samples_per_rollout} samples at once",
             "frozen_samples_kept",
         ),
         Note(
@@ -332,6 +343,7 @@ SYSTEM = System(
         ),
     ),
     facts={
+        "more_updates": "'train.max_epochs above 1, or train.batch_size below the samples of a rollout,'",
         "lr_constant": "starts(actor.lr_scheduler, 'constant')",
         "minibatch_unit": "'samples'",
         "nominal_updates_per_rollout": "train.max_epochs * samples_per_rollout / train.batch_size",

@@ -18,12 +18,15 @@ OWN: dict[str, dict[str, Any]] = {
     "PPO": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "normalize_advantage": True},
     "A2C": {"n_steps": 5, "learning_rate": 7e-4},
 }
-"""Defaults of the two classes."""
+"""Defaults of the classes."""
+MASKABLE = "MaskablePPO"
+OWN[MASKABLE] = OWN["PPO"]  # sb3_contrib ppo_mask/ppo_mask.py: the same parameters, rollouts and mini-batches
 _POSITIONS: dict[str, tuple[str, ...]] = {
     "PPO": ("learning_rate", "n_steps", "batch_size", "n_epochs"),
     "A2C": ("learning_rate", "n_steps"),
+    MASKABLE: ("learning_rate", "n_steps", "batch_size", "n_epochs"),
 }
-"""Parameters behind `policy` and `env`, in their order."""
+"""The parameters after `policy` and `env`, in their order."""
 ZOO_ATARI: dict[str, dict[str, Any]] = {
     "PPO": {
         "n_envs": 8,
@@ -40,11 +43,11 @@ _ATARI = re.compile(r"(ALE/.*|.*NoFrameskip-v\d)")
 
 
 def settings_of(request: Request) -> dict[str, Setting]:
-    """What a Python file or the zoo sets, under the names of the parameters, and the algorithm.
+    """The settings of a Python file or of the zoo, under the names of the parameters, and the algorithm.
 
     Raises:
         LaunchError: The launch trains with neither PPO nor A2C.
-        SettingError: A size is written down nowhere, or is no whole number.
+        SettingError: A size is not written anywhere, or is not a whole number.
     """
     settings = request.settings
     by_zoo = "rl_zoo3" in request.command.program.name
@@ -68,7 +71,7 @@ def _called(settings: Settings) -> str:
         names = (*parameters, "0", "policy", "gamma", "verbose", "tensorboard_log", *OWN[algorithm])
         if any(settings.is_given(f"{algorithm}.{name}") for name in names):
             return algorithm
-    raise LaunchError("the Python file builds neither PPO nor A2C of stable_baselines3")
+    raise LaunchError("the Python file builds neither PPO nor A2C of stable_baselines3, nor MaskablePPO of sb3_contrib")
 
 
 def _raw(settings: Settings, name: str, key: str) -> Setting | None:
@@ -112,7 +115,7 @@ def _python_settings(settings: Settings, algorithm: str) -> dict[str, Setting]:
 def _zoo_algorithm(settings: Settings) -> str:
     algo = settings.text("algo") if settings.is_given("algo") else "ppo"
     algorithm = (algo or "").upper()
-    if algorithm not in OWN:
+    if algorithm not in ("PPO", "A2C"):
         raise LaunchError(f"algo = {algo}: PPO and A2C are read", settings.place("algo"))
     return algorithm
 

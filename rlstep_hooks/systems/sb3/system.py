@@ -38,7 +38,15 @@ SYSTEM = System(
         Entry(
             "sb3",
             programs=("module:rl_zoo3.train", "module:rl_zoo3", "script:rl_zoo3/train.py", "executable:rl_zoo3"),
-            keys=("PPO.n_steps", "PPO.n_epochs", "PPO.0", "A2C.n_steps", "A2C.0"),
+            keys=(
+                "PPO.n_steps",
+                "PPO.n_epochs",
+                "PPO.0",
+                "A2C.n_steps",
+                "A2C.0",
+                "MaskablePPO.n_steps",
+                "MaskablePPO.0",
+            ),
             calls=("make_vec_env", "make_atari_env"),
             packages=("stable_baselines3", "sb3_contrib"),
         ),
@@ -59,8 +67,8 @@ SYSTEM = System(
     shown=("n_envs", "n_steps", "total_timesteps", "batch_size", "n_epochs"),
     functions={"learning_rate": learning_rate},
     let={
-        "algorithm": "algo",
-        "ppo": "algo == 'PPO'",
+        "algorithm": "'PPO' if ppo else algo",
+        "ppo": "algo != 'A2C'",
         "world_size": "1",
         "prompts_per_rollout": "n_envs",
         "samples_per_prompt": "n_steps",
@@ -149,6 +157,13 @@ SYSTEM = System(
             "shrinks",
             "target_kl ends the updates on a rollout before the mini-batch whose KL is above 1.5 x target_kl",
             "updates_bound == 'upper'",
+        ),
+        # sb3_contrib ppo_mask/ppo_mask.py train; stable_baselines3 counts the passes that ran.
+        Note(
+            "unit",
+            "MaskablePPO adds all {n_epochs} passes to train/n_updates, also those that target_kl left out: it counts more than ran "
+            "(sb3-contrib issue 313)",
+            "algo == 'MaskablePPO' and updates_bound == 'upper'",
         ),
         Note("assumes", "A2C has no ratio and no clipping; each rollout is one update", "not ppo"),
     ),

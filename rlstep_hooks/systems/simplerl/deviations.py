@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _samples_of_minibatch(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Samples of a mini-batch as the settings say it, and as the processes take them."""
+    """Samples of a mini-batch as the settings say, and as the processes take them."""
     gpus = settings.get("trainer.n_gpus_per_node", 8) * settings.get("trainer.nnodes", 1)
     processes = gpus // settings.get("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1)
     samples = settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256) * settings.get(
@@ -68,4 +68,4 @@ FACTS = (
 """All facts about SimpleRL."""
 
 DEVIATIONS: tuple[Deviation, ...] = tuple(known.deviation for known in FACTS)
-"""The same, as findings are explained by them."""
+"""The same facts, as deviations that explain findings."""

@@ -1,4 +1,5 @@
-"""SimpleRL's configuration -> what its code will do. Lines are those of hkust-nlp/simpleRL-reason at cf1c785, below `verl/`."""
+"""SimpleRL's configuration -> the plan of what its code does. Lines are those of hkust-nlp/simpleRL-reason at cf1c785, below
+`verl/`."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _MINIBATCH = (
 
 
 def read(launch: Quantities) -> Reading:
-    """The Schedule of what its code does.
+    """The Schedule of what SimpleRL's code does.
 
     Raises:
         PlanError: The script does not know a flag, or SimpleRL fails on this configuration.

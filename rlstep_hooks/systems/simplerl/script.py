@@ -26,7 +26,7 @@ SETTINGS: dict[str, Typed] = {
 }
 """The flags that the plan needs, with their defaults."""
 _GPUS = 8
-"""GPUs on each node, which the script does not let one change."""
+"""GPUs on each node; the script has no flag for them."""
 
 _FLAGS: dict[str, tuple[str, Any]] = {
     "train_batch_size": ("data.train_batch_size", 256),

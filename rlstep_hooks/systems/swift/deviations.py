@@ -7,7 +7,7 @@ import msgspec
 from rlstep_hooks.judge.deviations import Deviation, Evidence
 
 _DEFAULT = "top_k 50"
-"""What transformers takes where nobody says it."""
+"""The top_k of transformers if nothing sets it."""
 
 
 def _by_default(evidence: Evidence) -> bool:
@@ -40,6 +40,6 @@ _OF_THE_MODEL = Deviation(
 
 DEVIATIONS: tuple[Deviation, ...] = (
     _OF_THE_MODEL,
-    # Every run without vLLM does so, and of a trained model the first 50 tokens hold nearly all of the probability.
+    # Every run without vLLM does so, and the 50 likeliest tokens of a trained model hold nearly all of the probability.
     msgspec.structs.replace(_OF_THE_MODEL, name="swift-top-k-of-transformers", severity="info", applies=_by_default),
 )

@@ -24,7 +24,7 @@ _READ = (
     "beta",
     "dynamic_sample",
 )
-"""Settings that the formulas take as they are. A configuration works steps_per_generation out of generation_batch_size."""
+"""Settings that the formulas read unchanged. A configuration computes steps_per_generation from generation_batch_size."""
 
 
 def is_config(config: Any) -> bool:

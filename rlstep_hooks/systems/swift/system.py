@@ -376,6 +376,9 @@ MEGATRON = System(
         Note("ignores", "num_iterations: on Megatron each rollout is passed over once", "num_iterations > 1"),
         *_SAMPLING_NOTES,
     ),
-    facts={"minibatch_unit": "'samples'"},
+    facts={
+        "minibatch_unit": "'samples'",
+        "more_updates": "'num_iterations above 1, or steps_per_generation above gradient_accumulation_steps,'",
+    },
 )
 """`megatron rlhf --rlhf_type grpo`: no passes, old log-probs always computed with the rollout."""

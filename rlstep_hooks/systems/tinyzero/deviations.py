@@ -115,4 +115,4 @@ FACTS = (
 """All facts about TinyZero."""
 
 DEVIATIONS: tuple[Deviation, ...] = tuple(known.deviation for known in FACTS)
-"""The same, as findings are explained by them."""
+"""The same facts, as deviations that explain findings."""

@@ -1,4 +1,4 @@
-"""TinyZero's configuration -> what its code will do. Lines are those of Jiayi-Pan/TinyZero at 95df88f, below `verl/`."""
+"""TinyZero's configuration -> the plan of what its code does. Lines are those of Jiayi-Pan/TinyZero at 95df88f, below `verl/`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MINIBATCH = (
 
 
 def read(launch: Quantities) -> Reading:
-    """The Schedule of what its code does.
+    """The Schedule of what TinyZero's code does.
 
     Raises:
         PlanError: TinyZero fails on this configuration.

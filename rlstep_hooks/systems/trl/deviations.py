@@ -64,7 +64,7 @@ def _advantages_of_minillm(evidence: Evidence) -> bool:
 
 
 def _model_decides_sampling(evidence: Evidence) -> bool:
-    # PPOTrainer's old log-probs are the scores of generation, so what cuts these off shows in the ratio too.
+    # PPOTrainer's old log-probs are the scores of generation, so settings that truncate these also show in the ratio.
     return bool(evidence.progress.started.facts.get("sampling_of_model")) and (
         evidence.finding.code == "RLS410" or evidence.progress.schedule.algorithm == "PPO"
     )

@@ -1,4 +1,4 @@
-"""What TRL's formulas ask of a launch in Python, and the way back: a Schedule as a launch of `trl grpo`."""
+"""Functions that TRL's formulas call, and the conversion of a Schedule to a launch of `trl grpo`."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ PLAN_SETTINGS = (
 """Settings that appear in a plan."""
 
 
-# transformers releases of the time; only whether updates are rounded down depends on them.
+# The transformers release of that time decides only whether updates are rounded down.
 _TRANSFORMERS = (("0.17", "4.51.3"), ("1.0", "4.57.6"), ("99", "5.23.0"))
 
 
 def release_named(version: str) -> TrlRelease:
-    """The release of a version, with the transformers of its time."""
+    """The TRL release of a version, with the transformers release of that time."""
     known = (transformers for below, transformers in _TRANSFORMERS if release_of(version) < release_of(below))
     return TrlRelease(version, next(known, _TRANSFORMERS[-1][1]))
 
 
 def algorithm_of(launch: Request) -> Algorithm:
-    """Which of the two a launch is."""
+    """The algorithm of a launch: GRPO or RLOO."""
     name = launch.command.program.name
     called = any(launch.settings.is_given(f"RLOOConfig.{key}") for key in ("output_dir", *PLAN_SETTINGS))
     return "RLOO" if "rloo" in name.lower().rpartition("/")[2] or called else "GRPO"

@@ -1,8 +1,8 @@
-"""What TRL's sampler and transformers' Trainer make of the rows: expressions that TRL and ms-swift share.
+"""How TRL's sampler and transformers' Trainer use the rows: expressions that TRL and ms-swift share.
 
 TRL's sampler gives each prompt `num_generations` times, takes the prompts in chunks of whole rollouts and repeats each chunk for
-every micro-batch that is trained on it; a remainder of the rows is dropped. transformers counts the run in updates. They name the
-settings of TRL, `steps`, the micro-batches of one process in one generation, and `transformers`, its release.
+every micro-batch that is trained on it; a remainder of the rows is dropped. transformers counts the run in updates. The
+expressions name the settings of TRL, `steps` (micro-batches of one process in one generation) and `transformers` (its release).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TRAINER = "transformers {transformers} Trainer"
 
 
 def microbatches_of(updates: int, window: int, microbatches_per_epoch: int) -> int:
-    """Micro-batches of one process behind a number of updates: the last, shorter window of a pass is an update too.
+    """Micro-batches of one process in a number of updates. The last, shorter window of a pass is an update too.
 
     transformers Trainer `_inner_training_loop`: the end of the loader ends a window.
     """
@@ -36,12 +36,12 @@ LET: dict[str, str] = {
     "pattern": "lags_of_updates(microbatches_per_rollout, gradient_accumulation_steps, rollouts_per_cycle, num_iterations)",
     "lags": "lags_in(pattern)",
     "ratio_one_updates": "ratio_one_updates(pattern, old_logprob_source)",
-    # A stream's pass ends when the stream does; transformers makes no update for a window that it cuts short.
+    # A pass over a stream ends with the stream; transformers makes no update for a window that this cuts short.
     "partial_window": "'flush' if known(rows) else 'carry'",
     "prompts_per_chunk": "floor(prompts_per_rollout)",
     "chunks": "floor(rows / prompts_per_chunk)",
     "loader_length": "microbatches_per_epoch",
-    # As transformers counts the updates of a pass, and as many as its rows really allow.
+    # The updates of a pass as transformers counts them, and as many as the rows really give.
     "updates_counted": "max(ceil(loader_length / gradient_accumulation_steps), 1)",
     "updates_possible": "ceil(microbatches_per_epoch / gradient_accumulation_steps)",
     "passes": "ceil(max_steps / updates_counted) if max_steps > 0 else ceil(num_train_epochs)",
@@ -52,7 +52,7 @@ LET: dict[str, str] = {
     "loader_epochs": "microbatches / microbatches_per_epoch if microbatches_per_epoch "
     "else unknown('the rows do not fill a single rollout')",
 }
-"""Quantities; a system states its own in place of some."""
+"""Quantities; a system may override some of them."""
 
 FACTS = {
     "lr_constant": "starts(lr_scheduler_type, 'constant')",
@@ -63,7 +63,7 @@ FACTS = {
 
 
 def formulas(*, sampler: str, generation: str) -> tuple[Formula, ...]:
-    """How long the run is.
+    """The formulas of the run's length.
 
     Args:
         sampler: Where the sampler of prompts is.

@@ -33,7 +33,7 @@ _READ = (
     "num_remains_in_group",
     "divergence_type",
 )
-"""Settings that the formulas take as they are. A configuration works steps_per_generation out of generation_batch_size."""
+"""Settings that the formulas read unchanged. A configuration computes steps_per_generation from generation_batch_size."""
 
 
 def is_config(config: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What differs between releases of TRL where code asks for it. Read in the source of each named release; `system` has the formulas."""
+"""Differences between releases of TRL that code depends on. Read in the source of each named release; `system` has the formulas."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
 from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
 from rlstep_hooks.systems.trl.names import KEYS
@@ -32,7 +33,8 @@ def _of_algorithm(request: Request) -> Mapping[str, Any]:
 
 
 def _whole_groups(says: str, where: str, *, when: str = _BUILT, source: str = _CONFIG, steps: str = "") -> Check:
-    """Whole groups in what is generated at a time, in the words of a release; `steps` is the setting that makes it larger."""
+    """A generation must consist of whole groups; the message is that of the release. `steps` is the setting that enlarges a
+    generation."""
     more = f", or {steps} = {{nearest(steps, microbatch * it % num_generations == 0)}}" if steps else ""
     return Check(
         "generated % num_generations == 0",
@@ -107,7 +109,7 @@ SYSTEM = System(
         "loss_type": text(where="given(loss_type)"),
         "num_remains_in_group": count(None, where="given(num_remains_in_group)"),
         "divergence_type": text(where="given(divergence_type)"),
-        # Of a live configuration: the release of transformers. A launch is read with the one of the time.
+        # The release of transformers, for a live configuration. A launch is read with the release of that time.
         "transformers_version": text(None),
     },
     rows_from=("dataset_name",),
@@ -118,6 +120,7 @@ SYSTEM = System(
         "generation_batch_size": "microbatch * steps",
     },
     functions={
+        "has_adapter": has_adapter,
         **loader.FUNCTIONS,
         "algorithm_of": algorithm_of,
         "rounds_down": rounds_down,
@@ -210,7 +213,8 @@ SYSTEM = System(
             where="by_microbatch",
         ),
         *loader.formulas(sampler=f"{_TRAINER} RepeatSampler", generation=f"{_TRAINER} _prepare_inputs: {{trigger}}"),
-        # Computed with the rollout, or the detached current ones in the loss. DPPO takes the sampler's, RLOO always computes them.
+        # Old log-probs are computed with the rollout, or are the detached current ones. DPPO takes the sampler's; RLOO always
+        # computes them.
         Formula(
             "old_logprob_source",
             "'engine' if given(divergence_type) else 'at_rollout'",
@@ -302,6 +306,7 @@ SYSTEM = System(
         ),
     ),
     notes=(
+        ADAPTER_OFF,
         Note(
             "unit",
             "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts",
@@ -310,6 +315,7 @@ SYSTEM = System(
         Note("unit", "per_device_train_batch_size counts prompts, each with num_generations samples", "by_prompt"),
     ),
     facts={
+        "more_updates": "'num_iterations above 1, or steps_per_generation above gradient_accumulation_steps,'",
         **loader.FACTS,
         "eval_every": "floor(eval_steps) if eval_strategy == 'steps' and eval_steps is not None and eval_steps >= 1 else None",
     },

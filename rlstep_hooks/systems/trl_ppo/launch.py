@@ -1,4 +1,4 @@
-"""What the formulas of `rlstep_hooks.systems.trl_ppo.system` ask of a launch in Python."""
+"""Functions that the formulas of `rlstep_hooks.systems.trl_ppo.system` call."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def flush(rollouts_per_epoch: int, every: int, batches: int) -> Flush:
 
 
 def updates_of_run(microbatches: int, window: int, flushed: Flush, rollouts: int) -> int:
-    """`rlstep_hooks.planning.accumulation.updates_of_run`; not known where the run has absurdly many passes over the rows."""
+    """`rlstep_hooks.planning.accumulation.updates_of_run`; not known if the run has absurdly many passes over the rows."""
     try:
         return accumulation.updates_of_run(microbatches, window, flushed, rollouts)
     except OverflowError as error:

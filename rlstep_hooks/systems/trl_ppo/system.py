@@ -11,6 +11,7 @@ from __future__ import annotations
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags, windows_of
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
 from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl.releases import FIRST
 from rlstep_hooks.systems.trl_ppo.launch import flush, is_rloo, pieces, updates_of_run
 from rlstep_hooks.systems.trl_ppo.releases import FIRST_UNSUPPORTED
@@ -94,6 +95,7 @@ SYSTEM: System = System(
         "rloo_k",
     ),
     functions={
+        "has_adapter": has_adapter,
         "is_rloo": lambda launch: is_rloo(launch, SYSTEM.settings),
         "pieces": pieces,
         "windows": windows_of,
@@ -238,6 +240,7 @@ SYSTEM: System = System(
         ),
     ),
     notes=(
+        ADAPTER_OFF,
         Note(
             "shrinks",
             "{updates_per_rollout} updates for each rollout, not num_ppo_epochs x num_mini_batches = "
@@ -259,8 +262,8 @@ SYSTEM: System = System(
         ),
         Note(
             "assumes",
-            "completions are sampled from the evaluation set between rollouts, which keeps the last rollout of that pass over the "
-            "rows as the others{'; in a pass without, its last rollout makes ' + quoted(microbatches_per_rollout) "
+            "completions are sampled from the evaluation set between rollouts; the last rollout of such a pass over the rows makes as "
+            "many updates as the others{', that of any other pass ' + quoted(microbatches_per_rollout) "
             "if rollouts > rollouts_per_epoch else ''}",
             "flushes_known and evaluation_batches > 1",
         ),
@@ -269,6 +272,19 @@ SYSTEM: System = System(
             "unit",
             "the progress bar ends at 1/num_mini_batches: max_steps counts mini-batches",
             "not rloo and release >= (0, 10) and release < (0, 17) and num_mini_batches > 1",
+        ),
+        # trl 0.11.4 and 0.12.2 rloo_trainer.py train; 0.13.0 and later.
+        Note(
+            "unit",
+            "global_step adds {num_ppo_epochs * num_mini_batches + 1} for each rollout, one for each mini-batch and one more, and the "
+            "logged epoch counts samples as prompts: {rloo_k} are one pass over the rows",
+            "rloo and release < (0, 13)",
+        ),
+        Note(
+            "unit",
+            "the progress bar expects {rollouts * num_mini_batches // 2} steps, half of rollouts x num_mini_batches, and the run makes "
+            "{rollouts}: one for each rollout",
+            "rloo and release >= (0, 13) and known(rollouts) and num_mini_batches != 2",
         ),
         Note(
             "drops",

@@ -1,6 +1,6 @@
 """TRL's first PPOTrainer, whose `step()` a script calls itself (up to 0.11): the length of the run is the script's own.
 
-One call of `step()` is a rollout with its updates. How often it is called is known only of stack_llama's script.
+One call of `step()` is a rollout with its updates. The number of calls is known for stack_llama's script only.
 
 Read in the wheels of 0.9.6 and 0.11.4: trl/trainer/ppo_config.py (the dataclass and `__post_init__`), ppo_trainer.py `step`; and in the
 repository at 0b972a6 examples/research_projects/stack_llama/scripts/rl_training.py, whose loop is known.
@@ -29,7 +29,7 @@ STACK_LLAMA: dict[str, Any] = {"batch_size": 32, "mini_batch_size": 1, "gradient
 
 
 def own_defaults(request: Request) -> Mapping[str, Any]:
-    """Defaults of a script whose loop is known; none of any other."""
+    """Defaults of a script whose loop is known; no defaults for any other."""
     return STACK_LLAMA if request.command.program.matches("script:stack_llama/scripts/rl_training.py") else {}
 
 
@@ -139,6 +139,15 @@ SYSTEM = System(
         ),
     ),
     notes=(
+        Note(
+            "reference",
+            "`ref_model` where the trainer gets one; without it a frozen copy of the model, or, with a LoRA adapter, the base "
+            "model, the adapter switched off (trl 0.11.4 ppo_trainer.py __init__)",
+        ),
+        Note(
+            "ratio",
+            "the trainer leaves the model in training mode, also for old log-probs: with dropout the ratio at lag 0 is not 1 (RLS301)",
+        ),
         Note("unit", "mini_batch_size is the micro-batch; an update takes gradient_accumulation_steps of them"),
         Note(
             "ignores",
@@ -162,7 +171,11 @@ SYSTEM = System(
             "world_size > 1",
         ),
     ),
-    facts={"lr_constant": "1 == 1", "nominal_updates_per_rollout": "updates_per_rollout"},
+    facts={
+        "lr_constant": "1 == 1",
+        "nominal_updates_per_rollout": "updates_per_rollout",
+        "more_updates": "'ppo_epochs above 1, or mini_batch_size below batch_size,'",
+    },
     attaches_by="`with StepAuditPPO(ppo_trainer) as audit:` around the loop that calls `step()`.",
     observed_releases=("0.9", "0.12"),
     trained_releases=("0.11.4",),

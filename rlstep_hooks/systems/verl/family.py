@@ -64,6 +64,8 @@ MULTIPLIED_FIRST = {
 }
 """0.2: the other way round; the micro-batch counts samples."""
 
+_BY_TOKENS = "unknown('micro-batches are cut by token counts')"
+_NOT_GIVEN = "unknown('the launch gives no micro-batch size')"
 _LET: dict[str, str] = {
     "processes": f"max(trainer.nnodes * trainer.n_gpus_per_node // {_ACTOR}.ulysses_sequence_parallel_size, 1)",
     "gpus": f"world_size * {_ACTOR}.ulysses_sequence_parallel_size",
@@ -78,8 +80,8 @@ _LET: dict[str, str] = {
     "critic.reuse_epochs": "passes",
     "reuse_epochs": "passes",
     "algorithm": "'PPO' if critic else upper(algorithm.adv_estimator)",
-    "samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {_ACTOR}.use_dynamic_bsz else micro * world_size",
-    "critic.samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {_ACTOR}.use_dynamic_bsz "
+    "samples_per_microbatch": f"{_BY_TOKENS} if {_ACTOR}.use_dynamic_bsz else {_NOT_GIVEN} if micro is None else micro * world_size",
+    "critic.samples_per_microbatch": f"{_BY_TOKENS} if {_ACTOR}.use_dynamic_bsz else {_NOT_GIVEN} if critic_micro is None "
     "else critic_micro * critic_processes",
     "reference_source": "'at_rollout'",
     "old_logprob_source": "'recompute'",
@@ -94,6 +96,19 @@ _ALWAYS: dict[str, Any] = {
     "lr_clock": "rollout",
     "step_unit": "rollout",
 }
+
+
+def _gives_microbatch(role: str, micro: str, where: str, trainer: str) -> Check:
+    """0.2 and later demand the micro-batch of a role that has no default there."""
+    own = f"{role}.ppo_micro_batch_size_per_gpu"
+    return Check(
+        f"{_ACTOR}.use_dynamic_bsz or {micro} is not None",
+        f"ValueError: [{role}] Please set at least one of '{role}.micro_batch_size' or '{role}.micro_batch_size_per_gpu'.",
+        fix=f"{own} = N",
+        when="when the trainer is built",
+        source=f"{trainer} _validate_config",
+        where=where,
+    )
 
 
 def early_fork(
@@ -190,6 +205,13 @@ def early_fork(
                 fix=f"data.train_batch_size * {_GROUP} = {{multiples(samples, gpus)}}",
                 when="at the first rollout",
                 source=f"{source}/protocol.py DataProto.chunk",
+            ),
+            *(
+                _gives_microbatch(role, micro, where, trainer)
+                for role, micro, where in (
+                    ("actor_rollout_ref.actor", "micro", ""),
+                    *([("critic", "critic_micro", "critic")] if has_critic else []),
+                )
             ),
             Check(
                 "device > 0",

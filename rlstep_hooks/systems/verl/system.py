@@ -1,15 +1,32 @@
-"""verl: `verl.trainer.main_ppo` (0.2 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe.
+"""verl: `verl.trainer.main_ppo` (0.2 to 0.9), 0.8's `main_ppo_sync`, and DAPO's recipe (recipe/dapo/dapo_ray_trainer.py).
 
-The formulas are those of `rlstep_hooks.systems.verl.plan`, which also reads live configurations.
+Its quantities have a file for each question: which trainer runs (`trainers`), how a rollout is cut (`sizes`), how long it goes on
+(`length`), which versions of the policy meet (`staleness`), what differs between releases (`releases`), what is refused (`refusals`).
 """
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Entry, System
+from rlstep_hooks.systems.declaration import Entry, Note, System
 from rlstep_hooks.systems.links import yes
+from rlstep_hooks.systems.verl import remarks
+from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
+from rlstep_hooks.systems.verl.launch import algorithm_named, another_trainer, asked_processes, shipped_loop
+from rlstep_hooks.systems.verl.length import LENGTH, ratio
+from rlstep_hooks.systems.verl.minibatches import microbatches, near_divisors
 from rlstep_hooks.systems.verl.names import KEYS
-from rlstep_hooks.systems.verl.releases import FIRST, FIRST_UNSUPPORTED
-from rlstep_hooks.systems.verl.settings import SETTINGS
+from rlstep_hooks.systems.verl.refusals import CHECKS
+from rlstep_hooks.systems.verl.releases import DIFFERENCES, FIRST, FIRST_UNSUPPORTED
+from rlstep_hooks.systems.verl.settings import ACTOR, SETTINGS, SHOWN
+from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH, SIZES
+from rlstep_hooks.systems.verl.staleness import STALENESS
+from rlstep_hooks.systems.verl.trainers import TRAINERS
+
+_OPTIM = f"{ACTOR}.optim"
+
+_STEP = (
+    "1 step = 1 rollout = {updates_per_rollout} update{'' if updates_per_rollout == 1 else 's'}"
+    "{' of the policy and ' + quoted(critic.updates_per_rollout) + ' of the critic' if critic else ''}"
+)
 
 SYSTEM = System(
     name="verl",
@@ -22,6 +39,7 @@ SYSTEM = System(
         "verl.trainer.ppo.ray_trainer.RayPPOTrainer",
         "verl.trainer.main_ppo.run_ppo",
         "verl.trainer.main_ppo.main",
+        "*RayDAPOTrainer",
     ),
     recognised=(
         Entry(
@@ -41,7 +59,81 @@ SYSTEM = System(
     own_configs={"ppo_trainer": {}, "ppo_megatron_trainer": {}, "ppo_veomni_trainer": {}, "ppo_torchtitan_trainer": {}},
     rows_from=("data.train_files",),
     settings=SETTINGS,
-    plan="rlstep_hooks.systems.verl.launch:read",
+    shown=SHOWN,
+    # What the program, the engine's name and `--world-size` set instead.
+    resolved={
+        "data.gen_batch_size": "None if filtered else data.gen_batch_size",
+        f"{ACTOR}.strategy": f"{ACTOR}.strategy if given({ACTOR}.strategy) or engine == 'dp' else engine",
+        "trainer.use_v1": "False if sets_v0 else trainer.use_v1",
+        "trainer.nnodes": "trainer.nnodes if asked is None else 1",
+        "trainer.n_gpus_per_node": "trainer.n_gpus_per_node if asked is None else gpus",
+    },
+    instead=another_trainer,
+    functions={
+        "algorithm_named": algorithm_named,
+        "asked_processes": asked_processes,
+        "microbatches": microbatches,
+        "near_divisors": near_divisors,
+        "ratio": ratio,
+        "shipped_loop": shipped_loop,
+        **remarks.FUNCTIONS,
+    },
+    let={**DIFFERENCES, **TRAINERS, **LENGTH, **SIZES, **OF_CRITIC, **STALENESS, **PLACES},
+    always={
+        "loader": "drops",
+        "lr_clock": "rollout",
+        "step_unit": "rollout",
+        "step_means": _STEP,
+        "critic.step_means": _STEP,
+    },
+    formulas=FORMULAS,
+    checks=CHECKS,
+    notes=(
+        *remarks.REMARKS,
+        Note(
+            "unit",
+            "train_batch_size and ppo_mini_batch_size count prompts, ppo_micro_batch_size_per_gpu samples of one process",
+        ),
+        Note("pads", "each rollout is filled up with {samples_added_per_rollout} samples that train nothing", "filled"),
+        Note(
+            "grows",
+            "the last mini-batch of a pass is smaller: {min(minibatches)} instead of {max(minibatches)} samples",
+            "min(minibatches) < max(minibatches)",
+        ),
+        Note(
+            "grows",
+            f"a mini-batch of {{{MINIBATCH} * {GROUP}}} samples on {{world_size}} processes is rounded down to {{samples_per_update}}: "
+            "{updates_per_rollout} updates",
+            f"samples_per_update < {MINIBATCH} * {GROUP}",
+        ),
+        Note("assumes", "the rows are those left after data.filter_overlong_prompts", "known(rows)"),
+        Note("ignores", "trainer.val_only=True: verl validates once and ends, nothing is trained", "evaluates_only"),
+        Note(
+            "ignores",
+            "trainer.val_only has no effect where trainer.val_before_train=False: verl trains",
+            "trainer.val_only and not evaluates_only",
+        ),
+        Note(
+            "assumes",
+            "each session of the agent loop gives one sample; with several or none, updates of a rollout follow the samples",
+            "updates_bound == 'data_dependent' and not evaluates_only",
+        ),
+        Note(
+            "ignores",
+            "training ends after total_epochs, with {rollouts} of total_training_steps = {trainer.total_training_steps} rollouts",
+            "not evaluates_only and trainer.total_training_steps is not None and rollouts < trainer.total_training_steps",
+        ),
+    ),
+    facts={
+        "lr_constant": f"({_OPTIM}.lr_scheduler_type or 'constant') == 'constant'",
+        "minibatch_unit": "'prompts'",
+        "more_updates": f"'{ACTOR}.ppo_epochs above 1, or {ACTOR}.ppo_mini_batch_size below data.train_batch_size,'",
+        "nominal_updates_per_rollout": f"reuse_epochs * prompts_per_rollout / {MINIBATCH}",
+        "lr_warmup": f"{_OPTIM}.lr_warmup_steps if {_OPTIM}.lr_warmup_steps >= 0 "
+        f"else floor({_OPTIM}.lr_warmup_steps_ratio * lr_horizon)",
+        "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",
+        "eval_every": "trainer.test_freq if trainer.test_freq > 0 else None",
+    },
     live="rlstep_hooks.systems.verl.plan:plan_live",
     writes="rlstep_hooks.systems.verl.launch:write",
     deviations="rlstep_hooks.systems.verl.deviations:DEVIATIONS",

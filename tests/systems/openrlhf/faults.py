@@ -520,18 +520,6 @@ def loss_negated(at: int) -> None:
     other_loss(at, change)
 
 
-@fault(report="OpenRLHF#452", code="RLS801", cause="the micro-batch alone")
-def divisor_of_the_micro_batch(at: int) -> None:
-    """Each micro-batch is divided by its own tokens, and not by those of its update."""
-
-    def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at:
-            kwargs = {**kwargs, "batch_num_tokens": kwargs["action_mask"].sum().float()}
-        return wrapped(*args, **kwargs)
-
-    wrap(LOSS, "PolicyLoss.forward", forward)
-
-
 @fault(report="weights written after the step", code="RLS806", cause="2 times the step")
 def step_twice_as_far(at: int) -> None:
     """Each step of a rollout is made twice as far."""
@@ -561,7 +549,7 @@ def before_training(at: int, act: Callable[[Any], None]) -> None:
     """Act on the policy's optimizer of DeepSpeed before one rollout is trained."""
 
     def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at:
+        if _Now.training == at - 1:  # counted by the wrapper inside of this one
             act(trainer.actor.model.basic_optimizer)
         return wrapped(*args, **kwargs)
 

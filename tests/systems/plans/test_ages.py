@@ -35,6 +35,16 @@ AREAL = (
     "python3 -m areal.launcher.local gsm8k_grpo.py actor.backend=fsdp:d4 train_dataset.batch_size=64 gconfig.n_samples=4 "
     "rollout.consumer_batch_size=64 rollout.max_head_offpolicyness=2 "
 )
+TRL = (
+    "accelerate launch --num_processes 2 examples/scripts/async_grpo.py --max_steps 50 --gradient_accumulation_steps 2 "
+)
+NEMO = (
+    "uv run examples/run_grpo_math.py grpo.num_prompts_per_step=32 grpo.num_generations_per_prompt=16 "
+    "policy.train_global_batch_size=128 cluster.gpus_per_node=2 grpo.max_num_steps=50 policy.generation.colocated.enabled=false "
+    "policy.generation.colocated.resources.gpus_per_node=1 grpo.async_grpo.enabled=true "
+    "loss_fn.use_importance_sampling_correction=true "
+)
+NEMO_PPO = NEMO.replace("run_grpo_math", "run_ppo_math").replace("grpo.", "ppo.").replace("async_grpo", "async_ppo")
 PRIME = "rl --orchestrator.batch-size 64 --orchestrator.group-size 8 --max-steps 10 "
 
 AGES = [
@@ -121,6 +131,30 @@ AGES = [
         8,
         r"decoupled loss, mask by token ratio at most 5\.0",
     ),
+    # A version is `weight_sync_steps` updates; samples are looked at when they are fetched, one update before they are trained.
+    ("trl_async", TRL, 5, 5, "the engine's log-probs"),
+    ("trl_async", TRL + "--max_staleness 0 --token_budget 0", 1, 1, "the engine's log-probs"),
+    ("trl_async", TRL + "--max_staleness 2 --weight_sync_steps 3", 9, 9, "the engine's log-probs"),
+    # With a budget of tokens the sample that did not fit waits for one more micro-batch, which is an update.
+    ("trl_async", TRL.replace("steps 2", "steps 1") + "--max_staleness 2", 4, 4, "the engine's log-probs"),
+    (
+        "trl_async",
+        TRL.replace("steps 2", "steps 1") + "--max_staleness 2 --token_budget 0",
+        3,
+        3,
+        "the engine's log-probs",
+    ),
+    ("nemo_rl", NEMO, 1, 4, "token importance weights, without a bound"),
+    (
+        "nemo_rl",
+        NEMO
+        + "grpo.async_grpo.max_trajectory_age_steps=3 loss_fn.truncated_importance_sampling_type=tis "
+        + "loss_fn.truncated_importance_sampling_ratio=2",
+        3,
+        12,
+        r"tis from 0\.0 to 2\.0",
+    ),
+    ("nemo_rl", NEMO_PPO.replace("correction=true", "correction=false"), 1, 16, "none"),
     ("prime_rl", PRIME, 8, 8, "the engine's log-probs"),
     ("prime_rl", PRIME + "--orchestrator.max-off-policy-steps 2", 2, 2, "the engine's log-probs"),
 ]
@@ -165,6 +199,7 @@ BIASED = [
     ONE_AHEAD + "trainer.algorithm.off_policy_correction.tis_ratio_type=token generator.sampling_params.top_p=0.9",
     OPENRLHF + "--algo.advantage.is_correction_level token --rollout.top_p 0.9",
     AREAL + "gconfig.top_p=0.9",
+    TRL + "--top_p 0.9",
 ]
 
 
@@ -196,4 +231,4 @@ def test_what_the_framework_refuses(launch: str, says: str) -> None:
 
 def test_a_bound_that_drops_nothing_is_said() -> None:
     plan = planned(SKYRL + "trainer.algorithm.policy_loss_type=rollout_is", rows=6400)
-    assert any("drops nothing" in note.text for note in plan.notes)
+    assert any("drops none" in note.text for note in plan.notes)

@@ -119,10 +119,10 @@ def test_a_local_copy_has_its_own_defaults(tmp_path: Path) -> None:
 
 def test_ppo_py_is_known_by_its_flags_only() -> None:
     assert read("python ppo.py --num-minibatches 8").schedule.updates_per_rollout == 32
-    with pytest.raises(LaunchError, match="none of these is a trainer"):
+    with pytest.raises(LaunchError, match="none of these starts a known trainer"):
         read("python ppo.py")
 
 
 def test_unknown_script() -> None:
-    with pytest.raises(LaunchError, match="none of CleanRL's PPO scripts"):
+    with pytest.raises(LaunchError, match="not one of CleanRL's PPO scripts"):
         read("python cleanrl/ppo_new.py")

@@ -11,6 +11,8 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlstep_hooks.planning.schedule import Schedule
 
 MAIN = "python3 -m verl.trainer.main_ppo "
@@ -113,6 +115,9 @@ def test_an_episode_of_verl_agent_has_a_row_for_each_turn() -> None:
     schedule = schedule_of(VERL_AGENT)
     assert schedule.updates is None
     assert "each turn of an episode" in schedule.not_evaluated["updates"]
+    assert (schedule.updates_from, schedule.updates_to) == (schedule.updates_per_rollout, 0)
+    limited = schedule_of(f"{VERL_AGENT} env.max_steps=15")
+    assert (limited.updates_from, limited.updates_to) == (1, 8)  # 128 x 15 turns in mini-batches of 256
     refused = plan(f"{VERL_AGENT} {ROLLOUT}.n=8")
     assert refused.schedule is None
     assert "we keep n=1" in refused.findings[0].observed
@@ -193,3 +198,66 @@ def test_verl_tool_is_planned_by_the_formulas_of_verls_release() -> None:
         585,
     )
     assert not any("no release" in note.text for note in planned.notes)
+
+
+@pytest.mark.parametrize(
+    ("role", "given"), [("actor_rollout_ref.actor", ""), ("critic", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4")]
+)
+def test_a_micro_batch_that_is_not_given_is_asked_for(role: str, given: str) -> None:
+    """As verl 0.2 asks for it; the plan that the sizes mean is there all the same."""
+    planned = plan(
+        f"data.train_batch_size=128 {ACTOR}.ppo_mini_batch_size=64 {ROLLOUT}.num_llm_calls_available=1 {given}", 10_000
+    )
+    assert planned.title == "ToRL"
+    assert f"[{role}] Please set at least one of '{role}.micro_batch_size'" in planned.findings[0].observed
+    assert planned.meant is not None
+    assert planned.meant.updates_per_rollout == 2
+
+
+def test_verls_recipe_of_prime_trains_a_part_of_what_it_generates() -> None:
+    """run_prime_qwen.sh: 64 x 4 prompts of 4 samples, of which 64 x 4 are trained; the last of 58 x 15 rollouts never comes."""
+    command = (
+        f"python3 -m recipe.prime.main_prime data.train_batch_size=64 data.oversample_factor=4 {ACTOR}.ppo_mini_batch_size=64 "
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=1 {ROLLOUT}.n=4 algorithm.use_kl_in_reward=True trainer.total_epochs=15"
+    )
+    planned = plan_launch(shlex.split(command), Options(rows=15_000))
+    schedule = planned.schedule
+    assert schedule is not None
+    assert (schedule.samples_per_rollout, schedule.samples_dropped_per_rollout) == (1024, 768)
+    assert (schedule.samples_per_update, schedule.updates_per_rollout, schedule.rollouts, schedule.lr_horizon) == (
+        256,
+        1,
+        869,
+        870,
+    )
+    assert (schedule.algorithm, schedule.reference_source) == ("RLOO", "at_rollout")
+    assert all(finding.severity == "info" for finding in planned.findings)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "framework"),
+    [
+        (
+            "verl_tool.trainer.main_ppo",
+            "from verl_tool.trainer.ppo.ray_trainer import AgentRayPPOTrainer as RayPPOTrainer\nRayPPOTrainer()\n",
+            "verl_tool",
+        ),
+        ("recipe.dapo.main_dapo", "from .dapo_ray_trainer import RayDAPOTrainer\nRayDAPOTrainer()\n", "verl"),
+        (
+            "recipe.prime.main_prime",
+            "from .prime_ray_trainer import RayPRIMETrainer\nRayPRIMETrainer()\n",
+            "verl_prime",
+        ),
+    ],
+)
+def test_a_program_that_is_at_hand_trains_by_a_trainer_of_its_own(
+    module: str, text: str, framework: str, tmp_path: Path
+) -> None:
+    """Its file names its own trainer, and none of verl's."""
+    file = tmp_path / (module.replace(".", "/") + ".py")
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    script = tmp_path / "run.sh"
+    sizes = f"data.train_batch_size=512 {ACTOR}.use_dynamic_bsz=True {ROLLOUT}.log_prob_micro_batch_size_per_gpu=1"
+    script.write_text(f"python3 -m {module} algorithm.adv_estimator=grpo {sizes}\n")
+    assert plan_launch([str(script)], Options()).framework == framework

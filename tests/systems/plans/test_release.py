@@ -220,6 +220,40 @@ def test_a_program_of_somebodys_own_with_settings_of_its_own_is_a_fork() -> None
     assert planned(f"python3 -m mine.main_ppo {sizes}").foreign == ()
 
 
+@pytest.mark.parametrize(
+    ("command", "nearest", "unknown"),
+    [
+        # 0russwest0/Agent-R1 examples/hotpotqa/run_grpo.sh
+        (
+            "python3 -m agent_r1.trainer.main_agent_ppo algorithm.adv_estimator=grpo data.train_batch_size=32 "
+            "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
+            "actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.agent.default_agent_flow=hotpotqa_agent critic.enable=False "
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 trainer.n_gpus_per_node=4",
+            "verl 0.6.0",
+            "actor_rollout_ref.rollout.agent.default_agent_flow",
+        ),
+        # ModalMinds/MM-EUREKA examples/scripts/train_mm_eureka_qwen_7b_single_node.sh
+        (
+            "python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --actor_num_gpus_per_node 8 --micro_train_batch_size 2 "
+            "--train_batch_size 128 --rollout_batch_size 128 --n_samples_per_prompt 8 --advantage_estimator group_norm "
+            "--freeze_prefix visual --enable_accuracy_filter",
+            "OpenRLHF 0.10.1.post2",
+            "--enable_accuracy_filter",
+        ),
+    ],
+)
+def test_a_fork_that_nobody_read_is_said_in_the_first_line(command: str, nearest: str, unknown: str) -> None:
+    from rlstep_hooks.show.plan import plan_text
+
+    plan = planned(command)
+    text = plan_text(plan, None, explain=False, width=120, coloured=False)
+    assert text.startswith(f"a fork, planned as {nearest} ")
+    (finding,) = (finding for finding in plan.findings if finding.code == "RLS116")
+    assert unknown in finding.observed
+    assert "Where it runs, it is a fork" in finding.why
+    assert "did you mean" not in text
+
+
 @pytest.mark.parametrize("more", ["trainer.test_freq=False", "trainer.save_freq=False", "trainer.test_freq=0"])
 def test_false_is_no_interval(more: str) -> None:
     assert codes(planned(f"{VERL} {more}")) == []

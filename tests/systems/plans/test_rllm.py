@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.text import SettingError
-from rlstep_hooks.systems.rllm import padded_rows
+from rlstep_hooks.systems.rllm import fewest_updates, padded_rows
 from tests.golden.reading import read
 
 MATH = (
@@ -44,6 +44,22 @@ def test_padding() -> None:
     assert reading.schedule.minibatches == (56,) * 4
     assert reading.schedule.samples_added_per_rollout == 56 * 4 - 195
     assert "pads" in {note.kind for note in reading.notes}
+
+
+def test_rows_that_fill_too_few_updates_make_a_range() -> None:
+    """70 rows for 8 updates on 8 processes make 5; more rows, by turns that cannot be merged, make up to 8."""
+    sizes = "data.train_batch_size=70 actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.n=1"
+    schedule = read(MATH + sizes, rows=1000).schedule
+    assert (schedule.updates_bound, schedule.updates_from, schedule.updates_to) == ("data_dependent", 5, 8)
+    assert schedule.updates is None
+    assert "rows of their own" in schedule.not_evaluated["updates"]
+    assert schedule.lr_ticks == schedule.rollouts
+
+
+@given(st.integers(1, 300), st.integers(1, 16), st.sampled_from([1, 2, 4, 8]), st.integers(0, 400))
+def test_no_number_of_rows_makes_fewer_updates(rows: int, updates: int, processes: int, more: int) -> None:
+    made = -(-(rows + more) // padded_rows(rows + more, updates, processes))
+    assert fewest_updates(rows, updates, processes) <= made <= updates
 
 
 def test_asynchronous_training_is_not_read() -> None:

@@ -278,6 +278,7 @@ def test_turns_that_are_samples(tmp_path: Path) -> None:
     config = AGENTIC + "\ncustom_envs:\n  Sokoban:\n    env_manager_cls: roll.pipeline.agentic.StepEnvManager\n"
     reading = agentic(tmp_path, config)
     assert reading.schedule.updates_bound == "data_dependent"
+    assert (reading.schedule.updates, reading.schedule.updates_from) == (None, reading.schedule.updates_per_rollout)
     assert [note.kind for note in reading.notes] == ["unit", "grows"]
 
 

@@ -196,7 +196,7 @@ def test_refusals(more: str, message: str, fix: str) -> None:
 
 def test_what_is_not_read() -> None:
     with pytest.raises(LaunchError, match="a trainer of its own"):
-        read("python3 -m recipe.prime.main_prime data.train_batch_size=4")
+        read("python3 -m recipe.spin.main_spin data.train_batch_size=4")
     with pytest.raises(LaunchError, match=r"verl 0\.1 is not known"):
         read(GRPO, version="0.1")
     with pytest.raises(SettingError, match="at least 1"):

@@ -20,7 +20,7 @@ from rlstep_hooks.judge.timeline import (
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
 from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
-from rlstep_hooks.systems.verl.minibatches import padded_samples, split_minibatches
+from rlstep_hooks.systems.verl.minibatches import split_minibatches
 from rlstep_hooks.systems.verl.plan import plan_config
 from rlstep_hooks.systems.verl.releases import VerlRelease
 from tests.systems.plans.verl_configs import V091, verl_config
@@ -188,12 +188,6 @@ def test_the_loaders_batch_changes_no_rollout_of_v1(settings: dict[str, Any], ro
     assert parts.loader_epochs is not None
     if parts.rollouts_per_epoch is not None:
         assert parts.loader_epochs == Fraction(parts.rollouts, parts.rollouts_per_epoch)
-
-
-@given(st.integers(1, 100), st.lists(st.integers(1, 12), min_size=1, max_size=3))
-def test_padded_samples(samples: int, parts: list[int]) -> None:
-    padded = padded_samples(samples, parts)
-    assert padded == next(n for n in range(samples, samples + math.lcm(*parts)) if all(n % part == 0 for part in parts))
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 4))

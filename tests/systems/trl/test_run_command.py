@@ -58,7 +58,7 @@ def run(folder: Path, change: str = "", *options: str) -> subprocess.CompletedPr
 def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "rlstep: no plan from the command: none of these is a trainer that is known: train.py\n" in done.stderr
+    assert "rlstep: no plan from the command: none of these starts a known trainer: train.py\n" in done.stderr
     assert done.stderr.count("old log-probs ") == 1, "the live plan is printed once, by the parent"
     assert done.stderr.count("PASS ") - done.stderr.count("PASS so far") == 1, "the report is printed once"
     report = report_of(tmp_path / "log")

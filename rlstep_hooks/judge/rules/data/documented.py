@@ -47,7 +47,7 @@ class AdvantagesNotDocumented(Rule):
     Known limits:
         - TRL before 0.20 is not compared: rewards are not seen. [The table of links](../systems/links.md) has the estimators of each
           framework.
-        - RLOO with a KL penalty, and trainers that compute rewards or advantages of their own, are not compared.
+        - RLOO with a KL penalty on several processes, and trainers that compute rewards or advantages of their own, are not compared.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
     Sources:

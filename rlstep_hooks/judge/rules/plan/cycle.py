@@ -64,11 +64,12 @@ class ClipNeverActs(Rule):
             return None
         if self.schedule.max_age != 0:  # the weights that compute old log-probs are not those that sampled
             return None
+        more = event.facts.get("more_updates")
         return self.fail(
             expected="nothing else: every micro-batch trains on samples of the current weights",
             observed=f"lag 0 only, {number(self.schedule.updates_per_rollout, 'updates')} for each rollout",
             why="the ratio is 1 on every token, so clipping never acts and a loss near 0 in the logs is cosmetic",
-            fix="nothing to fix; more reuse epochs or a rollout larger than an update would make clipping act",
+            fix=f"nothing to fix; {more or 'more reuse epochs or a rollout larger than an update'} would make clipping act",
             where=Where(),
         )
 

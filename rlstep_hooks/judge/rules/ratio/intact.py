@@ -88,7 +88,9 @@ class TokensAltered(Rule):
                     completions after the rollout
 
     What to do:
-        Look for code between rollout and loss that tokenises again, truncates or reorders completions.
+        Look for code between rollout and loss that tokenises again, truncates or reorders completions. In several turns,
+        join the token ids that were sampled: decoding a turn and encoding the whole conversation gives other ids at the
+        seams, and the old log-probs of each turn then belong to other tokens.
 
     Known limits:
         - It compares tokens after generation has returned. What an engine or an environment does to them before that is
@@ -98,6 +100,8 @@ class TokensAltered(Rule):
     Sources:
         - https://github.com/THUDM/slime/issues/774: first updates whose KL is not 0
         - https://github.com/unslothai/unsloth/issues/4502: log-probs of other tokens
+        - https://github.com/jingyaogong/minimind/issues/850: the tokens of a turn's prefix
+        - https://github.com/rllm-org/rllm/issues/272: turns that were decoded and encoded again, and spikes of the KL
     """
 
     code = "RLS306"

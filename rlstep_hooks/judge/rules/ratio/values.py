@@ -59,7 +59,8 @@ class RatioAtLagZero(Rule):
     What to do:
         Check in this order: dropout that is active in training mode (`disable_dropout=True`); a temperature that only
         one forward applies; old log-probs of other samples or other weights; another precision or attention kernel;
-        padding.
+        padding; micro-batches of another size or packing (verl: rollout.log_prob_micro_batch_size_per_gpu beside
+        actor.ppo_micro_batch_size_per_gpu), which rounds differently and is worst for mixtures of experts and images.
 
     Known limits:
         - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
@@ -72,6 +73,8 @@ class RatioAtLagZero(Rule):
         - https://github.com/huggingface/trl/issues/454: ratios that diverge at the first update
         - https://github.com/huggingface/trl/pull/3029: a temperature that log-probs left out
         - https://github.com/huggingface/trl/pull/3234: dropout in the policy
+        - https://github.com/hiyouga/LLaMA-Factory/issues/5246: old log-probs computed in training mode
+        - https://github.com/volcengine/verl/issues/2996: micro-batches of other sizes and packing
         - https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/grpo.md:
           the bound of 1.05 in reduced precision (token_mult_prob_error)
     """

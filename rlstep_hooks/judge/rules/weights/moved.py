@@ -5,18 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding, Where
-    from rlstep_hooks.record.events import Rollout, RolloutValues, Update, UpdateValues
+    from rlstep_hooks.record.events import (
+        MicroBatch,
+        MicroBatchValues,
+        Rollout,
+        RolloutValues,
+        Update,
+        UpdateValues,
+    )
+
+REFERENCE_GAP = {"float32": 1e-3, "reduced": 0.05}
+"""Mean |policy - reference| of log-probs of equal weights that rounding explains; RLS403 has the same bounds."""
+
+NO_ROUNDING = 100.0
+"""Times the tolerance: so far off is no rounding, so it is an error."""
 
 
 class ReferenceMoved(Rule):
     """The weights of the reference changed.
 
     What it checks:
-        A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact.
+        A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact. In TRL also that
+        they are not the policy's own tensors; and with `sync_ref_model`, that they change between two rollouts if a sync was due.
 
     Why it matters:
         The KL penalty keeps the policy near its reference. If the reference follows the policy, the penalty stays small
@@ -37,8 +52,9 @@ class ReferenceMoved(Rule):
         - The reference of TRL and verl is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
         - In TRL some rollouts are compared: the first eight, and later one of seven.
         - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
-          at.
-        - Whether the first weights are those that you meant is not known.
+          at, nor one that is sharded.
+        - With `sync_ref_model` it is compared whether weights moved, not how far.
+        - Whether the first weights are those of the policy is RLS414.
 
     Sources:
         - https://arxiv.org/abs/2203.02155: the KL penalty of InstructGPT
@@ -47,8 +63,8 @@ class ReferenceMoved(Rule):
 
     code = "RLS411"
     title = "Reference changed"
-    topics = ("samples",)
-    nothing_seen = "there is no reference, or its weights are not seen"
+    topics = ("samples", "reference")
+    nothing_seen = "there is no reference model of its own"
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the comparison of checksums."""
@@ -60,7 +76,30 @@ class ReferenceMoved(Rule):
         """Look at the comparison of probed weights."""
         if values.reference_changed is None:
             return None
-        return self._compare(not values.reference_changed, self.progress.where_at(place, event))
+        where = self.progress.where_at(place, event)
+        if values.reference_shared:
+            self.checks += 1
+            return self.fail(
+                expected="a reference with weights of its own",
+                observed="the policy's own tensors",
+                where=where,
+                why="the KL term compares the policy with itself, and holds nothing back",
+                fix="give the trainer a copy of the policy as its reference, or none so that it makes one",
+                variant="shared",
+            )
+        if values.reference_due is None:
+            return self._compare(not values.reference_changed, where)
+        self.checks += 1
+        if values.reference_changed or not values.reference_due:
+            return None
+        return self.fail(
+            expected="a reference that followed the policy since the rollout before, as configured",
+            observed="the same weights",
+            where=where,
+            why="the KL term holds the policy near a reference that is older than configured",
+            fix="look for the callback that syncs the reference: is it there, and has it this reference?",
+            variant="not synced",
+        )
 
     def _compare(self, intact: bool, where: Where) -> Finding | None:
         self.checks += 1
@@ -75,11 +114,80 @@ class ReferenceMoved(Rule):
         )
 
 
+class ReferenceNotThePolicy(Rule):
+    """The reference is not the policy that training began with.
+
+    What it checks:
+        Before the first update, the log-probs of policy and reference on the same tokens: their mean distance is within what rounding
+        explains, 0.001 in float32 and 0.05 in reduced precision. 100 times as far is an error.
+
+    Why it matters:
+        A reference that was loaded from somewhere else pulls the policy towards another model from the first update on. The KL
+        that is logged begins high, and nothing else shows it.
+
+    Example:
+        ERROR RLS414 Reference is not the first policy · data epoch 0, rollout 0,
+        update 0, micro-batch 0
+          expected  mean |policy - reference| of the log-probs at most 0.001 before
+                    the first update
+          observed  mean 0.62
+          why       the reference has other weights than the policy began with, or
+                    computes its log-probs in another way
+          fix       compare the paths and the precision of both models, and what
+                    changed the policy after it was loaded
+
+    What to do:
+        Compare the paths, and look at what was done to the policy after it was loaded: TRL loads the reference from the policy's
+        path, not from the model in memory.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer, in a run that begins at update 0.
+        - With adapters the reference may be the base model, and with dropout both forwards differ: then it is not compared.
+
+    Sources:
+        - https://arxiv.org/abs/2203.02155: the KL penalty against the model that training began with
+        - https://huggingface.co/docs/trl/grpo_trainer: where the reference comes from
+    """
+
+    code = "RLS414"
+    title = "Reference is not the first policy"
+    severity = "warning"
+    topics = ("log_ratio",)
+    nothing_seen = "no log-probs of a reference came with tokens that were trained before the first update"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the distance in a loss."""
+        return self._compare(values.reference_gap, self.progress.where_at(place, event))
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the distance in a rollout whose rewards take it."""
+        return self._compare(values.reference_gap, self.progress.where_at(place, event))
+
+    def _compare(self, gap: float | None, where: Where) -> Finding | None:
+        if gap is None or self.progress.started.facts.get("dropout_modules"):
+            return None
+        self.checks += 1
+        tolerance = REFERENCE_GAP[self.progress.precision]
+        if gap <= tolerance:
+            return None
+        return self.fail(
+            expected=f"mean |policy - reference| of the log-probs at most {tolerance:g} before the first update",
+            observed=f"mean {gap:.3g}",
+            where=where,
+            degree=how_far(gap, tolerance),
+            why="the reference has other weights than the policy began with, or computes its log-probs in another way",
+            fix="compare the paths and the precision of both models, and what changed the policy after it was loaded",
+            severity="error" if gap > NO_ROUNDING * tolerance else None,
+        )
+
+
 class WeightsMovedBetweenUpdates(Rule):
     """Weights changed where no update was made.
 
     What it checks:
-        The probed weights before each optimizer step equal, bit for bit, their values after the step before it.
+        The probed weights before each optimizer step equal, bit for bit, their values after the step before it. In TRL also that
+        torch counted no in-place write to them in between, even if the old values were put back: that is a warning.
 
     Why it matters:
         Something other than the optimizer writes into the policy: a checkpoint that is loaded during training, an
@@ -101,7 +209,8 @@ class WeightsMovedBetweenUpdates(Rule):
     Known limits:
         - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
           seen.
-        - What is written and written back between two updates is not seen.
+        - What is written and written back between two updates is seen in TRL only, and not what goes through `.data`, which torch
+          does not count. RLS412 sees weights that were swapped while the policy generates.
         - Only the policy is compared, not the critic.
         - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
 
@@ -123,13 +232,24 @@ class WeightsMovedBetweenUpdates(Rule):
             return None
         self.checks += 1
         if not values.moved_before:
-            return None
+            return self._written(event, self.progress.where_at(place, event)) if event.written else None
         return self.fail(
             expected="the weights that the last update left",
             observed=f"{values.moved_before} of {values.probed} probed weights have other values",
             where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+    def _written(self, event: Update, where: Where) -> Finding | None:
+        return self.fail(
+            expected="no write to the policy's weights but the optimizer's",
+            observed=f"{event.written} of the probed tensors were written to, and have their values again",
+            where=where,
+            why="something swapped the weights between two updates; what ran in between ran with other weights",
+            fix="look for averages that are swapped in for an evaluation, and for engines that share the tensors",
+            severity="warning",
+            variant="put back",
         )
 
 

@@ -152,7 +152,9 @@ class SamplerGap(Rule):
 
     Why it matters:
         A distance at equal versions means that the engine computes something else: stale weights behind an equal
-        version, another precision, a temperature or a truncation that only one side applies (trl#4159, trl#5312).
+        version, another precision, other kernels (which differ even where the weights are shared), a temperature or a
+        truncation that only one side applies (trl#4159, trl#5312). It is not the same with another engine: a run that is
+        stable with SGLang can collapse with vLLM.
 
     Example:
         WARNING RLS403 Engine and trainer disagree · data epoch 0, rollout 2, update
@@ -177,6 +179,9 @@ class SamplerGap(Rule):
         - https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/grpo.md: the bound of 1.05 (token_mult_prob_error)
         - https://github.com/huggingface/trl/issues/5312: 0.015 in a healthy run and 0.2 with stale weights
         - https://github.com/huggingface/trl/issues/4159: a temperature that only one side applied
+        - https://github.com/areal-project/AReaL/issues/1290: stable with one engine, and not with another
+        - https://github.com/NVIDIA-NeMo/RL/issues/3743: a distance although the weights are shared
+        - https://github.com/vllm-project/vllm/issues/32718: a reload that gives cached weights
         - https://arxiv.org/abs/2605.14220: a small mismatch can be enough for a collapse
     """
 
@@ -337,6 +342,7 @@ class SyncNotAsPlanned(Rule):
     Sources:
         - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights
         - https://github.com/rllm-org/rllm/issues/291: a cache setting that prevents the sync
+        - https://github.com/verl-project/verl/issues/4248: free_cache_engine=False, and no sync at all
         - https://github.com/huggingface/trl/issues/3189: a report of a missing sync that was a false alarm
     """
 

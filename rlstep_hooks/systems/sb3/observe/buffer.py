@@ -1,7 +1,7 @@
 """The advantages and targets of a rollout buffer, recomputed from its rewards, values and ends of episodes.
 
-Source: Stable-Baselines3 2.7.0 and 2.9.2, common/buffers.py `compute_returns_and_advantage`; arxiv.org/abs/1506.02438. The reward of
-a step that was cut by a time limit has the value of its last observation in it already (common/on_policy_algorithm.py).
+Source: Stable-Baselines3 2.7.0 and 2.9.2, common/buffers.py `compute_returns_and_advantage`; arxiv.org/abs/1506.02438. If a time
+limit cuts an episode, the reward of its last step already includes the value of the last observation (common/on_policy_algorithm.py).
 """
 
 from __future__ import annotations

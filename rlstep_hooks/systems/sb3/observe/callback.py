@@ -40,8 +40,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         model.learn(total_timesteps=1_000_000, callback=audit)
         audit.report.verdict
 
-    `learn` tells callbacks of its end, but not of an exception. `with StepAuditSB3Callback() as audit:` around it ends the
-    record then too; without that, the record is unfinished, as that of a killed run.
+    `learn` tells callbacks about its end, but not about an exception. `with StepAuditSB3Callback() as audit:` around it also ends the
+    record after an exception; otherwise the record is unfinished, like that of a killed run.
 
     The hooks sit on the rollout buffer, the policy and its optimizer. Nothing is put on the model itself, so that `model.save`
     works while it trains.
@@ -75,13 +75,13 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         self._followed: MiniBatch | None = None
         """The mini-batch whose gradients are followed."""
         self._settings: Settings | None = None
-        """Those of the loss, read when the latest rollout is first trained."""
+        """The settings of the loss, read when the latest rollout is first trained."""
         self._discount: tuple[float, float] = 0.0, 0.0
         """Gamma and lambda when the rollout began."""
 
     @property
     def report(self) -> Report:
-        """The report of the latest call of `learn`; while it runs, of what was seen so far."""
+        """The report of the latest call of `learn`; while it runs, it covers what was seen so far."""
         return self._session.report
 
     def __enter__(self) -> StepAuditSB3Callback:
@@ -91,7 +91,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Whatever came out of `learn` goes on."""
+        """An exception of `learn` goes on."""
         self._end(error)
 
     # Stable-Baselines3's events
@@ -131,7 +131,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         patches.wrap(self.model.rollout_buffer, "_get_samples", self._around_get_samples)
         # Its log-probs under the current weights.
         patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
-        # A mini-batch that is trained: `train` asks for this right before the backward, and leaves earlier with target_kl.
+        # A mini-batch that is trained: `train` calls this right before the backward; target_kl may end it before.
         patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
         # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
         handle = policy.optimizer.register_step_pre_hook(self._before_step)
@@ -205,7 +205,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         return result
 
     def _follow(self, values: torch.Tensor, log_probs: torch.Tensor, entropy: torch.Tensor | None) -> MiniBatch | None:
-        """The mini-batch of these, with its gradients followed; None where its loss is not compared."""
+        """The mini-batch of these samples, with hooks on its gradients; None if its loss is not compared."""
         audit = self._audit
         if audit is None or audit.observer is None or not audit.observer.compares or not log_probs.requires_grad:
             return None

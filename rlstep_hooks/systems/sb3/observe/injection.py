@@ -1,4 +1,4 @@
-"""How `rlstep run` attaches to Stable-Baselines3: each call of `learn` gets a callback of its own, unless its user gave it one."""
+"""How `rlstep run` attaches to Stable-Baselines3: each call of `learn` gets its own callback, unless the user already passed one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _around_learn(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _with_audit(given: Any) -> tuple[StepAuditSB3Callback | None, list[Any]]:
-    """An audit, and it beside the callbacks that were given; None where there is to be none."""
+    """A new audit, and the given callbacks with it; None if there is already one."""
     if not os.environ.get("RLSTEP_DIR"):
         return None, []
     try:

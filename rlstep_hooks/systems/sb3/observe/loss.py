@@ -1,7 +1,7 @@
-"""The documented loss of PPO and A2C, by the gradients that it sends to what it was computed from. B samples of a mini-batch.
+"""Compares the loss of PPO and A2C with the documented one by the gradients of its inputs. B: samples of a mini-batch.
 
-`train` keeps its loss to itself, but the gradients that arrive at log-probs, values and entropies in the backward say all of it: clip,
-normalisation, signs, coefficients, divisor, and whatever multiplied the loss on its way. Sources: Stable-Baselines3 2.7.0 and 2.9.2,
+`train` does not show its loss, but the gradients that arrive at log-probs, values and entropies in the backward depend on all of it:
+clip, normalisation, signs, coefficients, divisor, and any factor of the loss on its way. Sources: Stable-Baselines3 2.7.0 and 2.9.2,
 ppo/ppo.py `train` (216-275) and a2c/a2c.py `train` (138-180); arxiv.org/abs/1707.06347.
 """
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EDGE = 1e-5
-"""A ratio so near to its limit may be on either side of it."""
+"""A ratio this near to its limit may be on either side of it."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What of a model the loss needs, when a rollout is trained."""
+    """The settings of a model that its loss uses when a rollout is trained."""
 
     clip: float | None
     """None for A2C, which has no ratio."""
@@ -33,7 +33,7 @@ class Settings:
 
 
 def read_settings(model: Any, *, ratio: bool) -> Settings:
-    """The settings of a live PPO or A2C model; a clip that falls is asked of its schedule, as `train` does."""
+    """The settings of a live PPO or A2C model. The clip is read from its schedule, as `train` does."""
     left, value_clip = model._current_progress_remaining, getattr(model, "clip_range_vf", None)
     return Settings(
         clip=_number(model.clip_range, left) if ratio else None,
@@ -48,7 +48,7 @@ def _number(schedule: Any, left: float) -> float:
     """The value of a schedule of Stable-Baselines3's own.
 
     Raises:
-        TypeError: It is a function of somebody's, which may not be called once more.
+        TypeError: It is a function of the user's, which an extra call could disturb.
     """
     from stable_baselines3.common import utils
 
@@ -63,7 +63,7 @@ def _number(schedule: Any, left: float) -> float:
 
 @dataclass
 class MiniBatch:
-    """What a mini-batch was trained with, and the gradients that came back."""
+    """The inputs of a mini-batch's loss, and the gradients that arrived at them."""
 
     settings: Settings
     log_probs: Tensor
@@ -76,7 +76,7 @@ class MiniBatch:
     to_entropy: Tensor | None = None
 
     def follow(self, values: Tensor, log_probs: Tensor, entropy: Tensor | None) -> None:
-        """Take the gradients that arrive there. Hooks of tensors change nothing and go with their graph."""
+        """Place hooks that read the gradients. Tensor hooks change nothing and are freed with the graph."""
         names = {"to_values": values, "to_log_probs": log_probs, "to_entropy": entropy}
         for name, tensor in names.items():
             if tensor is not None and tensor.requires_grad:
@@ -89,7 +89,7 @@ class MiniBatch:
         return torch.stack([(none if row is None else row).flatten().double() for row in rows])
 
     def columns(self) -> dict[str, Tensor]:
-        """How far the gradients are from the documented ones, in roundings, and how many times those they are."""
+        """The distance of the gradients from the documented ones, in roundings, and their ratio to them."""
         documented, rounding = self.documented(self.settings)
         observed = self.observed()
         gap = ((observed - documented).abs() / rounding).max()
@@ -124,7 +124,7 @@ class MiniBatch:
         return documented, torch.where(free, torch.inf, epsilon * sizes + least)
 
     def _policy(self, settings: Settings, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient of the surrogate to each log-prob, and where a rounding decides whether the clip acts."""
+        """The gradient of the surrogate with respect to each log-prob, and where a rounding decides whether the clip acts."""
         if settings.clip is None:
             return advantages, torch.zeros_like(advantages)
         ratio = (self.log_probs - self.samples.old_log_prob.flatten()).double().exp()
@@ -134,7 +134,7 @@ class MiniBatch:
         return torch.where(clipped, 0.0, advantages * ratio), edge.double()
 
     def _values(self, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient of the squared distance to each value, where a rounding decides, and the sizes of its terms."""
+        """The gradient of the squared distance with respect to each value, where a rounding decides, and the sizes of its terms."""
         values, targets = self.values.flatten().double(), self.samples.returns.flatten().double()
         edge = torch.zeros_like(values)
         if settings.value_clip is None:
@@ -147,7 +147,7 @@ class MiniBatch:
         return gradient, edge, 2 * (kept.abs() + targets.abs() + old.abs())
 
     def like(self) -> str:
-        """What the loss is, in words that follow "the loss is"; empty where nothing known fits. Only for one that is wrong."""
+        """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss."""
         observed = self.observed()
         for name, (documented, rounding) in self._others():
             # A factor of the whole loss multiplies its rounding too.

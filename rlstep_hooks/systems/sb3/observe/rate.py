@@ -8,10 +8,10 @@ from stable_baselines3.common import utils
 
 
 def rate_facts(model: Any) -> dict[str, Any]:
-    """The schedule, where it is one of Stable-Baselines3's own; a function of somebody's may not be called once more.
+    """The schedule, if it is one of Stable-Baselines3's own. A user's function is not called, since an extra call could disturb it.
 
     A rollout is a tick. Progress is counted before it is trained (common/on_policy_algorithm.py `learn`, 2.7.0 and 2.9.2), over the
-    timesteps of all calls of `learn` that go on from each other.
+    timesteps of all calls of `learn` that continue each other.
     """
     schedule: Any = getattr(model.lr_schedule, "value_schedule", None)
     constant: Any = getattr(utils, "ConstantSchedule", ())

@@ -56,7 +56,7 @@ class SwiftForm(TrainerForm):
 
     def loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
         """The tensors of an entry; None for a half of one."""
-        if isinstance(inputs, list) and len(inputs) == 1:  # what an evaluation hands on
+        if isinstance(inputs, list) and len(inputs) == 1:  # an evaluation passes a list of one
             inputs = inputs[0]
         # `_compute_loss` gets the two halves of an entry one by one; `compute_loss` got the whole before.
         return tensors(inputs) if "grpo_batch" in inputs else None
@@ -78,7 +78,7 @@ class SwiftForm(TrainerForm):
         if settings is None or not self.compares_loss:
             return None
         if inputs["teacher_per_token_logps"] is not None:
-            # Rows bring their teacher along ("teacher_prompt"), so only the rollout shows it.
+            # Rows may name a teacher ("teacher_prompt"), so only the rollout shows it.
             self.recorder.cannot("formula", "the documented formula is not evaluated with a teacher")
             return None
         window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
@@ -116,7 +116,7 @@ def tensors(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _additions(trainer: Any, window: int) -> list[str]:
-    """What ms-swift adds to the documented loss, where it is asked to (`_compute_loss_and_metrics`, 4.6.0)."""
+    """What ms-swift adds to the documented loss if its settings ask for it (`_compute_loss_and_metrics`, 4.6.0)."""
     args = trainer.args
     found = {
         "overlong completions left out": getattr(args, "overlong_filter", False),

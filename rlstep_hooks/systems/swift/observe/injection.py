@@ -8,6 +8,6 @@ from rlstep_hooks.systems.trl.observe.injection import attach
 
 
 def audit_grpo(module: Any) -> None:
-    """ms-swift's own `GRPOTrainer` (swift/rlhf_trainers/grpo_trainer.py, 4.4 to 4.6). That module deletes the `__init__` of TRL's class
-    below it, and with it what was placed there."""
+    """ms-swift's own `GRPOTrainer` (swift/rlhf_trainers/grpo_trainer.py, 4.4 to 4.6). That module deletes the `__init__` of its base
+    class in TRL, and with it any wrapper there."""
     attach(module.GRPOTrainer)

@@ -49,6 +49,8 @@ class AdvantageFormula(msgspec.Struct, frozen=True, kw_only=True):
     (`multi_objective_aggregation="normalize_then_sum"`)."""
     limits: tuple[float, float] | None = None
     """Bounds that rewards are clipped to (RLOO's `reward_clip_range`)."""
+    penalty: Tensor | None = None
+    """(N,), taken off the rewards after that: RLOO's KL term."""
 
     def of(self, rewards: Tensor) -> tuple[Tensor, Tensor]:
         """The documented advantages.
@@ -66,12 +68,16 @@ class AdvantageFormula(msgspec.Struct, frozen=True, kw_only=True):
         total = (given * weights).nansum(1)
         if self.limits is not None:
             total = total.clamp(*self.limits)
+        if self.penalty is not None:
+            total = total - self.penalty.to(total)
         groups = total.view(-1, self.group)
         if self.baseline == "others":
             centred = groups - (groups.sum(1, keepdim=True) - groups) / (self.group - 1)
         else:
             centred = groups - groups.mean(1, keepdim=True)
         size = ROUNDINGS * (given * weights).nan_to_num().abs().sum(1).max()
+        if self.penalty is not None:
+            size = size + ROUNDINGS * self.penalty.to(total).abs().max()
         advantages, divisor = centred.flatten(), torch.ones_like(total)
         if self.baseline == "others" and self.scale == "batch":
             # RLOO normalises the advantages themselves (rloo_trainer.py 1.16.0:1695).
@@ -146,6 +152,10 @@ class Scored(msgspec.Struct, frozen=True):
         for scale, words in _DIVISORS.items():
             if scale != self.formula.scale and not self.formula.each_function:
                 yield words, msgspec.structs.replace(self.formula, scale=scale).of(self.rewards)
+        if self.formula.penalty is not None:
+            yield "without the KL penalty", msgspec.structs.replace(self.formula, penalty=None).of(self.rewards)
+            added = msgspec.structs.replace(self.formula, penalty=-self.formula.penalty)
+            yield "with the KL penalty added and not taken off", added.of(self.rewards)
         if self.formula.baseline == "mean" and not self.formula.each_function:
             other = msgspec.structs.replace(self.formula, baseline="others", scale="none")
             yield "around the mean of the group's other samples", other.of(self.rewards)
@@ -221,8 +231,8 @@ class RewardWatch:
     def _uncovered(self) -> str:
         if not hasattr(self._trainer, "_calculate_rewards"):
             return "this release computes rewards and advantages in one method, so rewards are not seen"
-        if self._algorithm == "RLOO" and self._trainer.beta != 0.0:
-            return "RLOO's KL penalty is part of the rewards, and its log-probs are not handed on"
+        if self._algorithm == "RLOO" and self._trainer.beta != 0.0 and self._trainer.accelerator.num_processes > 1:
+            return "RLOO's KL penalty is part of the rewards, and that of other processes is not known"
         return own_advantages(self._trainer)
 
     def _around_rewards(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -230,12 +240,20 @@ class RewardWatch:
         self._rewards = result if isinstance(result, Tensor) and result.dim() == 2 else None
         return result
 
-    def take(self, rollout: int, samples: int) -> Scored | None:
-        """The rewards of the rollout with this index, where it is compared; None where it is not or they are not known."""
+    def take(self, rollout: int, samples: int, penalty: Tensor | None) -> Scored | None:
+        """The rewards of the rollout with this index, where it is compared; None where it is not or they are not known.
+
+        Args:
+            rollout: The index.
+            samples: Samples of this process.
+            penalty: RLOO's KL term of each of them; None where there is none.
+        """
         rewards, self._rewards = self._rewards, None
         if rewards is None or not self._compares or not is_compared(rollout):
             return None
-        formula = read_formula(self._trainer, self._algorithm)
+        if penalty is None and self._algorithm == "RLOO" and self._trainer.beta != 0.0:
+            return None
+        formula = msgspec.structs.replace(read_formula(self._trainer, self._algorithm), penalty=penalty)
         if rewards.shape[0] % formula.group or rewards.shape[0] % samples:
             return None
         earlier, first = self._earlier, samples * self._trainer.accelerator.process_index

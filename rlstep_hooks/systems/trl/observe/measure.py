@@ -59,6 +59,8 @@ class _Held(msgspec.Struct, frozen=True):
     loss: LossTerms | None
     arrived: list[Tensor]
     """The factor of the loss in its backward pass over the documented one; empty where it was not followed."""
+    reference: Tensor | None
+    """(B, T), log-probs of the reference where it should still be the policy; None where it need not be."""
     entropies: Tensor | None
     """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
     versions: tuple[int, ...]
@@ -78,6 +80,7 @@ class _Held(msgspec.Struct, frozen=True):
             loss,
             len(self.arrived),
             self.entropies is None,
+            self.reference is None,
         )
 
     def written_to(self) -> bool:
@@ -122,6 +125,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
         return MicroBatchValues(
             index=self.indices[place],
             tokens=int(of["tokens"]),
+            max_abs_advantage=finite(of["signal"]),
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
             clipped=None if clipped is None else finite(clipped / tokens),
@@ -131,6 +135,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
             mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
+            reference_gap=finite(of["reference_gap"] / tokens) if "reference_gap" in of else None,
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
@@ -182,6 +187,7 @@ class MicroBatchMeter:
         loss: LossTerms | None,
         arrived: list[Tensor],
         entropies: Tensor | None = None,
+        reference: Tensor | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -193,6 +199,7 @@ class MicroBatchMeter:
             loss: For the comparison with the documented formula; None for no comparison.
             arrived: Where the factor of the loss in its backward pass will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
+            reference: (B, T), log-probs of the reference where it should still be the policy.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -202,7 +209,7 @@ class MicroBatchMeter:
             checks = None
         own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
         versions = _versions(new, mask, tokens, advantages, loss, entropies)
-        held = _Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, entropies, versions)
+        held = _Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, reference, entropies, versions)
         self._held.append(held)
         self._elements += new.numel()
         if self._elements > HELD_ELEMENTS or not self._waits:
@@ -232,7 +239,8 @@ class MicroBatchMeter:
         """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = torch.stack([as_column(held.advantages) for held in group])
-        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32)}
+        signal = (advantages.detach().float().abs() * mask).flatten(1).amax(1)
+        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal}
         copies = [held.old for held in group if held.old is not None]
         old = torch.stack(copies) if copies else None
         log_ratio: Tensor | None = None
@@ -254,6 +262,9 @@ class MicroBatchMeter:
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
             columns |= surprises(new, torch.stack(entropies), mask, self._cap)
+        references = [held.reference for held in group if held.reference is not None]
+        if references:
+            columns["reference_gap"] = ((new - torch.stack(references)).abs() * mask).float().sum((1, 2))
         terms = [held.loss for held in group if held.loss is not None]
         if not terms or self._settings is None:
             return columns, None

@@ -27,6 +27,7 @@ class MicroBatchHooks:
         self._observation = observation
         self._recorder = observation.recorder
         self._loss_guard = Contained(self._recorder, ("log_ratio", "loss", "samples"))
+        self._window_guard = Contained(self._recorder, ("weights",))
         self._microbatch_guard = Contained(self._recorder, ("order", "samples", "log_ratio"))
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.form.divides_loss())
         self._microbatches = 0
@@ -48,6 +49,8 @@ class MicroBatchHooks:
         if not seen.active:
             return wrapped(*args, **kwargs)
         activity = seen.activity = Activity("training")
+        with self._window_guard:
+            seen.updates.microbatch_begins()
         try:
             result = wrapped(*args, **kwargs)
         finally:
@@ -95,7 +98,8 @@ class MicroBatchHooks:
         arrived = self._backward.follow(activity.loss) if compared else []
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
-        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived, entropies)
+        reference = self._first_reference(inputs, activity.calls) if compared else None
+        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived, entropies, reference)
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
@@ -167,6 +171,18 @@ class MicroBatchHooks:
             if serves and self._observation.is_policy(call.model):
                 return call
         return None
+
+    def _first_reference(self, inputs: dict[str, Any], calls: list[LogProbCall]) -> Tensor | None:
+        """The reference's log-probs where no update has parted it from the policy; with adapters it may be the base model."""
+        trainer = self._observation.trainer
+        if (
+            self._observation.updates.version
+            or not getattr(trainer, "beta", 0.0)
+            or hasattr(trainer.model, "peft_config")
+        ):
+            return None
+        reference = self._reference_of(calls)
+        return inputs.get("ref_per_token_logps") if reference is None else reference
 
     def _reference_of(self, calls: list[LogProbCall]) -> Tensor | None:
         """The reference's log-probs, where the loss computes them itself."""

@@ -16,6 +16,7 @@ from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
+from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
@@ -38,14 +39,17 @@ class HeldRollout(msgspec.Struct, frozen=True):
     """Writes to the advantages that torch had counted."""
     counted: tuple[MaskRule, Tensor, Tensor] | None = None
     """What decides which tokens count, the completions' tokens and their mask, each (B, T); None where they are not compared."""
-    reference: tuple[Tensor, Tensor] | None = None
-    """Probed weights of the reference, and those that it began with; None where they were not read."""
+    reference: ReferenceLook | None = None
+    """None where the reference was not looked at."""
+    penalty_gap: Tensor | None = None
+    """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
 
     def kind(self) -> tuple[bool, ...]:
         """Equal for rollouts with the same columns."""
-        return tuple(part is None for part in (self.gap, self.scored, self.counted, self.reference, self.drawn))
+        parts = (self.gap, self.scored, self.counted, self.reference, self.drawn, self.penalty_gap)
+        return (*(part is None for part in parts), self.reference is not None and self.reference.policy is not None)
 
     def columns(self) -> dict[str, Tensor]:
         """The rollout's numbers by name."""
@@ -56,8 +60,9 @@ class HeldRollout(msgspec.Struct, frozen=True):
             rule, tokens, mask = self.counted
             numbers["masks_wrong"] = rule.wrong(tokens, mask)
         if self.reference is not None:
-            now, first = self.reference
-            numbers["reference_changed"] = (now != first).count_nonzero()
+            numbers |= self.reference.numbers()
+        if self.penalty_gap is not None:
+            numbers["reference_gap"] = self.penalty_gap
         if self.drawn is not None:
             used, left = self.drawn
             numbers["weights_differ"] = (used != left).count_nonzero()
@@ -87,6 +92,9 @@ class RolloutSource(msgspec.Struct, frozen=True):
             max_abs_advantage=finite(of["largest"]),
             weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
             reference_changed=int(of["reference_changed"]) if "reference_changed" in of else None,
+            reference_due=int(of["reference_due"]) if "reference_due" in of else None,
+            reference_shared=held.reference.shared if held.reference is not None else None,
+            reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
@@ -106,7 +114,19 @@ class LoggedRatioSource(msgspec.Struct, frozen=True):
         return [RolloutValues(index=self.index, mean_ratio=finite(numbers[0]), logged_ratio=finite(self.logged))]
 
 
-_OfRollouts = RolloutSource | LoggedRatioSource
+class GapSource(msgspec.Struct, frozen=True):
+    """What three numbers mean: tokens of a rollout, the largest and the sum of |trainer log-prob - engine log-prob|."""
+
+    index: int
+
+    def values(self, numbers: list[float]) -> list[RolloutValues]:
+        """The gap of the rollout."""
+        tokens, largest, total = numbers
+        mean = finite(total / max(tokens, 1.0))
+        return [RolloutValues(index=self.index, sampler_gap_mean=mean, sampler_gap_max=finite(largest))]
+
+
+_OfRollouts = RolloutSource | LoggedRatioSource | GapSource
 
 
 class NormSource(msgspec.Struct, frozen=True):
@@ -162,7 +182,8 @@ class NumberCollector:
         *,
         scored: Scored | None = None,
         rule: MaskRule | None = None,
-        reference: tuple[Tensor, Tensor] | None = None,
+        reference: ReferenceLook | None = None,
+        penalty_gap: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Measure what generation returned.
@@ -172,7 +193,8 @@ class NumberCollector:
             parts: Its tensors; more than one where the trainer itself cuts it into micro-batches.
             scored: Its rewards, if its advantages are compared with the documented ones.
             rule: What decides which tokens count, if the mask is compared with it.
-            reference: Probed weights of the reference, and those that it began with.
+            reference: The reference, where it was looked at.
+            penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
             drawn: Probed weights that generated it, and those that the update before had left.
         """
         masks = [token_mask(part) for part in parts]
@@ -185,12 +207,24 @@ class NumberCollector:
         counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
         self._held.append(
-            HeldRollout(index, advantages, mask, gap, comparable, version_of(advantages), counted, reference, drawn)
+            HeldRollout(
+                index, advantages, mask, gap, comparable, version_of(advantages), counted, reference, penalty_gap, drawn
+            )
         )
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
         self._fetched.add(LoggedRatioSource(index, logged), mean)
+
+    def add_gap(self, index: int, parts: list[Tensor]) -> None:
+        """Keep how far the engine's log-probs are from those of the loss.
+
+        Args:
+            index: The rollout, all of whose micro-batches are trained with the same weights.
+            parts: For each micro-batch its tokens, the largest and the sum of the distances, (3,) float32.
+        """
+        of = torch.stack(parts)
+        self._fetched.add(GapSource(index), torch.stack([of[:, 0].sum(), of[:, 1].max(), of[:, 2].sum()]))
 
     def collect(self) -> None:
         """A rollout has come: emit what has arrived, and work up what was held, not too often."""

@@ -20,7 +20,6 @@ _OWN_CYCLE = "it generates with methods of its own that this release of the audi
 _REASONS = {
     "A2POTrainer": "it generates and trains in one step with methods of its own (no buffer, no old log-probs)",
     "AsyncDistillationTrainer": _ENGINE,
-    "AsyncGRPOTrainer": _ENGINE + ", and old log-probs from its engine",
     "BaseSelfDistillationTrainer": _OWN_CYCLE,
     "DistillationTrainer": _DISTILLATION,
     "GKDTrainer": _DISTILLATION,

@@ -50,7 +50,7 @@ class RolloutHooks:
         self._settings = LiveSettings(trainer)
         self._sampling = SamplingWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
-        self._reference = ReferenceWatch(trainer)
+        self._reference = ReferenceWatch(trainer, recorder)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
     def attach(self, patches: Patches) -> None:
@@ -68,6 +68,7 @@ class RolloutHooks:
         self._sampling.attach(patches)
         self._replay.attach(patches)
         self._rewards.attach(patches)
+        self._reference.attach()
 
     def _around_generation(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         seen = self._observation
@@ -171,12 +172,19 @@ class RolloutHooks:
                     recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
                 seen.meter.mark(part, rows_of_part, None if of_others else old)
             seen.form.mark(output, parts)
-            scored = self._rewards.take(index, sum(sizes)) if purpose == "training" else None
             compared = purpose == "training" and is_compared(index)
+            penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
+            scored = self._rewards.take(index, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
             reference = self._reference.look() if compared else None
             seen.numbers.add_rollout(
-                index, parts, scored=scored, rule=rule, reference=reference, drawn=generation.drawn
+                index,
+                parts,
+                scored=scored,
+                rule=rule,
+                reference=reference,
+                penalty_gap=gap,
+                drawn=generation.drawn,
             )
         if all(old is not None for old in olds) and purpose == "training":
             made_by = self._origin(olds, generation.calls, copied=replayed)
@@ -195,6 +203,18 @@ class RolloutHooks:
         if purpose == "training":
             self._check_settings()
         seen.numbers.collect()
+
+    def _penalty(self, calls: list[LogProbCall], part: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+        """RLOO's KL penalty of each sample (rloo_trainer.py 0.24.0 to 1.16.0), and the mean |policy - reference| where no update has
+        parted them; None where there is no penalty."""
+        trainer = self._observation.trainer
+        passes = [call.log_probs for call in calls if not call.grad]
+        if self._observation.schedule.algorithm != "RLOO" or trainer.beta == 0.0 or len(passes) != 2:
+            return None, None
+        mask = part["completion_mask"]
+        distance = (passes[0] - passes[1]) * mask
+        parted = self._observation.updates.version or hasattr(trainer.model, "peft_config")
+        return trainer.beta * distance.sum(-1), None if parted else distance.abs().sum() / mask.sum().clamp(min=1)
 
     def _has_reference_call(self, calls: list[LogProbCall]) -> bool:
         """Whether RLOO computed reference log-probs, which it does not hand on: with a model of their own, or, where adapters

@@ -111,6 +111,7 @@ _SUBJECTS = {
     "swift.GRPOTrainer": "rlstep_hooks.systems.swift.observe.subject:SwiftSubject",
     "trl.GRPOTrainer": _GRPO,
     "trl.RLOOTrainer": _GRPO,
+    "trl.AsyncGRPOTrainer": "rlstep_hooks.systems.trl_async.observe.subject:AsyncGrpoSubject",
     "trl.PPOTrainer": "rlstep_hooks.systems.trl_ppo.observe.subject:PpoSubject",
 }
 """Package and class of a trainer -> its kind. A configuration may make a GrpoSubject of any other."""

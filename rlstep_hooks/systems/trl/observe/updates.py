@@ -51,6 +51,12 @@ class UpdateObserver:
         self._loop_steps = False
         self._rate: float | Tensor | None = None
         self._tick: int | None = None
+        self._began = False
+        """Whether a micro-batch of this window has begun."""
+        self._writes: list[int] | None = None
+        """Writes to the probed tensors, as torch had counted them after the latest step."""
+        self._written: int | None = None
+        """Probed tensors that were written to between that step and this one."""
         self.probe: WeightProbe | None = None
         """None where no weight can be probed."""
         self.replay: OptimizerReplay | None = None
@@ -109,6 +115,12 @@ class UpdateObserver:
         """Whether the loop steps right after the micro-batch it is at (accelerate's own flag, which transformers sets)."""
         return bool(self._handles) and bool(self._trainer.accelerator.sync_gradients)
 
+    def microbatch_begins(self) -> None:
+        """The first micro-batch of a window begins without gradients: transformers clears them after each step, to None."""
+        if not self._began and self.probe is not None:
+            self.probe.begin_window()
+        self._began = True
+
     def trained_microbatch(self) -> None:
         """One more micro-batch accumulates."""
         self._microbatches += 1
@@ -122,6 +134,7 @@ class UpdateObserver:
             self._tick = getattr(self._trainer.lr_scheduler, "last_epoch", None)
             if self.probe is not None:
                 self.probe.before_step()
+                self._written = self._count_written()
         compared = is_compared(self._windows // self._per_cycle)
         with self._replay_guard:
             if self.replay is not None:
@@ -144,11 +157,23 @@ class UpdateObserver:
             self._emit_update(applied=True, by_loop=self._loop_steps)
             if self.probe is not None and self._rate is not None:
                 self.probe.after_step(index, self._rate)
+                self._writes = self._writes_so_far()
         with self._replay_guard:
             if self.replay is not None:
                 self.replay.after_step(index)
             if self._norm is not None:
                 self.norms.append((index, *self._norm))
+
+    def _writes_so_far(self) -> list[int] | None:
+        """How often torch saw an in-place write to each probed tensor; None where sharding moves weights about."""
+        sharded = getattr(self._trainer, "is_fsdp_enabled", False)
+        return None if sharded or self.probe is None else [tensor._version for tensor, _, _ in self.probe.probed]
+
+    def _count_written(self) -> int | None:
+        before, now = self._writes, self._writes_so_far()
+        if before is None or now is None:
+            return None
+        return sum(earlier != later for earlier, later in zip(before, now, strict=True))
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         self._recorder.emit(
@@ -162,10 +187,12 @@ class UpdateObserver:
                 learning_rate=self._rate if isinstance(self._rate, float) else None,
                 lr_tick=self._tick if isinstance(self._tick, int) else None,
                 skip_reason=skip_reason,
+                written=self._written,
             )
         )
         self._windows += 1
         self._microbatches = 0
+        self._began = False
 
     def step_expected(self) -> None:
         """The loop is about to step."""

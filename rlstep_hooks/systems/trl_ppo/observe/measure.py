@@ -24,12 +24,12 @@ _BASE = 6364136223846793005
 class RatioMeter:
     """Compares the log-probs of training forwards with those of generation, sample by sample.
 
-    Both are worked out as the trainer does: logits over the temperature, tokens after the stop token or from the first pad
-    token on left out (trl 0.16.1 to 0.24.0 ppo_trainer.py `train`, utils.py `selective_log_softmax`, `truncate_response`).
-    Samples are found by a checksum of their tokens, since the loop shuffles them where nobody sees it.
+    Both are computed as in the trainer: logits are divided by the temperature, and tokens after the stop token or from the first pad
+    token on are left out (trl 0.16.1 to 0.24.0 ppo_trainer.py `train`, utils.py `selective_log_softmax`, `truncate_response`).
+    Samples are recognised by a checksum of their tokens, since the loop shuffles them in a local variable.
 
     Args:
-        temperature: Of the configuration; the trainer adds 1e-7.
+        temperature: The temperature of the configuration; the trainer adds 1e-7.
         pad_token: Id of the pad token.
         stop_token: Id of the token that ends a response; None where none does.
     """
@@ -113,7 +113,7 @@ class RatioMeter:
         return keys, responses, old, over == 0
 
     def mean_ratio(self) -> Tensor | None:
-        """The mean ratio of this rollout's micro-batches so far, shape (1,); None where none was measured."""
+        """The mean ratio of this rollout's micro-batches so far, shape (1,); None if none was measured."""
         return torch.stack(self._ratios).mean().reshape(1) if self._ratios else None
 
     def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:

@@ -33,7 +33,7 @@ class PpoSubject(Subject):
         return refusal(release)
 
     def start(self, trainer: Any, release: TrlRelease) -> Start:
-        """The plan; a resume is not something that this trainer has."""
+        """The plan. This trainer cannot resume."""
         reading = read_trainer(trainer, release.trl)
         position = PhasePosition()
         facts = trainer_facts(trainer) | {
@@ -51,7 +51,8 @@ class PpoSubject(Subject):
         return PpoObserver(trainer, recorder, interval=interval)
 
     def exits(self, trainer: Any) -> list[tuple[Any, str]]:
-        """What its own `train` calls, 0.16 to 0.24: generation, the models of a rollout, and the block that trains a micro-batch."""
+        """The functions that its `train` calls, 0.16 to 0.24: generation, the models of a rollout, and the block that trains a
+        micro-batch."""
         policy = trainer.accelerator.unwrap_model(trainer.model).policy
         called = [
             (policy, "generate"),
@@ -63,7 +64,7 @@ class PpoSubject(Subject):
 
 
 def _called_in_rollouts(trainer: Any) -> list[Any]:
-    """The modules besides the policy that a rollout calls: of reward and value model it takes the parts (utils.py `get_reward`)."""
+    """The modules that a rollout calls besides the policy. It calls parts of the reward and value models (utils.py `get_reward`)."""
     parts = [trainer.ref_model] if trainer.ref_model is not None else []
     for model in (trainer.reward_model, trainer.value_model):
         names = (getattr(model, "base_model_prefix", ""), "score")

@@ -87,7 +87,7 @@ class PpoObserver(Observer):
         self._handles.append(model.register_forward_hook(self._after_forward, with_kwargs=True))
         # Its backward: gives MicroBatch, before the optimizer steps.
         wrap(trainer.accelerator, "backward", self._around_backward)
-        # accelerate's step, which does nothing within a window: a step that was due and not made is seen here.
+        # accelerate's step, which does nothing within a window. It shows a step that was due and not made.
         wrap(trainer.optimizer, "step", self._around_step)
         self.updates.attach(optimizer)
 
@@ -151,7 +151,7 @@ class PpoObserver(Observer):
         return wrapped(*args, **kwargs)
 
     def _emit_rollout(self) -> None:
-        """The samples generated so far are a rollout, now that they are trained."""
+        """The samples generated so far are a rollout, because their training begins."""
         recorder, version = self.recorder, self.updates.version
         events: list[AnyEvent] = []
         if self._ended_pass:

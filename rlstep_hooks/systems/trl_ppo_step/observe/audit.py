@@ -69,7 +69,7 @@ class StepAuditPPO:
 
     @property
     def report(self) -> Report:
-        """The report; while the loop runs, of what was seen so far."""
+        """The report; while the loop runs, it covers what was seen so far."""
         return self._session.report
 
     def __enter__(self) -> StepAuditPPO:
@@ -95,7 +95,7 @@ class StepAuditPPO:
         self._session.end(error)
 
     def _begin(self) -> None:
-        """Plan at the first call: only then it shows whether the script goes through the trainer's loader."""
+        """Plan at the first call, which shows whether the script goes through the trainer's loader."""
         with self._session.beginning():
             audit = self._planned()
             audit.begin()
@@ -124,7 +124,7 @@ class StepAuditPPO:
         return wrapped(*args, **kwargs)
 
     def _compare_place(self, audit: LoopAudit) -> None:
-        """Whether the loader stands at its end is read from accelerate; the plan must say the same."""
+        """Read from accelerate whether the loader is at its end, and require that the plan says the same."""
         flush = audit.schedule.flush
         at_end = bool(self._trainer.accelerator.gradient_state.end_of_dataloader)
         if audit.schedule.window > 1 and at_end != (flush is not None and flush.covers(self._steps)):
@@ -165,7 +165,7 @@ def inner_optimizer(trainer: Any) -> Any:
 
 
 def plan_trainer(trainer: Any, release: str) -> Schedule:
-    """The Schedule of one process of a script that calls `step()`; it is open how often.
+    """The Schedule of one process of a script that calls `step()`; the number of calls is not known.
 
     Args:
         trainer: The PPOTrainer. Its place in a loader that accelerate has prepared decides where a pass over the prompts ends.

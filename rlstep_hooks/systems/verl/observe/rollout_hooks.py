@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import EpochEnd, Generated
+from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
 from rlstep_hooks.systems.verl.observe.rollouts import counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
 from rlstep_hooks.systems.verl.observe.samples import names_of
-from rlstep_hooks.systems.verl.settings import SHIPPED_AGENT_LOOPS, own_agent_loop
+from rlstep_hooks.systems.verl.plan import own_agent_loop
 
 SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
 from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE
-from rlstep_hooks.systems.verl.plan import plan_config
+from rlstep_hooks.systems.verl.plan import evaluates_only, plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import SUPPORTED, installed_release
-from rlstep_hooks.systems.verl.settings import evaluates_only, unsupported
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule

@@ -1,0 +1,208 @@
+"""`rlstep mcp`: the answers as tools of the Model Context Protocol, over standard input and output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from rlstep_hooks.launch.files import confined
+from rlstep_hooks.launch.text import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp.server.mcpserver import MCPServer
+
+    from rlstep_hooks.cli.answers import Answer, LaunchGiven
+
+_INSTRUCTIONS = """\
+Exact answers about RL post-training launches and recorded runs (TRL, verl, OpenRLHF and some forty systems). Nothing is executed.
+plan says what a launch means; fix what mends it; diff compares two; report, findings and why judge a recorded run; rule explains a
+code. Say the `answer` sentence; the numbers behind it are in `details`. What cannot be known is said, never guessed."""
+
+
+def show(root: Path) -> int:
+    """Serve until the client closes.
+
+    Args:
+        root: The folder that paths must lie in.
+
+    Returns:
+        The exit status: 2 if the SDK is not installed.
+    """
+    try:
+        import mcp.server.mcpserver  # noqa: F401
+    except ImportError:
+        print("rlstep: the MCP SDK is not here; pip install 'rlstep-hooks[mcp]'", file=sys.stderr)
+        return 2
+    server_of(root).run()
+    return 0
+
+
+def server_of(root: Path) -> MCPServer:
+    """The server with all its tools."""
+    from mcp.server.mcpserver import MCPServer
+
+    from rlstep_hooks.cli import answers
+    from rlstep_hooks.version import __version__
+
+    os.chdir(root)
+    server: MCPServer = MCPServer("rlstep", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
+
+    def answer(made: Callable[[], Answer]) -> dict[str, Any]:
+        return _answered(made, root)
+
+    def given(
+        launch: str,
+        rows: int | None,
+        world_size: int | None,
+        framework: str | None,
+        version: str | None,
+        variables: list[str] | None,
+    ) -> LaunchGiven:
+        return answers.LaunchGiven(
+            launch=launch,
+            rows=rows,
+            world_size=world_size,
+            framework=framework,
+            version=version,
+            set=tuple(variables or ()),
+        )
+
+    def plan(
+        launch: str,
+        rows: int | None = None,
+        world_size: int | None = None,
+        framework: str | None = None,
+        version: str | None = None,
+        variables: list[str] | None = None,
+    ) -> dict[str, Any]:
+        """The schedule that a launch command or file means: rollouts, updates, lags, dropped rows, refusals. Nothing is executed.
+
+        Args:
+            launch: A launch command as one text, or the path of a script, YAML, TOML or Python file.
+            rows: Rows of the training set, where its file is not here.
+            world_size: Data-parallel processes, where the launch does not say.
+            framework: The framework, where the launch does not show it (for example "trl").
+            version: The framework's release; the newest that was read if left out.
+            variables: NAME=VALUE for variables that a script takes from elsewhere.
+        """
+        return answer(lambda: answers.plan(given(launch, rows, world_size, framework, version, variables)))
+
+    def fix(
+        launch: str,
+        rows: int | None = None,
+        world_size: int | None = None,
+        framework: str | None = None,
+        version: str | None = None,
+        variables: list[str] | None = None,
+    ) -> dict[str, Any]:
+        """The smallest changes that mend each finding of a launch, each planned again. Nothing is written. Arguments as for plan."""
+        return answer(lambda: answers.fix(given(launch, rows, world_size, framework, version, variables)))
+
+    def diff(
+        a: str,
+        b: str | None = None,
+        version_a: str | None = None,
+        version_b: str | None = None,
+        rows: int | None = None,
+        world_size: int | None = None,
+    ) -> dict[str, Any]:
+        """Which quantities differ between two launches, or between two releases for one launch, and the settings that cause it.
+
+        Args:
+            a: A launch command or file.
+            b: Another one; the same one if left out (give version_a and version_b then).
+            version_a: The framework's release for a.
+            version_b: The framework's release for b.
+            rows: Rows of the training set.
+            world_size: Data-parallel processes.
+        """
+
+        def made() -> Answer:
+            one = given(a, rows, world_size, None, version_a, None)
+            return answers.diff(one, given(b or a, rows, world_size, None, version_b, None))
+
+        return answer(made)
+
+    def convert(launch: str, to: str, rows: int | None = None, world_size: int | None = None) -> dict[str, Any]:
+        """A launch in the settings of another framework, and what that framework cannot express.
+
+        Args:
+            launch: A launch command or file.
+            to: The other framework, for example "verl", "trl" or "openrlhf".
+            rows: Rows of the training set.
+            world_size: Data-parallel processes.
+        """
+        return answer(lambda: answers.convert(given(launch, rows, world_size, None, None, None), to))
+
+    def report(folder: str, run: str | None = None) -> dict[str, Any]:
+        """The verdict on a recorded run, with its counts and findings.
+
+        Args:
+            folder: The folder of its records.
+            run: Name of the run; the latest if left out.
+        """
+        return answer(lambda: answers.report(_folder(folder, root), run))
+
+    def findings(
+        folder: str, run: str | None = None, severity: Literal["error", "warning", "info"] | None = None
+    ) -> dict[str, Any]:
+        """The findings of a recorded run, the worst first. Arguments as for report; severity leaves out all others."""
+        return answer(lambda: answers.findings(_folder(folder, root), run, severity))
+
+    def why(folder: str, symptom: str, run: str | None = None) -> dict[str, Any]:
+        """What a recorded run says about each possible cause of what was noticed.
+
+        Args:
+            folder: The folder of its records.
+            symptom: ratio-one, loss-zero, kl-zero, kl-explodes, fewer-steps, reward-flat, entropy-falls, rate-zero or resume-worse.
+            run: Name of the run; the latest if left out.
+        """
+        return answer(lambda: answers.causes(_folder(folder, root), run, symptom))
+
+    def follow(folder: str, run: str | None = None) -> dict[str, Any]:
+        """How far a run is that goes on, and what is wrong so far. Arguments as for report."""
+        return answer(lambda: answers.follow(_folder(folder, root), run))
+
+    def rule(code: str) -> dict[str, Any]:
+        """What a rule checks, why it matters, what to do, its limits and sources.
+
+        Args:
+            code: The rule's code, for example RLS302.
+        """
+        return answer(lambda: answers.rule(code))
+
+    for tool in (plan, fix, diff, convert, report, findings, why, follow, rule):
+        server.add_tool(tool)
+    return server
+
+
+def _answered(made: Callable[[], Answer], root: Path) -> dict[str, Any]:
+    """An answer as JSON data; what cannot be answered as the client's error, in the words that a user of the command line gets."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    from rlstep_hooks.record.wire import to_json
+
+    try:
+        with confined(root):
+            found: dict[str, Any] = msgspec.json.decode(to_json(made()))
+    except (LaunchError, OSError) as error:
+        raise ToolError(str(error)) from None
+    return found
+
+
+def _folder(name: str, root: Path) -> Path:
+    """A folder of records below the root.
+
+    Raises:
+        LaunchError: It lies outside.
+    """
+    folder = Path(os.path.realpath(root / name))
+    if not folder.is_relative_to(os.path.realpath(root)):
+        raise LaunchError(f"{name} lies outside of {root}")
+    return folder

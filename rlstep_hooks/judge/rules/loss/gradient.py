@@ -1,0 +1,130 @@
+"""The gradient of an update: whether there is one where there has to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.progress import Place
+from rlstep_hooks.record.events import Update, UpdateValues
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+
+KEPT = 64
+"""Updates whose numbers wait for those of their micro-batches, or the other way round."""
+
+NEAR_ONE = 0.01
+"""Largest |log ratio| that no clip range touches, where the clipped part is not known."""
+
+
+class _Window(msgspec.Struct):
+    """What is known of one update."""
+
+    update: tuple[UpdateValues, Update, Place] | None = None
+    alive: bool = False
+    """Whether an update before it had a gradient."""
+    microbatches: int = 0
+    signal: bool = False
+    """Whether some micro-batch had an advantage other than 0, and nothing that ends its gradient."""
+
+
+class GradientMissing(Rule):
+    """An update had no gradient although its advantages are not 0.
+
+    What it checks:
+        Each update at a learning rate above 0 with a micro-batch that has an advantage other than 0 on a real token, and no token that
+        the clip acts on: some probed weight has a gradient. Only after an update that had one, because probed tensors can be without
+        gradient at first (half of a LoRA adapter).
+
+    Why it matters:
+        Gradients that are set to zero by a guard, or that are lost on the way, waste the rollout. Momentum and weight decay still move
+        the weights, so nothing looks wrong. Where all advantages are 0, RLS505 says so.
+
+    Example:
+        ERROR RLS809 Update without a gradient · data epoch 0, rollout 2, update 4
+          expected  a gradient in some probed weight, since advantages differ from 0
+          observed  none in 9 probed weights
+          why       the step uses a gradient of 0: only momentum and decay move the
+                    weights
+          fix       look for code that zeroes gradients before the step, or detaches
+                    the loss
+
+    What to do:
+        Look for code that zeroes gradients before the step (a guard against NaN, a second `zero_grad`), and for losses that are
+        detached.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer only. An update that the clip acts on is not compared.
+        - A probe reads up to 256 weights of each of up to four tensors.
+        - Where no update has a gradient it is RLS406.
+
+    Sources:
+        - https://github.com/OpenRLHF/OpenRLHF/issues/1297: a run that ends well and trained nothing
+        - https://github.com/huggingface/trl/issues/3857: runs without a learning signal
+    """
+
+    code = "RLS809"
+    title = "Update without a gradient"
+    topics = ("weights", "log_ratio")
+    nothing_seen = "no update that is not clipped, with advantages other than 0, followed one that had a gradient"
+    optional = True
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._windows: dict[int, _Window] = {}
+        self._alive = False
+        """Whether some update before had a gradient."""
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Keep the numbers of an update, and judge it if its micro-batches are known."""
+        if event.role != "policy" or not event.applied or not event.learning_rate:
+            return None
+        window = self._window(event.index)
+        window.update, window.alive = (values, event, place), self._alive
+        self._alive = self._alive or values.with_gradient > 0
+        return self._judge(event.index)
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Keep whether a micro-batch has something to learn, and judge its update if that is known."""
+        if values.max_abs_advantage is None:
+            return None
+        window = self._window(place[1])
+        window.microbatches += 1
+        window.signal = window.signal or (values.max_abs_advantage > 0 and _flows(values))
+        return self._judge(place[1])
+
+    def _window(self, index: int) -> _Window:
+        if index not in self._windows and len(self._windows) >= KEPT:
+            del self._windows[next(iter(self._windows))]
+        return self._windows.setdefault(index, _Window())
+
+    def _judge(self, index: int) -> Finding | None:
+        window = self._windows[index]
+        if window.update is None or window.microbatches < window.update[1].microbatches:
+            return None
+        values, event, place = window.update
+        del self._windows[index]
+        if not (window.signal and window.alive):
+            return None
+        self.checks += 1
+        if values.with_gradient:
+            return None
+        return self.fail(
+            expected="a gradient in some probed weight, since advantages differ from 0",
+            observed=f"none in {values.probed} probed weights",
+            where=self.progress.where_at(place, event),
+            why="the step uses a gradient of 0: only momentum and decay move the weights",
+            fix="look for code that zeroes gradients before the step, or detaches the loss",
+        )
+
+
+def _flows(values: MicroBatchValues) -> bool:
+    """Whether no clip ends the gradient of any token."""
+    if values.clipped is not None:
+        return values.clipped == 0
+    return values.max_abs_log_ratio is not None and values.max_abs_log_ratio <= NEAR_ONE

@@ -1,0 +1,39 @@
+"""One of many launch files that are planned together: its plan, its findings with their lines, and what differs from before."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlstep_hooks.launch.text import Place
+from rlstep_hooks.planning.comparison import QuantityDifference
+from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.launched import Plan
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding of a plan, and the line of the launch that it is about."""
+
+    finding: Finding
+    place: Place
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """One file."""
+
+    path: str
+    plan: Plan | None = None
+    """None if it holds no launch that is known, or cannot be planned."""
+    reason: str = ""
+    """Why it cannot be planned; empty where it is, or where it is no launch."""
+    place: Place | None = None
+    """Where it cannot be read."""
+    findings: tuple[Placed, ...] = ()
+    before: Plan | None = None
+    """The plan of the file as it was; None if it had none, or nothing is compared."""
+    differences: tuple[QuantityDifference, ...] = ()
+    """What differs from the plan before."""
+
+    @property
+    def is_launch(self) -> bool:
+        """Whether it is a launch of a known system."""
+        return self.plan is not None or bool(self.reason)

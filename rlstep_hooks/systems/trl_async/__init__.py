@@ -1,0 +1,1 @@
+"""TRL's AsyncGRPOTrainer: its plan, and its hooks."""

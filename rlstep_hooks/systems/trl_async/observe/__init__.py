@@ -1,0 +1,1 @@
+"""Hooks on a running AsyncGRPOTrainer."""

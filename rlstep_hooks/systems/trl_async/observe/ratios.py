@@ -1,0 +1,49 @@
+"""Log ratios of micro-batches to the log-probs of the engine, as the loss takes them. Nothing waits for the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COLUMNS = ("tokens", "largest", "sum")
+"""Trained tokens, the largest and the sum of their |log ratio|."""
+
+
+class RatioMeter:
+    """Measures micro-batches from what `compute_loss` was given and what its model returned (TRL 1.16.0:1497-1530)."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[MicroBatchSource, Tensor]] = []
+        self._of_rollout: list[Tensor] = []
+
+    def measure(self, index: int, inputs: dict[str, Any], log_probs: Tensor) -> None:
+        """Measure one.
+
+        Args:
+            index: The micro-batch.
+            inputs: "token_index" (1, M), the position whose prediction is each trained token, -1 where there is none; and
+                "old_log_probs" (1, M), the engine's.
+            log_probs: (1, N), of the packed positions.
+        """
+        selected = inputs["token_index"] >= 0
+        new = log_probs.flatten()[inputs["token_index"][selected]].float()
+        size = (new - inputs["old_log_probs"][selected].float()).abs()
+        columns = [selected.sum().float(), size.max(), size.sum()]
+        self._done.append((MicroBatchSource((index,), COLUMNS, "token"), torch.stack(columns)))
+        self._of_rollout.append(self._done[-1][1])
+
+    def take_gap(self) -> list[Tensor]:
+        """The vectors of the micro-batches of this rollout: the trainer's weights did not change between them."""
+        found, self._of_rollout = self._of_rollout, []
+        return found
+
+    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+        """The numbers of all micro-batches since the last call, as vectors of float32."""
+        done, self._done = self._done, []
+        return done

@@ -1,0 +1,236 @@
+"""Hooks on one live AsyncGRPOTrainer. They emit events and never judge.
+
+A rollout is the samples of one update. The samples of a micro-batch are known from the queue to the loss, with the version that their
+group was begun with. Verified by real training with TRL 1.16.0 (tests/systems/trl_async).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.deferred import INTERVAL
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.events import UNSENT, MicroBatch, Rollout, SampleRows, WeightSync
+from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+from rlstep_hooks.systems.trl.observe.subject import Observer
+from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
+from rlstep_hooks.systems.trl_async.observe.ratios import RatioMeter
+from rlstep_hooks.systems.trl_async.observe.samples import Samples, Trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
+
+
+class AsyncObserver(Observer):
+    """Turns the calls of one trainer's loop, and what passes through its queue, into events."""
+
+    def __init__(self, trainer: Any, schedule: Schedule, recorder: Recorder, *, interval: float = INTERVAL) -> None:
+        self.trainer = trainer
+        self.recorder = recorder
+        self.active = False
+        self.updates = UpdateObserver(trainer, recorder)
+        self._by_tokens = schedule.samples_per_update is None
+        self._samples = Samples()
+        self._meter = RatioMeter()
+        self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._guard = Contained(recorder, ("order", "samples", "sampler"))
+        self._ratio_guard = Contained(recorder, ("log_ratio",))
+        self._synced: dict[int, int] = {}
+        """The trainer's number for the weights of a sync -> updates that were made then."""
+        self._rollouts = self.updates.version
+        self._microbatches = 0
+        self._left = 0
+        """Micro-batches of this window that are still to come."""
+        self._row = 0
+        """Samples of this rollout that were trained."""
+        self._log_probs: Any = None
+
+    @property
+    def updates_made(self) -> int:
+        """Updates of the whole run."""
+        return self.updates.version
+
+    # Attaching
+
+    def attach(self, optimizer: Any) -> None:
+        """Place all hooks. The loader is there when training begins, and was not iterated yet."""
+        trainer, wrap = self.trainer, self._patches.wrap
+        self.active = True
+        if self._by_tokens:
+            self.recorder.cannot("order", "token_budget cuts micro-batches by their tokens: the plan knows no sizes")
+        loader = trainer.callback_handler.train_dataloader
+        if trainer.rollout_queue is not None and trainer.accelerator.num_processes == 1:
+            # What the dataset takes (`RolloutQueueDataset.__iter__`, 1.16.0:351): the samples with their versions.
+            wrap(trainer.rollout_queue, "get", self._around_get)
+            # What it makes of them (`DataCollatorForRollout.torch_call`, 1.16.0:592): one row of samples for each process.
+            wrap(loader.collate_fn, "torch_call", self._around_collate)
+        else:
+            for topic in ("samples", "sampler", "order"):
+                self.recorder.cannot(topic, "only one process takes samples from the queue, for all of them")
+        # Weights brought to the engine, with their new number: what `_sync_weight` calls (1.16.0:1733-1858), before the first rollout
+        # too. It is itself held by a callback of the trainer's constructor, so it cannot be wrapped on the object.
+        wrap(trainer, "_sync_weight_merged", self._around_sync)
+        wrap(trainer, "_sync_weight_lora", self._around_sync)
+        if trainer.model_version:
+            self._synced[int(trainer.model_version)] = self.updates.version
+            self._emit_sync()
+        # A micro-batch, from its forward to its backward; its log-probs, for the ratio.
+        wrap(trainer, "training_step", self._around_step)
+        wrap(trainer, "compute_loss", self._around_loss)
+        self._handles.append(trainer.model.register_forward_hook(self._after_forward))
+        self.updates.attach(optimizer)
+
+    def detach(self) -> None:
+        """Take all hooks off. Every attribute is then the object it was before."""
+        if not self.active:
+            return
+        self.active = False
+        self.updates.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        left = self._patches.restore()
+        if left:
+            self.recorder.cannot(
+                "recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}"
+            )
+
+    def finish(self) -> None:
+        """Fetch what is still on the device; training is over, so waiting is allowed."""
+        if not self._left and (gap := self._meter.take_gap()):
+            self._numbers.add_gap(self._rollouts - 1, gap)
+        self._numbers.finish()
+
+    # From the queue to the loader
+
+    def _around_get(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        sample = wrapped(*args, **kwargs)
+        with self._guard:
+            age = int(self.trainer.model_version) - int(sample.model_version)
+            self._samples.took(sample, due=age <= self.trainer.args.max_staleness)
+        return sample
+
+    def _around_collate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        with self._guard:
+            examples = args[0] if args else kwargs["examples"]
+            self._samples.made(examples[0], own=0)
+        return wrapped(*args, **kwargs)
+
+    # Weights
+
+    def _around_sync(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._guard:
+            self._synced[int(self.trainer.model_version)] = self.updates.version
+            self._emit_sync()
+        return result
+
+    def _emit_sync(self) -> None:
+        version, label = self.updates.version, int(self.trainer.model_version)
+        self.recorder.emit(WeightSync(at=self.recorder.now(), policy_version=version, label=label))
+
+    # Micro-batches
+
+    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        with self._guard:
+            if not self._left:
+                self._begin_rollout()
+        result = wrapped(*args, **kwargs)
+        with self._guard:
+            self._emit_microbatch()
+        return result
+
+    def _begin_rollout(self) -> None:
+        """The samples of the update that begins: the loop has fetched all its micro-batches."""
+        if gap := self._meter.take_gap():
+            self._numbers.add_gap(self._rollouts - 1, gap)
+        self._left = int(self.trainer.current_gradient_accumulation_steps)
+        self._row = 0
+        batches = self._samples.next_batches(self._left)
+        self._numbers.collect()
+        if not batches:
+            return
+        samples = sum(len(batch.samples) for batch in batches)
+        lost = sum(batch.lost for batch in batches)
+        recorder = self.recorder
+        recorder.emit(
+            Rollout(
+                at=recorder.now(),
+                index=self._rollouts,
+                samples=samples,
+                policy_version=self.updates.version,
+                sampler_version=min(self._version_of(batch) for batch in batches),
+                reference=False,
+                due=samples + lost if lost else None,
+            )
+        )
+
+    def _version_of(self, batch: Trained) -> int:
+        """The oldest weights among the samples of a micro-batch, in updates."""
+        versions = (UNSENT if taken is None else self._synced.get(taken.version, UNSENT) for taken in batch.samples)
+        return min(versions, default=UNSENT)
+
+    def _emit_microbatch(self) -> None:
+        batch, recorder = self._samples.trained(), self.recorder
+        version = None if batch is None else self._version_of(batch)
+        recorder.emit(
+            MicroBatch(
+                at=recorder.now(),
+                index=self._microbatches,
+                samples=0 if batch is None else len(batch.samples),
+                trained=None if batch is None else self._rows_of(batch),
+                policy_version=self.updates.version,
+                sampled_version=version,
+                unknown=0 if batch is None else sum(taken is None for taken in batch.samples),
+                old_version=version,
+                old_source="engine",
+            )
+        )
+        self._microbatches += 1
+        self._left -= 1
+        self.updates.trained_microbatch()
+        if not self._left:
+            self._rollouts += 1
+
+    def _rows_of(self, batch: Trained) -> tuple[SampleRows, ...]:
+        """Where each sample of a micro-batch stands: in this rollout, or in the one that it was trained in before."""
+        rows: dict[int, list[int]] = {}
+        for taken in batch.samples:
+            if taken is not None:
+                rollout, row = self._samples.place_of(taken, self._rollouts, self._row)
+                rows.setdefault(rollout, []).append(row)
+            self._row += 1
+        return tuple(SampleRows(rollout, tuple(of)) for rollout, of in rows.items())
+
+    # The ratio
+
+    def _after_forward(self, module: Any, args: Any, output: Any) -> None:
+        log_probs = getattr(output, "log_probs", None)
+        self._log_probs = None if log_probs is None else log_probs.detach()
+
+    def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._ratio_guard, torch.no_grad():
+            inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+            if self._log_probs is not None:
+                self._meter.measure(self._microbatches, inputs, self._log_probs)
+        self._log_probs = None
+        return result
+
+    # transformers' events
+
+    def step_expected(self) -> None:
+        """The loop is about to step."""
+        self.updates.step_expected()
+
+    def step_passed(self) -> None:
+        """The loop has been at its optimizer step."""
+        self.updates.step_passed()
