@@ -1,12 +1,12 @@
-"""What mkdocs builds beside the written pages: a page a system, a page a rule, and the output of commands.
+"""Makes pages while mkdocs builds: one for each system, one for each rule, and the output of commands.
 
-mkdocs calls the functions named `on_...` (mkdocs.yml, `hooks`). Nothing made here is committed, so none of it can be out of date:
+mkdocs calls the functions named `on_...` (mkdocs.yml, `hooks`). Nothing made here is committed, so it is never out of date:
 
-- each system of the index has a page from its declaration, and from what `rlstep plan` says to one launch of it (`docs/launches`);
-  `docs/attach/<system>.md`, where it is there, says how to attach to it;
+- each system of the index has a page, made from its declaration and from the plan of one launch (`docs/launches`);
+  `docs/attach/<system>.md`, if it exists, says how to attach to it;
 - the page of links says, from the declarations, what each framework's runs are compared with between reward and weight;
 - each rule has a page from its docstring;
-- a block of code with the language `run` is replaced by the command in it and what that prints;
+- a block of code with the language `run` is replaced by its command and the output of that;
 - CHANGELOG.md, CONTRIBUTING.md and BENCHMARKS.md of the repository become pages.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 REPOSITORY = DOCS.parent
 WIDTH = "96"
-"""Columns of what is printed on a page."""
+"""Width of printed output on a page, in columns."""
 
 # mkdocs' events
 
@@ -75,7 +75,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Run the commands of a page and put what they print beneath them; put docstrings where a page asks for one."""
+    """Run the commands of a page and add their output; insert the docstrings that the page names."""
     markdown = re.sub(r"^```run\n(.*?)^```$", lambda block: console(block[1]), markdown, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^<!-- docstring of ([\w.]+) -->$", lambda named: docstring(named[1]), markdown, flags=re.MULTILINE)
 
@@ -95,12 +95,12 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def console(lines: str) -> str:
-    """A command, which may go on over several lines, and what it prints."""
+    """A command, which may span several lines, and its output."""
     return f"```console\n$ {lines.rstrip()}\n{printed(lines)}\n```"
 
 
 def printed(command: str) -> str:
-    """What a command line of `rlstep` prints, in the folder of the launches."""
+    """The output of a command line of `rlstep`, run in the folder of the launches."""
     program, *words = shlex.split(command.replace("\\\n", " "))
     if program != "rlstep":
         raise PluginError(f"only rlstep is run while pages are built, not {program}")
@@ -116,7 +116,7 @@ def printed(command: str) -> str:
 
 @contextmanager
 def standing_in(folder: Path) -> Iterator[None]:
-    """Be in a folder for a while (contextlib has this from Python 3.11 on)."""
+    """A context in another working directory (contextlib has this since Python 3.11)."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -168,7 +168,7 @@ def between(bounds: tuple[str, str] | None) -> str:
 
 
 def system_table(names: Iterable[str]) -> Iterator[str]:
-    """Systems with the release whose formulas were read, and the programs they are recognised by."""
+    """Systems with the release whose formulas were read, and the programs that identify them."""
     yield "| system | read at | recognised by |"
     yield "|---|---|---|"
     for name in names:
@@ -178,7 +178,7 @@ def system_table(names: Iterable[str]) -> Iterator[str]:
 
 
 def programs(name: str) -> list[str]:
-    """The commands that a system is recognised by, as one writes them."""
+    """The commands that identify a system, as one writes them."""
     written = {"module": "python -m {}", "script": "python {}", "executable": "{}"}
     found = []
     for entry in index.entries_of(name):
@@ -190,7 +190,7 @@ def programs(name: str) -> list[str]:
 
 
 def system_page(name: str) -> str:
-    """All that is known of one system."""
+    """The page of one system."""
     found = system_of(name)
     launch, options = example(name)
     plan = json.loads(printed(f"rlstep plan --json {options} {launch.name}"))
@@ -271,7 +271,7 @@ def links_page() -> str:
 
 
 def attaching(name: str) -> Iterator[str]:
-    """What is written by hand about attaching to a system, and what its declaration says is observed."""
+    """How to attach to a system (`docs/attach`), and what its declaration lists as observed."""
     path = DOCS / "attach" / f"{name}.md"
     if path.exists():
         yield path.read_text()
@@ -301,7 +301,7 @@ def formulas(found: Any, plan: dict[str, Any]) -> Iterator[str]:
 
 
 def notes(found: Any, plan: dict[str, Any]) -> Iterator[str]:
-    """What happens without a message: all that a declaration says, else what it said to the launch above."""
+    """Silent effects: all notes of the declaration, else the notes of the launch above."""
     declared = [(one.kind, one.text, one.when) for one in getattr(found, "notes", ())]
     said = [("assumes", text, "") for text in plan["assumptions"]] + [
         (one["kind"], one["text"], "") for one in plan["notes"]
@@ -310,13 +310,13 @@ def notes(found: Any, plan: dict[str, Any]) -> Iterator[str]:
     if not shown:
         return
     yield "\n## What happens without a message\n"
-    yield "What stands in braces is filled in for a launch.\n" if declared else "In the launch above:\n"
+    yield "Text in braces is filled in for a launch.\n" if declared else "In the launch above:\n"
     for kind, text, where in shown:
         yield f"- **{kind}**: {cell(text)}{f' (where {code(where)})' if where else ''}"
 
 
 def checks(found: Any) -> Iterator[str]:
-    """What the framework refuses, in its own words, and what is not read."""
+    """Launches that the framework refuses, in its own words, and launches that cannot be planned."""
     declared = getattr(found, "checks", ())
     refused = [one for one in declared if hasattr(one, "fix")]
     if refused:
@@ -327,7 +327,7 @@ def checks(found: Any) -> Iterator[str]:
             where = f"<br>looked at where {code(one.where)}" if one.where else ""
             yield f"| {code(one.holds)}{where} | {cell(one.says)} | {cell(one.when)}; {cell(one.source)} |"
     if unread := [one for one in declared if not hasattr(one, "fix")]:
-        yield "\n## Launches of which no plan is made\n"
+        yield "\n## Launches that cannot be planned\n"
         yield from (f"- unless {code(one.holds)}: {cell(one.says)}" for one in unread)
 
 
@@ -382,7 +382,7 @@ def summary(name: str) -> str:
 
 
 def sources(name: str) -> Iterator[str]:
-    """Where the formulas were read: what the module of a system says below its first sentence."""
+    """Where the formulas were read: the module docstring of a system after its first paragraph."""
     rest = sentences(index.home_of(name))[1:]
     if rest:
         yield "\n## Sources\n"
@@ -448,7 +448,7 @@ def linked(source: str) -> str:
 
 
 def docstring(module: str) -> str:
-    """What a module says of itself, without its first line: its indented blocks are code."""
+    """The docstring of a module without its first line; indented blocks are code."""
     return inspect.cleandoc(import_module(module).__doc__ or "").partition("\n")[2]
 
 
@@ -465,7 +465,7 @@ def code(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that may hold what Markdown or HTML would take for its own."""
+    """Text in which characters of Markdown and HTML are escaped."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(
         part if part.startswith("`") else re.sub(r"([<*|]|(?<=\w)_(?=_|\W|$)|(?<!\w)_)", r"\\\1", part)

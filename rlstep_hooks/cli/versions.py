@@ -12,7 +12,8 @@ from rlstep_hooks.planning.launched import Plan
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.words import number
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launches import find_launch, plan_of
+from rlstep_hooks.systems.launch_search import find_launch
+from rlstep_hooks.systems.launches import plan_of
 from rlstep_hooks.systems.release import planned_releases
 
 if TYPE_CHECKING:

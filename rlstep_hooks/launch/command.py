@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -145,7 +146,8 @@ def unwrap(
     while tokens:
         if tokens[0].unknown and len(tokens[0].text.split()) > 1 and shell is not None:
             # `$CMD` with a whole command in it, parts of which only the run knows.
-            return shell(msgspec.structs.replace(tokens[0], text=" ".join(token.text for token in tokens)))
+            with suppress(LaunchError):  # with what stands for the unknown parts it need not be shell
+                return shell(msgspec.structs.replace(tokens[0], text=" ".join(token.text for token in tokens)))
         name = _base_name(tokens[0].text)
         place = tokens[0].place
         if _ASSIGNMENT.match(tokens[0].text):

@@ -10,14 +10,16 @@ from rlstep_hooks.launch.files import edited
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place
 from rlstep_hooks.planning.checked import Checked, Placed
 from rlstep_hooks.planning.comparison import compare
-from rlstep_hooks.systems.launches import CONFIGS, SCRIPTS, find_launch, plan_of
+from rlstep_hooks.systems.launch_search import SCRIPTS, find_launch
+from rlstep_hooks.systems.launch_settings import CONFIGS
+from rlstep_hooks.systems.launches import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.launched import Options, Plan
-    from rlstep_hooks.systems.launches import Launch
+    from rlstep_hooks.systems.launch_search import Launch
 
 SUFFIXES = (*SCRIPTS, *CONFIGS, ".py")
 """Ends of the names of files that may hold a launch."""

@@ -12,7 +12,8 @@ from rlstep_hooks.launch.files import contents, edited
 from rlstep_hooks.launch.text import NOWHERE, LaunchError
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launches import find_launch, plan_launch, plan_of
+from rlstep_hooks.systems.launch_search import find_launch
+from rlstep_hooks.systems.launches import plan_launch, plan_of
 from rlstep_hooks.systems.mending import Mend, mends_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.planning.launched import Options, Plan
-    from rlstep_hooks.systems.launches import Launch
+    from rlstep_hooks.systems.launch_search import Launch
     from rlstep_hooks.systems.mending import Change
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import System
-    from rlstep_hooks.systems.launches import Launch
+    from rlstep_hooks.systems.launch_search import Launch
 
 KEPT = {
     "world_size": "the number of processes",

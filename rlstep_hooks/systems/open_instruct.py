@@ -40,6 +40,20 @@ def _learners(launch: Request) -> int:
         raise SettingError(f"num_learners_per_node = {' '.join(learners)}: not whole numbers", place) from None
 
 
+_GONE = (
+    "local_rollout_batch_size",
+    "number_samples_per_prompt",
+    "local_mini_batch_size",
+    "local_rollout_forward_batch_size",
+)
+"""Sizes of earlier versions of the trainer, which the scripts of that time have."""
+
+
+def _gone(launch: Request) -> str:
+    """The settings of earlier versions that a launch gives, as the parser names them."""
+    return ", ".join(f"--{name}" for name in _GONE if launch.settings.is_given(name))
+
+
 SYSTEM = System(
     name="open_instruct",
     title="open-instruct",
@@ -78,7 +92,7 @@ SYSTEM = System(
         "local_eval_every": count(100, least=-1),
         PACKS: count(None),
     },
-    functions={"learners": _learners},
+    functions={"learners": _learners, "gone": _gone},
     let={
         "prompts_per_rollout": "num_unique_prompts_rollout",
         "samples_per_prompt": "num_samples_per_prompt_rollout",
@@ -142,6 +156,13 @@ SYSTEM = System(
         ),
     ),
     checks=(
+        Check(
+            "gone(launch) == ''",
+            "ValueError: Some specified arguments are not used by the HfArgumentParser: {gone(launch)}",
+            fix="--num_unique_prompts_rollout and --num_samples_per_prompt_rollout, which count prompts and samples of all processes",
+            when=_START_UP,
+            source="open-instruct e6c3044 open_instruct/utils.py ArgumentParserPlus",
+        ),
         Check(
             "not active_sampling or async_steps > 1",
             "With active_sampling, you should set async_steps > 1 to account for filtering of the first batch.",

@@ -66,6 +66,7 @@ SYSTEM = System(
         "orchestrator.token_batch_size": text(also=("token_batch_size",)),
         "orchestrator.group_size": count(1, also=("group_size",)),
         "orchestrator.rollouts_per_example": count(also=("rollouts_per_example",)),
+        "orchestrator.algo.type": text(also=("algo.type",), where="given(orchestrator.algo.type)"),
         "orchestrator.max_off_policy_steps": count(8, least=0, also=("max_off_policy_steps",)),
         "max_steps": count(None),
         "trainer.max_steps": count(),
@@ -128,6 +129,12 @@ SYSTEM = System(
         ),
     ),
     checks=(
+        Demand(
+            "orchestrator.algo.type != 'sft'",
+            "orchestrator.algo.type = sft learns the texts of a teacher: the policy samples nothing",
+            about="orchestrator.algo.type",
+            where="given(orchestrator.algo.type)",
+        ),
         *(
             Demand(
                 f"not from_file(launch, '{section}')",

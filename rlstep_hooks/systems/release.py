@@ -210,7 +210,9 @@ def _notes(system: System, known: KeyList, names: list[str], version: str, asked
 
 
 def _added(system: System, known: KeyList, given: Mapping[str, Setting]) -> tuple[Note, ...]:
-    """Notes on settings that Hydra adds and that no release has."""
+    """Notes on settings that Hydra adds and that no release has; of a copy, which has settings of its own, nothing is said."""
+    if system.keys is not None and not system.keys.strict:
+        return ()
     names = [
         f"+{setting.written}" + (f" (did you mean {near}?)" if (near := known.nearest(name, system.version)) else "")
         for name, setting in given.items()

@@ -256,7 +256,7 @@ SYSTEM = System(
     name="roll",
     title="ROLL",
     version="8eb27cc",
-    trains=("*Pipeline",),
+    trains=("RLVRPipeline", "RLVRVLMPipeline", "AgenticPipeline"),
     recognised=(
         Entry(
             "roll",

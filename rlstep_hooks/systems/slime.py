@@ -14,7 +14,19 @@ import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Conversion
-from rlstep_hooks.systems.declaration import REQUIRED, Check, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.declaration import (
+    REQUIRED,
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    number,
+    text,
+)
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -225,6 +237,11 @@ SYSTEM = System(
         ),
     ),
     checks=(
+        Demand(
+            "loss_type != 'sft_loss'",
+            "loss_type = sft_loss learns given texts (slime/backends/megatron_utils/loss.py sft_loss_function): nothing is sampled",
+            about="loss_type",
+        ),
         Check(
             "over_sampling_batch_size is None or over_sampling_batch_size >= rollout_batch_size",
             "over_sampling_batch_size {over_sampling_batch_size} should be greater than or equal to rollout_batch_size "

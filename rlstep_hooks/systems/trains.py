@@ -38,11 +38,12 @@ def why_not(command: Command, system: System, folder: Path) -> str:
         folder: The folder of the launch script.
     """
     program = command.program
-    if program.kind not in ("script", "module"):
-        return ""
+    own = _is_own(program, system)
+    if program.kind not in ("script", "module") or (own and program.kind == "module"):
+        return ""  # a script's name may be anybody's; a module's is not
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
-    if said and not TRAINING.intersection(words) and not _is_own(program, system):
+    if said and not TRAINING.intersection(words) and not own:
         return f'{program.name} has settings of {system.title}, but by its name ("{said}") it trains nothing'
     path = _file_of(command, folder)
     if path is None or not system.trains:

@@ -7,35 +7,15 @@ trainer/ppo/ray_trainer.py, workers/fsdp_workers.py, workers/actor/dp_actor.py a
 that old log-probs are always computed again (no algorithm.rollout_correction). The formulas are verl's.
 """
 
-import msgspec
+from rlstep_hooks.systems.verl.copies import copy
 
-from rlstep_hooks.systems.declaration import Entry
-from rlstep_hooks.systems.verl.system import SYSTEM as VERL
-
-# It came later.
-_SETTINGS = {name: typed for name, typed in VERL.settings.items() if name != "algorithm.rollout_correction.bypass_mode"}
-
-SYSTEM = msgspec.structs.replace(
-    VERL,
-    name="verl_tool",
-    title="verl-tool on verl",
-    framework="verl-tool on verl",
-    version="0.6.1",
-    releases=("0.6.1", "0.7"),
-    keys=None,
-    trains=("*AgentRayPPOTrainer",),
-    recognised=(Entry("verl_tool", programs=("module:verl_tool.trainer.main_ppo",), before="verl"),),
-    settings=_SETTINGS,
-    shown=tuple(name for name in VERL.shown or () if name in _SETTINGS),
-    let={**VERL.let, "bypass": "False"},
-    package="",
-    live="",
-    writes=None,
-    deviations="",
-    attaches_by="",
-    on_import={},
-    observes=(),
-    does_not_observe=(),
-    observed_releases=None,
-    trained_releases=(),
+SYSTEM = copy(
+    "verl_tool",
+    "verl-tool on verl",
+    "0.6.1",
+    ("0.6.1", "0.7"),
+    "verl_tool.trainer.main_ppo",
+    "*AgentRayPPOTrainer",
+    let={"bypass": "False"},
+    without=("algorithm.rollout_correction.bypass_mode",),  # which came later
 )

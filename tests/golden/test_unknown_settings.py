@@ -32,6 +32,16 @@ LAUNCHES = {
     "verl_agent": f"{MAIN} env.env_name=alfworld env.rollout.n=8",
     "torl": f"{MAIN} actor_rollout_ref.rollout.num_llm_calls_available=1",
     "verl_tool": f"python3 -m verl_tool.trainer.main_ppo {ACTOR}.use_dynamic_bsz=True",
+    **{
+        f"verl_{name}": f"python3 -m recipe.{name}.{program} {ACTOR}.use_dynamic_bsz=True algorithm.adv_estimator=grpo"
+        for name, program in (
+            ("entropy", "main_entropy"),
+            ("sppo", "main_sppo"),
+            ("gvpo", "gvpo_main_ppo"),
+            ("flowrl", "main_flowrl"),
+            ("prime", "main_prime"),
+        )
+    },
     "easyr1": "python3 -m verl.trainer.main worker.rollout.n=5",
     "ragen": "python train.py --config-name _2_sokoban",
     "r1_v": "torchrun --nproc_per_node=8 src/open_r1/grpo.py --max_pixels 401408 --num_generations 8 --per_device_train_batch_size 1",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.launch.text import NoLaunchError
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.launches import plan_launch
 
@@ -89,3 +89,52 @@ def test_a_trainer_that_is_set_over_a_base_that_is_copied(tmp_path: Path) -> Non
     )
     with pytest.raises(Exception, match="NeMoPPOTrainer: only AcceleratePPOTrainer is read"):
         plan_launch([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (
+            "python3 train.py --rollout-batch-size 128 --num-epoch 3 --loss-type sft_loss --actor-num-gpus-per-node 8",
+            "loss_type = sft_loss learns given texts",
+        ),
+        (
+            "rl --orchestrator.batch-size 128 --orchestrator.algo.type sft --max-steps 5",
+            "learns the texts of a teacher",
+        ),
+    ],
+)
+def test_a_trainers_program_that_is_told_to_learn_given_texts(command: str, says: str) -> None:
+    """slime's run-qwen3-4B-base-sft.sh and prime-rl's sft_distill.toml: planned as GRPO."""
+    with pytest.raises(LaunchError, match=says):
+        plan_launch(command.split(), Options(rows=1000, world_size=1))
+
+
+def test_a_pipeline_of_roll_that_only_samples(tmp_path: Path) -> None:
+    """examples/start_rlvr_rollout_pipeline.py, with the configuration of a training run."""
+    script = tmp_path / "start_rlvr_rollout_pipeline.py"
+    script.write_text(
+        "from roll.pipeline.rlvr.rlvr_rollout_pipeline import RLVRRolloutPipeline\nRLVRRolloutPipeline().run()\n"
+    )
+    (tmp_path / "c.yaml").write_text(
+        "rollout_batch_size: 8\nactor_train:\n  training_args:\n    per_device_train_batch_size: 1\n"
+    )
+    with pytest.raises(NoLaunchError, match="uses nothing that trains with it"):
+        plan_launch(["python", str(script), "--config", str(tmp_path / "c.yaml")])
+
+
+def test_one_sample_of_a_prompt_is_enough_with_a_teacher() -> None:
+    """ms-swift's examples/train/grpo/opd_rl.sh: refused."""
+    command = "swift rlhf --rlhf_type grpo --num_generations 1 --per_device_train_batch_size 2 --gradient_accumulation_steps 2"
+    with_teacher = plan_launch(f"{command} --teacher_model Qwen/Qwen3.5-9B".split(), Options(rows=1000, world_size=4))
+    assert with_teacher.schedule is not None
+    assert with_teacher.schedule.samples_per_prompt == 1
+    assert plan_launch(command.split(), Options(rows=1000, world_size=4)).schedule is None
+
+
+def test_a_frameworks_own_module_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout of verl of another day in the folder: what its main_ppo.py imports says nothing."""
+    (tmp_path / "verl" / "trainer").mkdir(parents=True)
+    (tmp_path / "verl" / "trainer" / "main_ppo.py").write_text("from .v2 import launch\nlaunch()\n")
+    monkeypatch.chdir(tmp_path)
+    assert plan_launch(f"python -m verl.trainer.main_ppo {VERL}".split()).schedule is not None

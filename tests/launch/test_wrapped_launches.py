@@ -153,3 +153,13 @@ def test_a_list_in_quotes_is_one_word(tmp_path: Path) -> None:
     )
     assert planned(tmp_path, text).updates_per_rollout == 4
     assert "--extra" not in [setting.name for setting in plan_launch([str(tmp_path / "run.sh")]).unused]
+
+
+def test_words_for_another_machine_that_are_not_shell_are_left_alone(tmp_path: Path) -> None:
+    """slime's scripts: what `$(awk '...')` stands for is not known, and its quotes end those of the text."""
+    text = (
+        "for IP in $(awk '{print $1}' /hosts); do\n"
+        '  ssh root@"${IP}" "pkill -9 python ; ray start --node-ip-address ${IP} --num-gpus 8" &\ndone\nwait\n'
+        f"python {SKYRL}\n"
+    )
+    assert planned(tmp_path, text).updates_per_rollout == 2

@@ -68,6 +68,12 @@ _SAMPLING_NOTES = (
     Note("assumes", "async_generate: a rollout is sampled while the one before it is trained", "async_generate"),
 )
 
+
+def _has_teacher(launch: Request) -> bool:
+    """Whether a teacher's log-probs join the advantages (arguments/rlhf_args.py, teacher_set)."""
+    return launch.settings.is_given("teacher_model", "teacher_model_server")
+
+
 SYSTEM = System(
     name="swift",
     title="ms-swift",
@@ -108,7 +114,12 @@ SYSTEM = System(
         "generation_batch_size",
     ),
     resolved={"steps_per_generation": "steps", "generation_batch_size": "generated"},
-    functions={**loader.FUNCTIONS, "started_processes": started_processes, "valid_groups": valid_groups},
+    functions={
+        **loader.FUNCTIONS,
+        "has_teacher": _has_teacher,
+        "started_processes": started_processes,
+        "valid_groups": valid_groups,
+    },
     let={
         **loader.LET,
         "fourth": "release >= (4, 0)",
@@ -169,6 +180,7 @@ SYSTEM = System(
             fix="num_generations = 2 or more",
             when=_BUILT,
             source=_ARGUMENTS,
+            where="not (fourth and has_teacher(launch))",  # on-policy distillation needs no group
         ),
         *(
             Check(

@@ -198,7 +198,10 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("there is none"),
-        "sampler": yes("the version behind each group; the ratio to the engine's log-probs", "not what the engine does with the weights"),
+        "sampler": yes(
+            "the version behind each group; the ratio to the engine's log-probs",
+            "not what the engine does with the weights",
+        ),
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(

@@ -21,7 +21,7 @@ _ALGORITHMS = {"gae": "PPO", "remax": "ReMax", "reinforce_plus_plus": "REINFORCE
 SHIPPED_AGENT_LOOPS = ("single_turn_agent", "tool_agent")
 """Agent loops that give one sample for each session (experimental/agent_loop 0.9.1)."""
 
-_READ = ("main_ppo_sync", "main_ppo_v0", "main_dapo")
+_READ = ("main_ppo_sync", "main_ppo_v0", "main_dapo", "one_step_off_policy.main_ppo")
 
 
 def algorithm_named(estimator: str) -> str:

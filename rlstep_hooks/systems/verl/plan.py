@@ -132,9 +132,9 @@ def unsupported(config: Mapping[str, Any]) -> str:
 def _separate_entry_point(config: Mapping[str, Any]) -> str:
     """The experimental trainers bring a section of their own (experimental/*/config 0.9.1)."""
     if "async_training" in config:
-        return "fully_async_policy: rollouts and updates run apart from each other, which is not planned"
+        return "fully_async_policy: rollouts and updates run apart from each other, which is not observed"
     if "rollout" in config:
-        return "one_step_off_policy: the next rollout is generated during the updates, which is not planned"
+        return "one_step_off_policy: the next rollout is generated during the updates, which is not observed"
     return ""
 
 

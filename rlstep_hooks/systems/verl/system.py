@@ -119,6 +119,16 @@ SYSTEM = System(
             "updates_bound == 'data_dependent' and not evaluates_only",
         ),
         Note(
+            "drops",
+            "prompts whose samples span more than {threshold} steps are dropped and replaced",
+            "(colocated or separate) and not waits and threshold is not None",
+        ),
+        Note(
+            "carries",
+            "training waits for prompts that are under way for {threshold} steps; none is dropped for its age",
+            "(colocated or separate) and waits and threshold is not None",
+        ),
+        Note(
             "ignores",
             "training ends after total_epochs, with {rollouts} of total_training_steps = {trainer.total_training_steps} rollouts",
             "not evaluates_only and trainer.total_training_steps is not None and rollouts < trainer.total_training_steps",
@@ -127,6 +137,7 @@ SYSTEM = System(
     facts={
         "lr_constant": f"({_OPTIM}.lr_scheduler_type or 'constant') == 'constant'",
         "minibatch_unit": "'prompts'",
+        "correct_by": "'algorithm.rollout_correction.rollout_is=token, or algorithm.rollout_correction.bypass_mode=True'",
         "more_updates": f"'{ACTOR}.ppo_epochs above 1, or {ACTOR}.ppo_mini_batch_size below data.train_batch_size,'",
         "nominal_updates_per_rollout": f"reuse_epochs * prompts_per_rollout / {MINIBATCH}",
         "lr_warmup": f"{_OPTIM}.lr_warmup_steps if {_OPTIM}.lr_warmup_steps >= 0 "

@@ -49,7 +49,10 @@ _OF_CRITIC = (
 TRAINERS: dict[str, str] = {
     # What the program sets, whatever the launch says (recipe/dapo/main_dapo.py, trainer/main_ppo_sync.py 0.8.0).
     "dapo": "program_kind != 'config' and (ends(program, 'main_dapo') or ends(program, 'main_dapo.py'))",
-    "sets_v0": "dapo or (program_kind != 'config' and (ends(program, 'main_ppo_v0') or ends(program, 'main_ppo_v0.py')))",
+    "sets_v0": "dapo or one_step_off "
+    "or (program_kind != 'config' and (ends(program, 'main_ppo_v0') or ends(program, 'main_ppo_v0.py')))",
+    # Its configuration turns the bypass on (experimental/one_step_off_policy/config/one_step_off_ppo_trainer.yaml).
+    "one_step_off": "program_kind != 'config' and 'one_step_off_policy' in program",
     "sets_queue": "program_kind != 'config' and (ends(program, 'main_ppo_sync') or ends(program, 'main_ppo_sync.py'))",
     # The trainers of `trainer/ppo/v1`, each by its mode; 0.8's `main_ppo_sync`; else RayPPOTrainer, with engine workers or legacy ones.
     "v1": "has_v1 and not sets_v0 and (trainer.use_v1 is None or trainer.use_v1)",
@@ -72,7 +75,8 @@ TRAINERS: dict[str, str] = {
     "uses_reference": f"algorithm.use_kl_in_reward or {ACTOR}.use_kl_loss",
     "reference_source": "'at_rollout' if always_has_reference or uses_reference else 'none'",
     # Whether the engine's log-probs stand in for recomputed ones.
-    "bypass": "algorithm.rollout_correction.bypass_mode",
+    "bypass": "True if one_step_off and not given(algorithm.rollout_correction.bypass_mode) "
+    "else algorithm.rollout_correction.bypass_mode",
     # The engines, and GPUs of all nodes. With `--world-size` there are as many as give the policy that many processes.
     "engine": "model_engine or ('megatron' if 'megatron' in (config_name or '') else 'veomni' if 'veomni' in (config_name or '') "
     "else 'torchtitan' if 'torchtitan' in (config_name or '') else 'dp')",

@@ -45,6 +45,24 @@ NEMO = (
     "loss_fn.use_importance_sampling_correction=true "
 )
 NEMO_PPO = NEMO.replace("run_grpo_math", "run_ppo_math").replace("grpo.", "ppo.").replace("async_grpo", "async_ppo")
+VERL_SIZES = (
+    "algorithm.adv_estimator=grpo data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=16 "
+    "actor_rollout_ref.rollout.n=4 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=4 trainer.total_epochs=1 "
+)
+VERL = "python3 -m verl.trainer.main_ppo " + VERL_SIZES
+SEPARATE = VERL + (
+    "trainer.v1.trainer_mode=separate_async actor_rollout_ref.rollout.nnodes=1 actor_rollout_ref.rollout.n_gpus_per_node=4 "
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl trainer.v1.separate_async.parameter_sync_step=4 "
+)
+COLOCATED = VERL + "trainer.v1.trainer_mode=colocate_async "
+ONE_STEP_OFF = "python3 -m verl.experimental.one_step_off_policy.main_ppo " + VERL_SIZES
+FULLY_ASYNC = (
+    "python3 -m verl.experimental.fully_async_policy.fully_async_main "
+    + VERL_SIZES.replace("train_batch_size=64", "train_batch_size=0")
+    + "rollout.total_rollout_steps=6400 "
+)
+WEIGHTS = "algorithm.rollout_correction.rollout_is=token "
 PRIME = "rl --orchestrator.batch-size 64 --orchestrator.group-size 8 --max-steps 10 "
 
 AGES = [
@@ -155,6 +173,33 @@ AGES = [
         r"tis from 0\.0 to 2\.0",
     ),
     ("nemo_rl", NEMO_PPO.replace("correction=true", "correction=false"), 1, 16, "none"),
+    # A sample may span `max_off_policy_threshold` steps, the one that trains it included.
+    ("verl", SEPARATE, 7, 28, "none"),
+    ("verl", SEPARATE + "trainer.v1.sampler.max_off_policy_threshold=3", 2, 8, "none"),
+    (
+        "verl",
+        SEPARATE + "trainer.v1.sampler.max_off_policy_threshold=3 trainer.v1.sampler.max_off_policy_strategy=wait",
+        3,
+        12,
+        "none",
+    ),
+    ("verl", SEPARATE + "algorithm.rollout_correction.bypass_mode=True", 7, 28, "the engine's log-probs"),
+    ("verl", COLOCATED + WEIGHTS, 7, 28, r"token importance weights, at most 2\.0"),
+    ("verl", COLOCATED + WEIGHTS + "algorithm.rollout_correction.rollout_is_threshold=5.0", 7, 28, r"at most 5\.0"),
+    ("verl", COLOCATED + "algorithm.rollout_correction.rollout_rs=seq_mean_k1", 7, 28, "rejection by seq_mean_k1"),
+    # The next batch is generated while this one is trained; its own configuration takes the engine's log-probs.
+    ("verl", ONE_STEP_OFF, 1, 4, "the engine's log-probs"),
+    ("verl", ONE_STEP_OFF + "algorithm.rollout_correction.bypass_mode=False", 1, 4, "none"),
+    # (1 + threshold) times what is trained between two syncs may wait.
+    ("verl_fully_async", FULLY_ASYNC, 1, 4, "the engine's log-probs"),
+    ("verl_fully_async", FULLY_ASYNC + "async_training.staleness_threshold=1.5", 2, 8, "the engine's log-probs"),
+    (
+        "verl_fully_async",
+        FULLY_ASYNC + "async_training.require_batches=2 algorithm.rollout_correction.bypass_mode=False",
+        1,
+        8,
+        "none",
+    ),
     ("prime_rl", PRIME, 8, 8, "the engine's log-probs"),
     ("prime_rl", PRIME + "--orchestrator.max-off-policy-steps 2", 2, 2, "the engine's log-probs"),
 ]
@@ -179,6 +224,7 @@ def test_the_age_and_what_corrects_for_it(
 
 INERT = [
     (AREAL + "actor.recompute_logprob=true actor.rejection_sampling.upper=5", "without actor.use_decoupled_loss"),
+    (COLOCATED + WEIGHTS + "actor_rollout_ref.rollout.calculate_log_probs=False", "verl leaves it out"),
     (ONE_AHEAD + "trainer.algorithm.use_tis=true", "makes every weight that number"),
 ]
 
@@ -200,6 +246,8 @@ BIASED = [
     OPENRLHF + "--algo.advantage.is_correction_level token --rollout.top_p 0.9",
     AREAL + "gconfig.top_p=0.9",
     TRL + "--top_p 0.9",
+    COLOCATED + WEIGHTS + "actor_rollout_ref.rollout.top_p=0.9",
+    FULLY_ASYNC + "actor_rollout_ref.rollout.top_p=0.9",
 ]
 
 
@@ -212,6 +260,7 @@ def test_a_truncated_distribution_biases_the_correction(launch: str) -> None:
 
 
 REFUSED: list[tuple[str, str]] = [
+    (FULLY_ASYNC.replace("train_batch_size=0", "train_batch_size=64"), "train_batch_size must be zero"),
     (SLIME + "--use-tis --use-rollout-logprobs", "cannot be set at the same time"),
     (OPEN_INSTRUCT + "--use_vllm_logprobs True", "making the"),
     (SKYRL, "should use rollout logprobs"),
@@ -232,3 +281,24 @@ def test_what_the_framework_refuses(launch: str, says: str) -> None:
 def test_a_bound_that_drops_nothing_is_said() -> None:
     plan = planned(SKYRL + "trainer.algorithm.policy_loss_type=rollout_is", rows=6400)
     assert any("drops none" in note.text for note in plan.notes)
+
+
+def test_a_synchronous_run_of_verl_is_not_asked_for_a_correction() -> None:
+    plan = planned(VERL, rows=6400)
+    assert plan.schedule is not None
+    assert (plan.schedule.max_age, plan.schedule.max_age_updates, plan.schedule.correction) == (0, 0, "")
+    assert "RLS117" not in {finding.code for finding in plan.findings}
+
+
+def test_dropping_and_waiting_are_told_apart() -> None:
+    drops = planned(SEPARATE, rows=6400)
+    waits = planned(SEPARATE + "trainer.v1.sampler.max_off_policy_strategy=wait", rows=6400)
+    assert any("are dropped and replaced" in note.text for note in drops.notes)
+    assert any("none is dropped for its age" in note.text for note in waits.notes)
+
+
+def test_what_is_trained_between_two_syncs_is_a_rollout() -> None:
+    schedule = planned(FULLY_ASYNC, rows=6400).schedule
+    assert schedule is not None
+    assert (schedule.prompts_per_rollout, schedule.updates_per_rollout, schedule.rollouts) == (64, 4, 100)
+    assert (schedule.samples_per_update, schedule.lr_ticks) == (64, 400)

@@ -261,3 +261,73 @@ def test_a_program_that_is_at_hand_trains_by_a_trainer_of_its_own(
     sizes = f"data.train_batch_size=512 {ACTOR}.use_dynamic_bsz=True {ROLLOUT}.log_prob_micro_batch_size_per_gpu=1"
     script.write_text(f"python3 -m {module} algorithm.adv_estimator=grpo {sizes}\n")
     assert plan_launch([str(script)], Options()).framework == framework
+
+
+@pytest.mark.parametrize(
+    ("command", "title", "expected"),
+    [
+        # entropy/32b_clip_cov.sh, without its filter: 256 x 8 samples in mini-batches of 32 x 8
+        (
+            f"recipe.entropy.main_entropy data.train_batch_size=256 data.gen_batch_size=768 {ACTOR}.ppo_mini_batch_size=32 "
+            f"{ROLLOUT}.n=8 {ACTOR}.use_dynamic_bsz=True algorithm.adv_estimator=grpo trainer.nnodes=4 trainer.total_epochs=1",
+            "verl recipe/entropy",
+            (768, 6144, 256, 24),
+        ),
+        # the same with its filter: rollouts of train_batch_size prompts
+        (
+            f"recipe.entropy.main_entropy data.train_batch_size=256 data.gen_batch_size=768 {ACTOR}.ppo_mini_batch_size=32 "
+            f"{ROLLOUT}.n=8 "
+            f"{ACTOR}.use_dynamic_bsz=True algorithm.adv_estimator=grpo algorithm.filter_groups.enable=True trainer.nnodes=4",
+            "verl recipe/entropy",
+            (256, 2048, 256, 8),
+        ),
+        # sppo/run_qwen2.5-7b_rm.sh: one sample of a prompt, no critic although adv_estimator is not given
+        (
+            f"recipe.sppo.main_sppo data.train_batch_size=1024 {ACTOR}.ppo_mini_batch_size=256 {ACTOR}.ppo_micro_batch_size_per_gpu=4 "
+            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=4",
+            "verl recipe/sppo",
+            (1024, 1024, 256, 4),
+        ),
+        # gvpo/run_qwen2-7b_math_gvpo.sh
+        (
+            f"recipe.gvpo.gvpo_main_ppo data.train_batch_size=1024 {ACTOR}.ppo_mini_batch_size=256 "
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu=16 "
+            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=16 {ROLLOUT}.n=4 algorithm.adv_estimator=grpo trainer.n_gpus_per_node=2",
+            "verl recipe/gvpo",
+            (1024, 4096, 1024, 4),
+        ),
+        # flowrl/run_flowrl_qwen2.5_7b.sh: what it generates for a filter is all trained
+        (
+            f"recipe.flowrl.main_flowrl data.train_batch_size=512 data.gen_batch_size=1536 {ACTOR}.ppo_mini_batch_size=32 "
+            f"{ROLLOUT}.n=8 {ACTOR}.use_dynamic_bsz=True algorithm.adv_estimator=grpo",
+            "verl recipe/flowrl",
+            (1536, 12288, 256, 48),
+        ),
+    ],
+)  # fmt: skip
+def test_verls_recipes_whose_loop_is_verls(command: str, title: str, expected: tuple[int, ...]) -> None:
+    planned = plan_launch(shlex.split(f"python3 -m {command}"), Options(rows=17_000))
+    schedule = planned.schedule
+    assert schedule is not None
+    assert (schedule.framework, schedule.critic) == (title, None)
+    found = (
+        schedule.prompts_per_rollout,
+        schedule.samples_per_rollout,
+        schedule.samples_per_update,
+        schedule.updates_per_rollout,
+    )
+    assert found == expected
+
+
+def test_a_setting_of_verls_is_no_misspelling_in_a_copy() -> None:
+    command = f"python3 -m recipe.entropy.main_entropy {ACTOR}.use_dynamic_bsz=True {ROLLOUT}.log_prob_micro_batch_size=512 +mine.own=1"
+    said = " ".join(note.text for note in plan_launch(shlex.split(command), Options()).notes)
+    assert "did you mean" not in said
+    assert "no release" not in said
+
+
+def test_what_gvpo_refuses() -> None:
+    sizes = f"data.train_batch_size=1024 {ACTOR}.ppo_micro_batch_size_per_gpu=1 {ROLLOUT}.log_prob_micro_batch_size_per_gpu=1"
+    command = f"python3 -m recipe.gvpo.gvpo_main_ppo {sizes} {ROLLOUT}.n=16 algorithm.adv_estimator=grpo trainer.n_gpus_per_node=8"
+    planned = plan_launch(shlex.split(command), Options())
+    assert "should be divisible by n 16" in planned.findings[0].observed

@@ -157,3 +157,12 @@ def test_too_few_rows_for_what_runs_ahead(rows: int, fix: str) -> None:
     with pytest.raises(PlanError, match=f"Is {rows} prompts, but 512 are needed") as caught:
         read(OLMO3_7B, rows=rows)
     assert fix in caught.value.fix
+
+
+def test_sizes_of_earlier_versions_are_refused_and_not_left_at_their_defaults() -> None:
+    """scripts/train/rlvr/grpo_fast_mini_old.sh: planned with 16 prompts x 4 samples, which it does not say."""
+    command = "python open_instruct/grpo_fast.py --local_rollout_batch_size 16 --number_samples_per_prompt 8"
+    with pytest.raises(
+        PlanError, match="not used by the HfArgumentParser: --local_rollout_batch_size, --number_samples_per_prompt"
+    ):
+        read(command)

@@ -247,3 +247,49 @@ def test_what_cannot_be_written() -> None:
     )
     with pytest.raises(LaunchError, match="updates_per_rollout = 4/3 cannot be kept"):
         system_of("verl").write(read(openrlhf, rows=32).schedule)
+
+
+@pytest.mark.parametrize("version", ["0.2", "0.3.0.post1", *RELEASES])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=128 actor_rollout_ref.actor.ppo_epochs=2",
+        "trainer.total_training_steps=3",
+        "algorithm.adv_estimator=gae critic.ppo_micro_batch_size_per_gpu=8 trainer.critic_warmup=20 trainer.total_epochs=2",
+    ],
+)
+def test_every_release_shows_formulas_that_give_the_planned_numbers(version: str, more: str) -> None:
+    reading = read(GRPO + more, rows=8532, version=version)  # which evaluates what is shown
+    assert {"samples_per_update", "updates_per_rollout", "rollouts", "updates", "lr_horizon"} <= {
+        formula.quantity for formula in reading.formulas
+    }
+
+
+def test_a_rollout_that_fills_no_mini_batch_of_legacy_workers() -> None:
+    reading = read(GRPO + "data.train_batch_size=128", rows=8532, version="0.2")
+    shown = {formula.quantity: formula.text for formula in reading.formulas}
+    assert (shown["samples_per_update"], reading.schedule.samples_per_update) == ("samples_per_rollout", 1024)
+
+
+def test_the_gpus_of_the_launch_count_no_more_where_processes_are_asked_for() -> None:
+    command = GRPO + "trainer.n_gpus_per_node=3"
+    with pytest.raises(PlanError, match="minimal possible batch size"):
+        read(command, rows=8532)
+    schedule = read(command, rows=8532, world_size=4).schedule
+    assert (schedule.world_size, schedule.settings["trainer.n_gpus_per_node"]) == (4, 4)
+
+
+def test_no_steps_and_no_saving() -> None:
+    more = "trainer.total_training_steps=0 trainer.save_freq=-5 data.train_max_samples=-7 "
+    reading = read(GRPO + more, rows=8532)
+    assert (reading.schedule.rollouts, reading.schedule.lr_horizon) == (0, 0)
+    assert "save_every" not in reading.facts
+    assert read(GRPO + more + "trainer.use_v1=False", rows=8532).schedule.rollouts == 1
+
+
+def test_a_setting_that_is_not_set_is_not_shown() -> None:
+    settings = read(GRPO + "critic.enable=False", rows=8532).schedule.settings
+    assert settings["critic.enable"] is False
+    assert None not in settings.values()
+    assert "trainer.use_v1" not in settings

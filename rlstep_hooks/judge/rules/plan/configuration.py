@@ -71,8 +71,8 @@ class ForeignSettings(Rule):
           observed  actor_rollout_ref.rollout.tries_per_prompt
           why       verl 0.2 itself ends the run: Could not override
                     'actor_rollout_ref.rollout.tries_per_prompt'. To append to your
-                    config use +actor_rollout_ref.rollout.tries_per_prompt=... Where
-                    it runs it is a fork, whose code was not read
+                    config use +actor_rollout_ref.rollout.tries_per_prompt=. Where
+                    it runs, it is a fork, whose code was not read
           fix       compare the plan with the fork's trainer, or take the settings
                     out
 

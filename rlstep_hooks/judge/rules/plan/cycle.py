@@ -32,8 +32,8 @@ class ClipNeverActs(Rule):
           observed  lag 0 only, 1 update for each rollout
           why       the ratio is 1 on every token, so clipping never acts and a loss
                     near 0 in the logs is cosmetic
-          fix       nothing to fix; more reuse epochs or a rollout larger than an
-                    update would make clipping act
+          fix       nothing to fix; num_iterations above 1, or steps_per_generation
+                    above gradient_accumulation_steps, would make clipping act
 
     What to do:
         Nothing, if you want on-policy updates. For several updates on each rollout, raise the number of reuse epochs,

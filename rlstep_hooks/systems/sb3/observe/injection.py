@@ -40,7 +40,7 @@ def _around_learn(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _with_audit(given: Any) -> tuple[StepAuditSB3Callback | None, list[Any]]:
-    """A new audit, and the given callbacks with it; None if there is already one."""
+    """A new audit, and the given callbacks with it; None if no audit is asked for or one is already there."""
     if not os.environ.get("RLSTEP_DIR"):
         return None, []
     try:

@@ -124,7 +124,7 @@ class StepAuditPPO:
         return wrapped(*args, **kwargs)
 
     def _compare_place(self, audit: LoopAudit) -> None:
-        """Read from accelerate whether the loader is at its end, and require that the plan says the same."""
+        """Compare the place in the loader, as accelerate knows it, with the plan: if they differ, the order cannot be judged."""
         flush = audit.schedule.flush
         at_end = bool(self._trainer.accelerator.gradient_state.end_of_dataloader)
         if audit.schedule.window > 1 and at_end != (flush is not None and flush.covers(self._steps)):

@@ -1,0 +1,248 @@
+"""Finds the one command of a launch that a system knows: among words, in a script, a configuration file or a Python file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.arguments import read_arguments
+from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.inheritance import Parent
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.skypilot import task_of
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
+from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems import index
+from rlstep_hooks.systems.launch_settings import (
+    CONFIGS,
+    keys_of,
+    quiet_config_keys,
+    read_arguments_quietly,
+    set_settings,
+    settings_of_command,
+    with_own_configs,
+)
+from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
+from rlstep_hooks.systems.python_launch import hidden as hidden_of
+from rlstep_hooks.systems.trains import why_not
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.launched import Options
+
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that a system knows, with everything it sets."""
+
+    command: Command
+    framework: str
+    given: dict[str, Setting]
+    source: str
+    folder: Path
+    notes: tuple[Note, ...] = ()
+    missing: tuple[Parent, ...] = ()
+    """Files that the launch names or inherits from and that are not here."""
+    hidden: UnknownText | None = None
+    """Values that a Python file gives to the framework's configuration and that cannot be known."""
+    environment: dict[str, str] = {}
+    """Variables that the command or `--set` sets, where their values are known."""
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """A command with settings of a system that does not train with it, as far as can be known."""
+
+    framework: str
+    why: str
+    place: Place
+
+
+def find_launch(words: list[str], options: Options) -> Launch:
+    """The one command among the words, or in the file that they name, which a system knows.
+
+    Raises:
+        LaunchError: There is none, or there are several.
+        OSError: A file cannot be read.
+    """
+    if not words or not any(word.strip() for word in words):
+        raise LaunchError("there is no command; write `rlstep plan -- <launch command>` or `rlstep plan FILE`")
+    path = Path(words[0])
+    if words[0].endswith(CONFIGS) and len(words) == 1:
+        return _config_launch(path, options)
+    if words[0].endswith(".py") and len(words) == 1:
+        program = Program("script", words[0])
+        return _only([Command(program, ())], str(path), path.parent, options)
+    commands, source, folder = _commands(words, path, options)
+    return _only(commands, source, folder, options)
+
+
+def _commands(words: list[str], path: Path, options: Options) -> tuple[list[Command], str, Path]:
+    arguments = tuple(Token(word, Place("the command", 0, index)) for index, word in enumerate(words, 1))
+    if words[0].endswith(SCRIPTS) and (path.is_file() or len(words) == 1):
+        return _script(path, arguments[1:], options.variables), str(path), path.parent
+    if len(words) == 1 and any(character.isspace() for character in words[0]):
+        return _text(arguments[0], options.variables), "the launch command", Path()
+    commands = unwrap(arguments, {}, shell=lambda token: _text(token, options.variables))
+    if len(commands) == 1 and commands[0].program.kind == "executable" and commands[0].program.name.endswith(SCRIPTS):
+        script = Path(commands[0].program.name)
+        if script.is_file():
+            values = {name: token.text for name, token in commands[0].environment.items()}
+            return _script(script, commands[0].arguments, options.variables | values), str(script), script.parent
+    return commands, "the launch command", Path()
+
+
+def _script(path: Path, arguments: tuple[Token, ...], variables: dict[str, str]) -> list[Command]:
+    # Only where there is shell to read: it takes 25 ms to load.
+    from rlstep_hooks.launch.shell.script import read_script
+
+    return read_script(path, arguments=arguments, given=variables)
+
+
+def _text(token: Token, variables: dict[str, str]) -> list[Command]:
+    from rlstep_hooks.launch.shell.script import read_text
+
+    return read_text(token.text, "the command", given=variables, folder=Path())
+
+
+def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
+    """The one command that a system knows."""
+    candidates = _candidates(commands, options.framework) if options.framework else commands
+    read = [_launch_of(command, source, folder, options) for command in candidates]
+    known = [launch for launch in read if isinstance(launch, Launch)]
+    if options.line is not None:
+        known = [launch for launch in known if launch.command.place.line == options.line]
+    distinct = {(launch.command.place.line, launch.framework): launch for launch in known}
+    if not known:
+        tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
+        tried = tried if len(tried) <= 200 else tried[:197] + "..."
+        declined = [one for one in read if isinstance(one, Declined)]
+        if declined:
+            raise NoLaunchError(
+                declined[0].why, declined[0].place, remedy=f"--framework {declined[0].framework} plans it all the same"
+            )
+        cut_off = "".join(f"; {command.cut_off}" for command in commands if command.cut_off)
+        called = (calls_of(command, folder) for command in commands)
+        others = [other for calls in called if calls is not None for other in of_others(calls)]
+        if others:
+            raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
+        raise NoLaunchError(
+            f"none of these starts a known trainer: {tried}{cut_off}" if tried else "there is no command in it",
+            Place(source),
+            remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
+        )
+    if len(distinct) > 1:
+        lines = ", ".join(f"line {line} ({framework})" for line, framework in distinct)
+        raise LaunchError(
+            f"there are {len(distinct)} training commands: {lines}; choose one with --line N", Place(source)
+        )
+    if len(known) > 1 and any(launch.given != known[0].given for launch in known):
+        line = known[0].command.place.line
+        raise LaunchError(
+            f"the command runs {len(known)} times in a loop, with different settings; the first is read where --set gives the"
+            " variable of the loop",
+            Place(source, line, 1),
+        )
+    return known[0]
+
+
+def _candidates(commands: list[Command], framework: str) -> list[Command]:
+    """Commands that may be a launch of the framework that the user named: its own programs, else Python programs, else all commands."""
+    index.system_of(framework)
+    patterns = [pattern for entry in index.entries_of(framework) for pattern in entry.programs]
+    own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
+    return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
+
+
+def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
+    """A command with its settings, if a system knows it; else the reason why it is not a run of the system that has its settings."""
+    calls = calls_of(command, folder)
+    plain, _ = read_arguments(command.arguments)
+    overridden, _ = read_arguments_quietly(command)
+    keys = {*keys_of(plain), *keys_of(overridden)}
+    if calls is not None:
+        keys |= {*calls.settings, *(f"{callee}." for callee in calls.callees)}
+    packages = calls.packages if calls is not None else {}
+    values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
+    framework = options.framework or index.recognise(command, keys, values, packages)
+    if framework is None:
+        framework = index.recognise(command, {*keys, *quiet_config_keys(command, folder)}, values, packages)
+    if framework is None:
+        return None
+    system = index.system_of(framework)
+    if options.framework is None and (why := why_not(command, system, folder)):
+        return Declined(framework, why, command.place)
+    given, missing, notes = settings_of_command(command, system, folder)
+    notes += [
+        Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
+    ]
+    notes += [Note("ignores", command.cut_off)] if command.cut_off else []
+    hidden = None
+    if calls is not None:
+        given, more = settings_of(calls, given, system)
+        notes += more
+        hidden = hidden_of(calls, system)
+    return Launch(
+        command=command,
+        framework=framework,
+        given={**given, **set_settings(options.variables)},
+        source=source,
+        folder=folder,
+        notes=tuple(notes),
+        missing=missing,
+        hidden=hidden,
+        environment=_environment(command, options),
+    )
+
+
+def _environment(command: Command, options: Options) -> dict[str, str]:
+    """Variables of a command whose values are known."""
+    own = {name: token.text for name, token in command.environment.items() if not token.unknown}
+    return own | options.variables
+
+
+def _config_launch(path: Path, options: Options) -> Launch:
+    """A configuration file on its own."""
+    from rlstep_hooks.launch.inheritance import read_config
+
+    if not path.is_file():
+        raise LaunchError("there is no such file", Place(str(path)))
+    read = read_config(path)
+    task = task_of(read.settings)
+    if task is not None:
+        from rlstep_hooks.launch.shell.script import read_text
+
+        commands = read_text(task.text, str(path), given={**task.variables, **options.variables}, folder=path.parent)
+        return _only(commands, str(path), path.parent, options)
+    command = Command(Program("config", str(path)), ())
+    framework = options.framework or index.recognise(command, keys_of(read.settings))
+    if framework is None:
+        refuse_missing(read.missing)
+        raise NoLaunchError(
+            f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
+            Place(str(path)),
+        )
+    given, missing, notes = with_own_configs(read.missing, read.settings, index.system_of(framework))
+    return Launch(
+        command=command,
+        framework=framework,
+        given={**given, **set_settings(options.variables)},
+        source=str(path),
+        folder=path.parent,
+        notes=tuple(notes),
+        missing=missing,
+        environment=dict(options.variables),
+    )
+
+
+def refuse_missing(missing: tuple[Parent, ...]) -> None:
+    """Refuse to plan without this file: its settings are not guessed."""
+    for parent in missing:
+        if parent.unknown is not None:
+            raise UnknownValueError("the configuration file", parent.unknown)
+        raise LaunchError(
+            f"{parent.name} is not here, and what it sets decides the plan",
+            parent.place,
+            remedy="give the path under which it is, or run this where the file is",
+        )
