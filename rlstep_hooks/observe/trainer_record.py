@@ -278,9 +278,7 @@ class TrainerRecord:
     def before_step(self, role: Role, *, replayed: bool = False) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
         if role in self._replays:
-            self._replays[role].look_at_state()
-            if replayed:
-                self._replays[role].before_step()
+            self._replays[role].before_step(compared=replayed)
         if role in self._probes:
             self._probes[role].before_step()
             self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]

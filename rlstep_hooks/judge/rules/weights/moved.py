@@ -257,8 +257,8 @@ class GeneratedWithOthers(Rule):
     """The policy generated with other weights than its last update left.
 
     What it checks:
-        The probed weights at the first forward of each training rollout, bit for bit against those after the update before it. Only
-        where the trained model itself generates.
+        The probed weights at the first forward of a training rollout, bit for bit against those after the update before it. Only
+        where the trained model itself generates, in the first eight rollouts and every seventh later.
 
     Why it matters:
         Weights that are swapped for the generation and put back (an average, a frozen copy, weights in another precision) sample from

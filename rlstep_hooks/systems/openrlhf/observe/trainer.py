@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
@@ -416,9 +416,9 @@ class OpenRlhfTrainer:
     # Updates
 
     @property
-    def _replays(self) -> bool:
-        """Whether the steps of this rollout are replayed."""
-        return is_compared(self._record.calls("policy_updates" if self.role == "policy" else "critic_updates") - 1)
+    def _cycle(self) -> int:
+        """The rollout that is trained, counted from 0."""
+        return self._record.calls("policy_updates" if self.role == "policy" else "critic_updates") - 1
 
     def _around_step(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         rate, skipped, tick = 0.0, 0, None
@@ -464,9 +464,9 @@ class OpenRlhfTrainer:
                     self._record.replay(self.role, optimizer)
             if any(weights is self._probed for weights in held):
                 self._probing = True
-                self._record.before_step(self.role, replayed=self._replays)
+                self._record.before_step(self.role, replayed=is_compared(self._cycle))
         with self._steps_guard:
-            norm = norm_of_gradients(optimizer) if self._replays else None
+            norm = norm_of_gradients(optimizer) if is_compared_whole(self._cycle) else None
             if norm is not None:
                 self._norms.append(norm)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refresh, Rollout, WeightSync
+from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.identities import identities
@@ -41,6 +43,8 @@ class RolloutHooks:
         self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
         self._sampler_guard = Contained(recorder, ("sampler",))
         self._rollouts = 0
+        self._quick = False
+        """Whether the latest generation was over before events have to be written."""
         self.of_evaluation = 0
         """Rollouts of the evaluation that is going on."""
         self._engine_version: int | None = None
@@ -75,14 +79,19 @@ class RolloutHooks:
         if not seen.active:
             return wrapped(*args, **kwargs)
         generation = seen.generation = Generation()
+        began = self._recorder.now()
+        if not self._quick:
+            self._recorder.write()  # so that nothing is lost to a kill while it generates
         if self._watches_sampler():
-            generation.forwards = ForwardWatch.of(seen.trainer.model, lambda: self._look_at_weights(generation))
+            look = functools.partial(self._look_at_weights, generation) if is_compared(self._rollouts) else None
+            generation.forwards = ForwardWatch.of(seen.trainer.model, look)
         try:
             output = wrapped(*args, **kwargs)
         finally:
             seen.generation = None
             if generation.forwards is not None:
                 generation.forwards.remove()
+        self._quick = self._recorder.now() - began < QUICK
         with self._rollout_guard:
             rows = args[0] if args else kwargs.get("inputs")
             self._emit_rollout(rows, output, generation)
@@ -166,7 +175,7 @@ class RolloutHooks:
             seen.identities.sampled(index, seen.updates.version)
         with torch.no_grad():
             olds = [seen.form.old_log_probs_of(part) for part in parts]
-            for part, old, rows_of_part in zip(parts, olds, identities(index, sum(sizes)).split(sizes), strict=True):
+            for part, old, rows_of_part in zip(parts, olds, identities(index, sizes), strict=True):
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
                 if of_others:
                     recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
@@ -199,7 +208,7 @@ class RolloutHooks:
                     policy_version=made_by,
                 )
             )
-        recorder.emit(*events)
+        recorder.emit_soon(*events)
         if purpose == "training":
             self._check_settings()
         seen.numbers.collect()

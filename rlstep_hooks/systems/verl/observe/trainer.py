@@ -274,7 +274,7 @@ class VerlTrainer:
         with self._replay_guard:
             engine = self._engines[role][0]
             limit = float(engine.optimizer_config.clip_grad or 0.0)
-            norm = norm_of_gradients(optimizer) if limit > 0 and self._losses.looks else None
+            norm = norm_of_gradients(optimizer) if limit > 0 and self._losses.looks_at_all else None
             if norm is not None:
                 self._record.see_norm(role, norm, limit)
 
