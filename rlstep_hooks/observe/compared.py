@@ -4,10 +4,17 @@ from __future__ import annotations
 
 ALL_OF_FIRST = 8
 """Cycles at the beginning, each of which is recomputed."""
-ONE_OF = 7
+ONE_OF = 13
 """Later, one cycle of this many. The number is odd, so that it seldom divides a data epoch."""
+WHOLE_ONE_OF = 49
+"""The same for what reads all gradients of a model. Such a pass takes a hundredth of an update, however large the model is."""
 
 
 def is_compared(cycle: int) -> bool:
     """Whether the numbers of this cycle of rollouts, counted from 0, are recomputed from the documented formulas."""
     return cycle < ALL_OF_FIRST or cycle % ONE_OF == 0
+
+
+def is_compared_whole(cycle: int) -> bool:
+    """Whether numbers of the whole model are recomputed in this cycle of rollouts."""
+    return cycle < ALL_OF_FIRST or cycle % WHOLE_ONE_OF == 0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     from torch import Tensor
 
 Key = TypeVar("Key")
 
-INTERVAL = 2.0
+INTERVAL = 4.0
 """Least number of seconds between computations of deferred numbers. Rollouts usually take longer, so numbers come with the next
 rollout; if rollouts take milliseconds, computing after each would be most of the audit's cost."""
 
@@ -83,6 +84,13 @@ class DeferredValues(Generic[Key]):
                 done.synchronize()  # type: ignore[attr-defined]
             del self._sent[0]
             yield keys, sizes, values
+
+
+def on_device(numbers: list[Any], device: torch.device) -> Tensor:
+    """Plain numbers as float64 on a device, without waiting for what it is at."""
+    import torch
+
+    return torch.tensor(numbers, dtype=torch.float64).to(device, non_blocking=True)
 
 
 def finite(number: float) -> float | None:

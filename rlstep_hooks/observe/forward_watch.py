@@ -16,10 +16,10 @@ class ForwardWatch:
 
     Args:
         embeddings: The module whose call is a forward.
-        look: Called at the first forward, just before it; raises nothing.
+        look: Called at the first forward, just before it, if given; raises nothing.
     """
 
-    def __init__(self, embeddings: Any, look: Callable[[], None]) -> None:
+    def __init__(self, embeddings: Any, look: Callable[[], None] | None = None) -> None:
         self._look = look
         self.seen = False
         self.paused = False
@@ -27,7 +27,7 @@ class ForwardWatch:
         self._handle = embeddings.register_forward_pre_hook(self._see)
 
     @classmethod
-    def of(cls, model: Any, look: Callable[[], None] = lambda: None) -> ForwardWatch | None:
+    def of(cls, model: Any, look: Callable[[], None] | None = None) -> ForwardWatch | None:
         """A watch on a transformers model; None if its embeddings cannot be found."""
         try:
             embeddings = model.get_input_embeddings()
@@ -39,7 +39,8 @@ class ForwardWatch:
         if not self.paused:
             self.seen = True
             self._handle.remove()
-            self._look()
+            if self._look is not None:
+                self._look()
 
     def remove(self) -> None:
         """Remove the hook if it has not removed itself."""

@@ -1,5 +1,8 @@
 """The optimizer's own formula, replayed on a probe of the weights: did the step do what it documents?
 
+At a step only copies are taken; many steps are worked up at once, later. Shapes: N steps, K probed tensors, P probed weights of all
+tensors in a row.
+
 Sources: the algorithms on the pages of torch.optim.SGD, Adam and AdamW, and torch/optim/{sgd,adam,adamw}.py 2.13.0. Their foreach,
 fused and capturable forms compute the same.
 """
@@ -12,7 +15,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.bits import bits
+from rlstep_hooks.observe.deferred import finite, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 COVERED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimizers whose formula is replayed. Subclasses are not replayed, because they may compute anything."""
 
+DEEPSPEED = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
+"""DeepSpeed's own forms of Adam and AdamW, whose state has the same names (ops/adam/*.py of 0.19.6)."""
+
 ROUNDINGS = 8
 """Units of the weights' own rounding that a step may be away from the exact one."""
 RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -29,42 +36,49 @@ RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-4}
 RELATIVE_REDUCED = 0.1
 
 
-class Constants(msgspec.Struct, frozen=True):
-    """The settings of one parameter group that a formula needs."""
+class Constants(msgspec.Struct, frozen=True, gc=False):
+    """What the formula takes for one tensor at one step, besides its numbers."""
 
     rate: float
-    decay: float
-    decoupled: bool
-    """Whether the decay shrinks the weights (AdamW), or is added to the gradient."""
-    adaptive: bool
-    """Whether steps are divided by the root of the second moment (Adam, AdamW)."""
+    shrinks: float
+    """By what the weights are multiplied first (the decay of AdamW)."""
+    adds: float
+    """How much of the weights is added to the gradient (the decay of SGD and Adam)."""
+    sign: float
+    """-1 where the objective is maximised."""
+    stepped: bool
+    """Whether there is a gradient; else torch leaves the tensor out, decay included."""
+    relative: float
+    """Relative error of a step that the dtype of its moments explains."""
     beta1: float = 0.0
     beta2: float = 0.0
     epsilon: float = 0.0
-    momentum: float = 0.0
-    dampening: float = 0.0
-    nesterov: bool = False
-    sign: float = 1.0
-    """-1 where the objective is maximised."""
+    keeps: float = 0.0
+    """SGD: the part of the momentum that stays."""
+    takes: float = 1.0
+    """The part of the gradient that comes to it."""
+    by_gradient: float = 0.0
+    """How much of the gradient itself is in the step (Nesterov)."""
+    by_momentum: float = 1.0
+    """How much of the momentum is."""
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What a vector of `OptimizerReplay` means."""
+    """What a vector of `OptimizerReplay` means: two numbers of each replayed update, then one of each whose moments were looked at."""
 
     updates: tuple[int, ...]
+    looked_at: tuple[int, ...]
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The vector's numbers, as fields of `UpdateValues`."""
         count = len(self.updates)
-        rows = zip(*(numbers[start : start + count] for start in range(0, 3 * count, count)), strict=True)
-        return {
-            update: {
-                "optimizer_off": finite(off),
-                "optimizer_share": finite(share),
-                "moments_lost": int(lost) if lost >= 0 else None,
-            }
-            for update, (off, share, lost) in zip(self.updates, rows, strict=True)
+        fields: dict[int, dict[str, Any]] = {
+            update: {"optimizer_off": finite(off), "optimizer_share": finite(share)}
+            for update, off, share in zip(self.updates, numbers[:count], numbers[count : 2 * count], strict=True)
         }
+        for update, lost in zip(self.looked_at, numbers[2 * count :], strict=True):
+            fields.setdefault(update, {})["moments_lost"] = int(lost)
+        return fields
 
 
 class OptimizerReplay:
@@ -77,22 +91,38 @@ class OptimizerReplay:
 
     def __init__(self, probed: Sequence[tuple[Any, int, int]], optimizer: Optimizer) -> None:
         groups = {id(held): group for group in optimizer.param_groups for held in group["params"]}
+        # The optimizer knows a parameter, of which a shard is the part that this process holds.
+        owned = [(of, getattr(of[0], "parameter", of[0])) for of in probed]
+        held = [of for of, whole in owned if id(whole) in groups]
         self._optimizer = optimizer
-        self._probed = [(*of, groups[id(of[0])]) for of in probed if id(of[0]) in groups]
+        self._kind = type(optimizer)
+        self._moments = ("momentum_buffer",) if self._kind is torch.optim.SGD else ("exp_avg", "exp_avg_sq")
+        """Their names in the optimizer's state."""
+        self._probed = held
+        self._parameters = [whole for _, whole in owned if id(whole) in groups]
+        """The tensors of the optimizer that they are of."""
+        self._groups = [groups[id(whole)] for whole in self._parameters]
+        self._places = torch.arange(len(held)).repeat_interleave(torch.tensor([count for _, count, _ in held]).long())
+        """(P,): the tensor of each probed weight."""
         self.uncovered = self._why_uncovered()
         """Why steps cannot be replayed; empty where they can."""
-        self._before: list[_State] | None = None
+        self._before: _Before | None = None
         self._left: Tensor | None = None
-        """The moments right after the latest replayed step."""
-        self._lost: Tensor | None = None
-        self._held: list[_Step] = []
+        """The moments that the step before left, if it was replayed."""
+        self._look: tuple[Tensor, Tensor] | None = None
+        """Those, and the moments before the step that is being made."""
+        self._steps: list[tuple[int, _Before, Tensor]] = []
+        """Replayed steps: update, what it was computed from, the weights after it."""
+        self._looks: list[tuple[int, Tensor, Tensor]] = []
+        """Update, the moments that the step before it had left, those before its own."""
 
     def _why_uncovered(self) -> str:
-        kind = type(self._optimizer)
-        if kind not in COVERED:
-            return f"the formula of {kind.__module__}.{kind.__name__} is not replayed"
+        if self._kind not in COVERED and _name(self._kind) not in DEEPSPEED:
+            return f"the formula of {self._kind.__module__}.{self._kind.__name__} is not replayed"
         if any(group.get("amsgrad") for group in self._optimizer.param_groups):
             return "the formula with amsgrad is not replayed"
+        if not all(group.get("bias_correction", True) for group in self._optimizer.param_groups):
+            return "the formula without a correction of the bias is not replayed"
         if any(
             _on_device(value)
             for group in self._optimizer.param_groups
@@ -101,140 +131,207 @@ class OptimizerReplay:
             return "rate or betas are held on the device, and reading them would wait for it"
         return "" if self._probed else "the optimizer holds none of the probed weights"
 
-    def look_at_state(self) -> None:
-        """Compare the moments with those that the latest replayed step left. Before the optimizer steps."""
-        left, self._left, self._lost = self._left, None, None
-        if left is not None:
-            moments = self._moments()
-            self._lost = (
-                (moments != left).count_nonzero() if moments.shape == left.shape else torch.tensor(left.shape[0])
-            )
+    def before_step(self, *, compared: bool) -> None:
+        """Read what the step is computed from, just before the optimizer makes it.
 
-    def before_step(self) -> None:
-        """Read weights, gradients and state of the probe just before the optimizer steps."""
-        if getattr(self._optimizer, "grad_scale", None) is None:  # else a fused step divides the gradients itself
-            self._before = [self._state(*of) for of in self._probed]
+        Args:
+            compared: Whether to replay it.
+        """
+        left, self._left, self._before, self._look = self._left, None, None, None
+        if left is None and not compared:
+            return
+        moments = self._parts_of_moments()
+        if left is not None:
+            self._look = left, torch.cat(self._filled(moments))
+        # With a gradient scale, a fused step divides the gradients itself.
+        if compared and getattr(self._optimizer, "grad_scale", None) is None:
+            self._before = self._read(moments)
 
     def after_step(self, update: int) -> None:
-        """Read the weights after the step; `work_up` compares them later."""
+        """Read weights and moments after the step; `work_up` compares them later."""
         before, self._before = self._before, None
-        if before is not None:
-            after = [_part(parameter, count, stride) for parameter, count, stride, _ in self._probed]
-            self._held.append(_Step(update, before, torch.cat(after), self._lost))
-            self._left = self._moments()
+        if self._look is not None:
+            self._looks.append((update, *self._look))
+        if before is None:
+            return
+        self._steps.append((update, before, torch.cat(self._weights())))
+        moments = self._parts_of_moments()
+        begun = any(part is not None for parts in moments for part in parts)
+        self._left = torch.cat(self._filled(moments)) if begun else None
 
     def work_up(self) -> tuple[ReplaySource, Tensor] | None:
-        """The numbers of all replayed steps since the last call: float32 of shape (3 * updates,). None without any."""
-        held, self._held = self._held, []
-        if not held:
-            return None
-        rows = torch.stack([step.numbers() for step in held])
-        return ReplaySource(tuple(step.update for step in held)), rows.T.flatten().float()
+        """The numbers of all steps since the last call, float32, as `ReplaySource` says. None without any."""
+        steps, self._steps = self._steps, []
+        looks, self._looks = self._looks, []
+        columns = self._compare(steps) if steps else []
+        if looks:
+            left, now = bits(torch.stack([look[place] for place in (1, 2) for look in looks])).chunk(2)
+            columns.append((left != now).sum(1))
+        source = ReplaySource(tuple(step[0] for step in steps), tuple(look[0] for look in looks))
+        return (source, torch.cat([column.float() for column in columns])) if columns else None
 
-    def _state(self, parameter: Any, count: int, stride: int, group: dict[str, Any]) -> _State:
-        state = self._optimizer.state.get(parameter, {})
-        moments = tuple(None if (of := state.get(name)) is None else _part(of, count, stride) for name in _MOMENTS)
-        gradient = parameter.grad
-        step = state.get("step", 0.0)
-        return _State(
-            constants=_constants(group, type(self._optimizer)),
-            weights=_part(parameter, count, stride),
-            gradient=None if gradient is None else _part(gradient, count, stride),
-            step=step.clone() if isinstance(step, Tensor) else step,
-            moments=moments,
-        )
+    # Reading
 
-    def _moments(self) -> Tensor:
-        """The moments of the probe in one vector; shorter where there are none yet."""
-        found = [
-            _part(of, count, stride)
-            for parameter, count, stride, _ in self._probed
-            for name in _MOMENTS
-            if (of := self._optimizer.state.get(parameter, {}).get(name)) is not None
+    def _of_state(self, name: str) -> list[Any]:
+        """What the optimizer keeps for each tensor under this name; None where it keeps nothing."""
+        held = self._optimizer.state
+        return [held[parameter].get(name) if parameter in held else None for parameter in self._parameters]
+
+    def _decoupled(self, group: dict[str, Any]) -> bool:
+        """Whether the decay shrinks the weights (AdamW), or is added to the gradient."""
+        if _name(self._kind) in DEEPSPEED:
+            return bool(getattr(self._optimizer, "adam_w_mode", True))
+        return self._kind is torch.optim.AdamW or bool(group.get("decoupled_weight_decay", False))
+
+    def _parts_of_moments(self) -> list[list[Tensor | None]]:
+        return [self._parts(self._of_state(name)) for name in self._moments]
+
+    def _weights(self) -> list[Tensor]:
+        return [_part(parameter, count, stride) for parameter, count, stride in self._probed]
+
+    def _parts(self, tensors: list[Any]) -> list[Tensor | None]:
+        """The probed numbers of what belongs to each tensor; None where there is nothing."""
+        return [
+            None if tensor is None else _part(tensor, count, stride)
+            for tensor, (_, count, stride) in zip(tensors, self._probed, strict=True)
         ]
-        return torch.cat(found) if found else torch.empty(0)
+
+    def _filled(self, kinds: list[list[Tensor | None]]) -> list[Tensor]:
+        """All parts in a row, with 0 where there is nothing yet."""
+        return [
+            parameter.detach().new_zeros(count) if part is None else part
+            for parts in kinds
+            for part, (parameter, count, _) in zip(parts, self._probed, strict=True)
+        ]
+
+    def _read(self, moments: list[list[Tensor | None]]) -> _Before:
+        weights = self._weights()
+        gradients = self._parts([parameter.grad for parameter, _, _ in self._probed])
+        numbers = weights + self._filled([gradients, *moments])
+        constants = tuple(
+            _constants(group, self._decoupled(group), weight, gradient, moment)
+            for group, weight, gradient, moment in zip(self._groups, weights, gradients, moments[0], strict=True)
+        )
+        made = [
+            group.get("step") if steps is None else steps  # DeepSpeed's FusedAdam counts in the group
+            for steps, group in zip(self._of_state("step"), self._groups, strict=True)
+        ]
+        none = next((torch.zeros_like(steps) for steps in made if isinstance(steps, Tensor)), torch.zeros(()))
+        steps = [none if steps is None else torch.as_tensor(steps) for steps in made]
+        return _Before(torch.cat(numbers), constants, torch.stack(steps))
+
+    # Computing
+
+    def _compare(self, steps: list[tuple[int, _Before, Tensor]]) -> list[Tensor]:
+        """The largest distance of a weight from where the formula puts it, in units of what rounding explains, and how many times the
+        documented step was made: each (N,) float64."""
+        after = torch.stack([step[2] for step in steps])
+        weights, *rest = torch.stack([step[1].numbers for step in steps]).double().split(after.shape[1], 1)
+        of = _Factors([step[1].constants for step in steps], self._places, after.device)
+        made_so_far = torch.stack([step[1].steps for step in steps]).to(after.device, torch.float64, non_blocking=True)
+        planned = self._documented(of, made_so_far, weights, *rest) - weights
+        made = after.double() - weights
+        rounding = ROUNDINGS * torch.finfo(after.dtype).eps * (weights.abs() + planned.abs())
+        tolerance = rounding + of("relative") * planned.abs() + torch.finfo(torch.float32).tiny
+        off = ((made - planned).abs() / tolerance).amax(1)
+        return [off, (made * planned).sum(1) / (planned * planned).sum(1)]
+
+    def _documented(
+        self, of: _Factors, made_so_far: Tensor, weights: Tensor, gradient: Tensor, *moments: Tensor
+    ) -> Tensor:
+        """The weights after the documented step, (N, P) float64.
+
+        Args:
+            of: The constants.
+            made_so_far: (N, K), steps that each tensor has made.
+            weights: (N, P), as gradient and moments.
+        """
+        gradient = of("sign") * gradient + of("adds") * weights
+        if len(moments) == 1:
+            buffer = of("keeps") * moments[0] + of("takes") * gradient
+            step = of("by_gradient") * gradient + of("by_momentum") * buffer
+        else:
+            first = of("beta1") * moments[0] + (1 - of("beta1")) * gradient
+            second = of("beta2") * moments[1] + (1 - of("beta2")) * gradient**2
+            bias1, bias2 = (of.spread(1 - of.each(name) ** (made_so_far + 1)) for name in ("beta1", "beta2"))
+            step = first / bias1 / ((second / bias2).sqrt() + of("epsilon"))
+        documented = weights * of("shrinks") - of("rate") * step
+        stepped = of("stepped")
+        if isinstance(stepped, Tensor):
+            return torch.where(stepped > 0, documented, weights)
+        return documented if stepped else weights
 
 
-_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+class _Before(msgspec.Struct, frozen=True, gc=False):
+    """What one step is computed from."""
+
+    numbers: Tensor
+    """The weights, their gradients, and each kind of moments: P numbers each."""
+    constants: tuple[Constants, ...]
+    """Of each tensor."""
+    steps: Tensor
+    """(K,), steps made so far."""
 
 
-class _State(msgspec.Struct, frozen=True):
-    """The probed part of one tensor before a step."""
+class _Factors:
+    """The constants of N steps.
 
-    constants: Constants
-    weights: Tensor
-    gradient: Tensor | None
-    step: Any
-    """Steps made so far, a number or a tensor of one."""
-    moments: tuple[Tensor | None, ...]
-    """Those of `_MOMENTS`."""
+    Args:
+        constants: Of each step those of each tensor.
+        places: (P,), the tensor of each weight.
+        device: Of the weights.
+    """
 
-    def documented(self) -> Tensor:
-        """The weights after the documented step, float64."""
-        weights = self.weights.double()
-        if self.gradient is None:
-            return weights  # torch skips a tensor without a gradient, decay included
-        of = self.constants
-        gradient = of.sign * self.gradient.double()
-        if of.decoupled:
-            weights = weights * (1 - of.rate * of.decay)
-        elif of.decay:
-            gradient = gradient + of.decay * weights
-        first, second, buffer = (None if moment is None else moment.double() for moment in self.moments)
-        if not of.adaptive:
-            if of.momentum:
-                buffer = gradient if buffer is None else of.momentum * buffer + (1 - of.dampening) * gradient
-                gradient = gradient + of.momentum * buffer if of.nesterov else buffer
-            return weights - of.rate * gradient
-        zero = torch.zeros_like(weights)
-        first = of.beta1 * (zero if first is None else first) + (1 - of.beta1) * gradient
-        second = of.beta2 * (zero if second is None else second) + (1 - of.beta2) * gradient**2
-        step = torch.as_tensor(self.step, device=weights.device).double() + 1
-        divisor = (second / (1 - of.beta2**step)).sqrt() + of.epsilon
-        return weights - of.rate / (1 - of.beta1**step) * first / divisor
+    def __init__(self, constants: list[tuple[Constants, ...]], places: Tensor, device: torch.device) -> None:
+        self._constants = constants
+        self._places = places
+        self._device = device
 
-    def relative(self) -> float:
-        """Relative error of a step that the dtype of its moments explains."""
-        kept = [moment.dtype for moment in self.moments if moment is not None] or [self.weights.dtype]
-        return max(RELATIVE.get(dtype, RELATIVE_REDUCED) for dtype in kept)
+    def each(self, name: str) -> Any:
+        """One constant: a number where all are the same, else (N, K) float64."""
+        rows = [[getattr(of, name) for of in row] for row in self._constants]
+        first = rows[0][0]
+        same = all(row.count(first) == len(row) for row in rows)
+        return first if same else on_device(rows, self._device)
+
+    def spread(self, of_tensors: Any) -> Any:
+        """(N, K) as (N, P); a number as it is."""
+        if not isinstance(of_tensors, Tensor):
+            return of_tensors
+        return of_tensors.index_select(1, self._places.to(self._device, non_blocking=True))
+
+    def __call__(self, name: str) -> Any:
+        """One constant: a number, or (N, P)."""
+        return self.spread(self.each(name))
 
 
-class _Step(msgspec.Struct, frozen=True):
-    """One step of the probe."""
-
-    update: int
-    before: list[_State]
-    after: Tensor
-    lost: Tensor | None
-
-    def numbers(self) -> Tensor:
-        """As `ReplaySource` names them, float64."""
-        weights = torch.cat([state.weights for state in self.before])
-        documented = torch.cat([state.documented() for state in self.before])
-        relative = torch.cat([torch.full_like(state.weights, state.relative()).double() for state in self.before])
-        made, planned = self.after.double() - weights.double(), documented - weights.double()
-        rounding = ROUNDINGS * torch.finfo(weights.dtype).eps * (weights.double().abs() + planned.abs())
-        tolerance = rounding + relative * planned.abs() + torch.finfo(torch.float32).tiny
-        off = ((made - planned).abs() / tolerance).max()
-        share = (made * planned).sum() / (planned * planned).sum()
-        lost = torch.full_like(off, -1) if self.lost is None else self.lost.to(off)
-        return torch.stack([off, share, lost])
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _constants(group: dict[str, Any], kind: type) -> Constants:
+def _constants(
+    group: dict[str, Any], decoupled: bool, weight: Tensor, gradient: Tensor | None, moment: Tensor | None
+) -> Constants:
+    """The constants of a tensor with these settings, whose decay shrinks the weights or is added to the gradient."""
+    rate, decay = float(group["lr"]), float(group["weight_decay"])
     beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
+    momentum = float(group.get("momentum", 0.0))
+    begun = momentum != 0 and moment is not None
+    nesterov = momentum != 0 and bool(group.get("nesterov"))
     return Constants(
-        rate=float(group["lr"]),
-        decay=float(group["weight_decay"]),
-        decoupled=kind is torch.optim.AdamW or bool(group.get("decoupled_weight_decay", False)),
-        adaptive=kind is not torch.optim.SGD,
+        rate=rate,
+        shrinks=1 - rate * decay if decoupled else 1.0,
+        adds=0.0 if decoupled else decay,
+        sign=-1.0 if group.get("maximize") else 1.0,
+        stepped=gradient is not None,
+        relative=RELATIVE.get((weight if moment is None else moment).dtype, RELATIVE_REDUCED),
         beta1=beta1,
         beta2=beta2,
         epsilon=float(group.get("eps", 0.0)),
-        momentum=float(group.get("momentum", 0.0)),
-        dampening=float(group.get("dampening", 0.0)),
-        nesterov=bool(group.get("nesterov", False)),
-        sign=-1.0 if group.get("maximize") else 1.0,
+        keeps=momentum if begun else 0.0,  # the first gradient is the momentum (SGD)
+        takes=1 - float(group.get("dampening", 0.0)) if begun else 1.0,
+        by_gradient=1.0 if nesterov else 0.0,
+        by_momentum=momentum if nesterov else 1.0,
     )
 
 
@@ -243,8 +340,10 @@ def _on_device(value: Any) -> bool:
 
 
 def _part(tensor: Tensor, count: int, stride: int) -> Tensor:
-    """A copy of the probed numbers of a tensor."""
+    """A view of the probed numbers of a tensor, or a copy."""
     values = tensor.detach()
+    if hasattr(values, "to_local"):
+        values = values.to_local()
     if values.is_contiguous():
-        return values.as_strided((count,), (stride,), values.storage_offset()).clone()
-    return values.reshape(-1)[::stride][:count].clone()
+        return values.as_strided((count,), (stride,), values.storage_offset())
+    return values.reshape(-1)[::stride][:count]

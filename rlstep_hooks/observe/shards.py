@@ -20,6 +20,11 @@ class LocalShard:
     def __init__(self, parameter: Any) -> None:
         self._parameter = parameter
 
+    @property
+    def parameter(self) -> Any:
+        """The parameter as the optimizer knows it."""
+        return self._parameter
+
     def _local(self, tensor: Any) -> Tensor:
         local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         return local

@@ -8,7 +8,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.bits import bits
+from rlstep_hooks.observe.deferred import finite, on_device
 from rlstep_hooks.record.events import UpdateValues
 
 if TYPE_CHECKING:
@@ -152,17 +153,18 @@ class WeightProbe:
         weights = torch.stack([earliest, *(reading.after for reading in held)])
         earlier, after = weights[:-1], weights[1:]
         self._after = held[-1].after
-        reach = torch.stack([row * reading.learning_rate for row, reading in zip(gradient, held, strict=True)]).abs_()
+        rates = _column([reading.learning_rate for reading in held], after.device)
+        rates = rates.to(torch.promote_types(gradient.dtype, torch.float32))
         change = (after - before).abs_()
-        visible = reach > before.abs() * torch.finfo(after.dtype).eps
-        moved = (before != earlier) & ~(before.isnan() & earlier.isnan())  # NaN differs from itself
-        counts = torch.stack([change != 0, gradient != 0, visible, moved]).sum(2).float()
-        left_over = torch.stack([torch.as_tensor(reading.left_over, device=counts.device).float() for reading in held])
-        numbers = torch.cat([counts.flatten(), change.amax(1).float(), left_over])
+        visible = gradient.abs() * rates.unsqueeze(1) > before.abs() * torch.finfo(after.dtype).eps
+        moved = bits(before) != bits(earlier)  # NaN differs from itself, its bits do not
+        counts = [marked.view(torch.int8).sum(1) for marked in (change != 0, gradient != 0, visible, moved)]
+        left_over = _column([reading.left_over for reading in held], after.device)
+        numbers = torch.cat([column.float() for column in (*counts, change.amax(1), left_over)])
         return tuple(reading.update for reading in held), numbers
 
 
-class _Reading(msgspec.Struct, frozen=True):
+class _Reading(msgspec.Struct, frozen=True, gc=False):
     """The probed weights around one update."""
 
     update: int
@@ -171,6 +173,18 @@ class _Reading(msgspec.Struct, frozen=True):
     """The weights, followed by their gradients."""
     after: Tensor
     left_over: Tensor | int
+
+
+def _column(numbers: list[float | Tensor], device: torch.device) -> Tensor:
+    """Numbers, of which some may be on the device, as one vector there."""
+    if not any(isinstance(number, Tensor) for number in numbers):
+        return on_device(numbers, device)
+    return torch.stack(
+        [
+            number.to(device) if isinstance(number, Tensor) else torch.full((), number, device=device)
+            for number in numbers
+        ]
+    )
 
 
 def _spacing(size: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The events that observers emit; `record.wire` writes and reads them.
 
 An event states what happened at the moment it happened; it holds only integers, names and times. Numbers that a device must
-compute (log ratios, whether weights changed) follow in a `Measured` event, one rollout or a second later, so that recording never
+compute (log ratios, whether weights changed) follow in a `Measured` event, one rollout or a few seconds later, so that recording never
 waits for the device.
 """
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BATCH = 256
 """Largest number of events that wait to be judged."""
+QUICK = 0.2
+"""Seconds in which events that follow each other quickly may wait to be written together."""
 JUDGED_FINDINGS = 50
 """Largest number of findings that a process passes to the reporting process."""
 
@@ -55,6 +57,10 @@ class Recorder:
     def __init__(self, ledger: Ledger, judge: Judge | ControlledRun, listeners: tuple[Listener, ...] = ()) -> None:
         self._judge = judge
         self._waiting: list[AnyEvent] = []
+        """Events that are not judged yet."""
+        self._unwritten: list[AnyEvent] = []
+        self._written = -QUICK
+        """When something was written last."""
         self._joined: list[AnyEvent] = []
         """Events that are written with the next one."""
         self.ledger = ledger
@@ -86,23 +92,18 @@ class Recorder:
 
     def emit(self, *events: AnyEvent) -> None:
         """Record events of one moment, in one write; they are judged with the next batch."""
-        recorded: list[AnyEvent] = []
-        if self._joined:
-            events, self._joined = (*self._joined, *events), []
-        for event in events:
-            self._unsealed.append(event)
-            recorded.append(self._sealed(event) if type(event) in self._sealed_types else event)
-            if type(event) is RunStarted and event.world_size > 1:
-                self._sealed_types = _CARRY_DIGEST_AMONG_OTHERS
-        if self._writing:
-            try:
-                self.ledger.write(*recorded)
-            except Exception as error:  # noqa: BLE001 - a ledger of any kind must not end training
-                self._writing = False
-                self.cannot("recording", f"recording stopped: {describe(error)}")
-        self._waiting += recorded
-        if len(self._waiting) >= BATCH:
-            self.settle()
+        self._take(events)
+        self.write()
+
+    def emit_soon(self, *events: AnyEvent) -> None:
+        """As `emit`; but where events follow each other quickly, those of up to `QUICK` seconds are one write.
+
+        Who calls it calls `write` before the next act of the framework that may take long. If the process is killed before that, these
+        events are lost.
+        """
+        self._take(events)
+        if time.perf_counter() - self._written >= QUICK:
+            self.write()
 
     def emit_with_next(self, event: AnyEvent) -> None:
         """Record an event in one write with the next event, which follows at once and ends the same act of the framework.
@@ -110,6 +111,31 @@ class Recorder:
         If the process is killed between the two, this event is lost.
         """
         self._joined.append(event)
+
+    def write(self) -> None:
+        """Write what waits to be written."""
+        events, self._unwritten = self._unwritten, []
+        if not events or not self._writing:
+            return
+        self._written = time.perf_counter()
+        try:
+            self.ledger.write(*events)
+        except Exception as error:  # noqa: BLE001 - a ledger of any kind must not end training
+            self._writing = False
+            self.cannot("recording", f"recording stopped: {describe(error)}")
+
+    def _take(self, events: tuple[AnyEvent, ...]) -> None:
+        if self._joined:
+            events, self._joined = (*self._joined, *events), []
+        for event in events:
+            self._unsealed.append(event)
+            recorded = self._sealed(event) if type(event) in self._sealed_types else event
+            self._unwritten.append(recorded)
+            self._waiting.append(recorded)
+            if type(event) is RunStarted and event.world_size > 1:
+                self._sealed_types = _CARRY_DIGEST_AMONG_OTHERS
+        if len(self._waiting) >= BATCH:
+            self.settle()
 
     def _sealed(self, event: AnyEvent) -> AnyEvent:
         """The event with the checksum of the run so far, itself included."""
@@ -122,9 +148,10 @@ class Recorder:
         self._unsealed.clear()
 
     def settle(self) -> None:
-        """Judge what waits, and tell the listeners."""
+        """Write and judge what waits, and tell the listeners."""
         if self._joined:
-            self.emit()
+            self._take(())
+        self.write()
         self._add_to_digest()
         while self._waiting:
             events, self._waiting = self._waiting, []

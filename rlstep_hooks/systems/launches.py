@@ -74,7 +74,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
         reading = _read(system, request)
     except PlanError as refusal:
         ask_for_processes(system, request, refusal, _read)
-        finding = refused(refusal, system.title)
+        finding = refused(refusal, system.title, fork=bool(release.foreign))
         plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
         if options.version is None:
             said = accepted_by_others(system, lambda each: _read(system, request_of(launch, system, each, options)))

@@ -162,9 +162,18 @@ def _apply(check: Check | Demand, launch: Quantities) -> None:
     refuse(
         launch.fill(check.says),
         when=launch.fill(check.when),
-        fix=launch.fill(check.fix),
+        fix=with_values(launch.fill(check.fix)),
         source=launch.fill(check.source),
     )
+
+
+def with_values(fix: str) -> str:
+    """A fix without the alternatives for which there is no value nearby ("a = , or b = 4")."""
+    alternatives = fix.split(", or ")
+    left = [each for each in alternatives if not each.rstrip().endswith("=")]
+    if not left:
+        return "no value nearby fits: change " + " or ".join(each.rstrip(" =") for each in alternatives)
+    return ", or ".join(left)
 
 
 def _explained(system: System, launch: Quantities) -> list[Formula]:

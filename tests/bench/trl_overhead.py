@@ -34,13 +34,9 @@ from transformers import TrainerCallback
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.observe.forward_watch import ForwardWatch
-from rlstep_hooks.observe.patches import _ABSENT
+from rlstep_hooks.observe.patches import _ABSENT, Patches
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.record.wire import encode
-from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
-from rlstep_hooks.systems.trl.observe.microbatches import MicroBatchHooks
-from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
-from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.bench.hook_meter import Stopwatch
@@ -217,16 +213,18 @@ class Cycles(TrainerCallback):  # type: ignore[misc]
 def watched(watches: list[Stopwatch]) -> Iterator[None]:
     """Every hook on a trainer, its optimizer and its callbacks is called with a watch."""
 
-    def apart(hook: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(self: Any, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    place = Patches.wrap
+
+    def wrap(self: Patches, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             watch = Stopwatch()
             try:
-                return hook(self, watch.around(wrapped), instance, args, kwargs)
+                return wrapper(watch.around(wrapped), instance, args, kwargs)
             finally:
                 watch.stop()
                 watches.append(watch)
 
-        return timed
+        place(self, owner, name, timed)
 
     def whole(hook: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -240,18 +238,15 @@ def watched(watches: list[Stopwatch]) -> Iterator[None]:
         return timed
 
     with contextlib.ExitStack() as placed:
-        for owner, prefix, kind in (
-            (LogProbHooks, "_around_", apart),
-            (MicroBatchHooks, "_around_", apart),
-            (RolloutHooks, "_around_", apart),
-            (TrlObserver, "_around_", apart),
-            (UpdateObserver, "_before_step", whole),
-            (UpdateObserver, "_after_step", whole),
-            (ForwardWatch, "_see", whole),
-            (StepAuditCallback, "on_", whole),
+        placed.enter_context(mock.patch.object(Patches, "wrap", wrap))
+        for owner, prefix in (
+            (UpdateObserver, "_before_step"),
+            (UpdateObserver, "_after_step"),
+            (ForwardWatch, "_see"),
+            (StepAuditCallback, "on_"),
         ):
             for name in [name for name in vars(owner) if name.startswith(prefix)]:
-                placed.enter_context(mock.patch.object(owner, name, kind(getattr(owner, name))))
+                placed.enter_context(mock.patch.object(owner, name, whole(getattr(owner, name))))
         yield
 
 

@@ -102,6 +102,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "what OpenRLHF's filter may leave untrained", system="openrlhf", field="notes", after="filtering drops prompts"
     ),
+    Allowed("no empty list of nearest values", field="findings", after="no value nearby fits"),
     Allowed("how a rollout gets more updates", field="facts.more_updates", before="^null$"),
     *(
         Allowed("settings of the correction are read", system=system, field="schedule.settings.", before="^null$")

@@ -26,7 +26,7 @@ from rlstep_hooks.record.events import (
 )
 from rlstep_hooks.record.ledger import FolderLedger, MemoryLedger, rank_process, records
 from rlstep_hooks.record.wire import decode, encode
-from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.session.recorder import QUICK, Recorder
 from tests.scripted import make_plan, scripted_run, started
 
 if TYPE_CHECKING:
@@ -349,6 +349,27 @@ def test_an_event_that_waits_for_the_next_is_written_with_it_and_counted_before(
         (recorder.emit_with_next if isinstance(event, MicroBatch) else recorder.emit)(event)
     assert [type(event) for event in ledger.events] == [type(event) for event in [first, *others]]
     assert not [moment for moment in ledger.moments if isinstance(moment[-1], MicroBatch)], "none is written alone"
+    assert recorder.judge.report().verdict == "PASS"
+
+
+def test_events_that_follow_each_other_quickly_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 100.0
+    monkeypatch.setattr("rlstep_hooks.session.recorder.time.perf_counter", lambda: clock)
+    ledger = Writes()
+    recorder = Recorder(ledger, Judge())
+    first, *others = scripted_run(REUSE, measured=False)
+    recorder.emit(first)
+    for event in others[:3]:
+        recorder.emit_soon(event)
+    assert list(ledger.events) == [first], "nothing long has come since the last write"
+    clock += QUICK
+    recorder.emit_soon(others[3])
+    recorder.emit_soon(others[4])
+    assert ledger.moments[1:] == [tuple(others[:4])]
+    recorder.write()
+    assert ledger.moments[2:] == [(others[4],)]
+    record(recorder, others[5:])
+    assert list(ledger.events)[:-1] == [first, *others[:-1]], "the last has a checksum besides"
     assert recorder.judge.report().verdict == "PASS"
 
 

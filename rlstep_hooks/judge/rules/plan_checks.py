@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.judge.rules.data.rows import NoUpdates, RowsDropped, TooFewRows
 from rlstep_hooks.judge.rules.data.samples import SamplesNeverTrained
 from rlstep_hooks.judge.rules.learning_rate import RateFollowsRollouts, ScheduleHorizon, WarmupLength
@@ -50,15 +52,17 @@ REPORTS: dict[str, str] = {rule.code: rule.report for rule in PLAN_RULES}
 """For each code that a plan can find: a report of what it costs."""
 
 
-def refused(refusal: PlanError, framework: str) -> Finding:
-    """The finding of a launch that the framework itself refuses."""
-    return _planned(
+def refused(refusal: PlanError, framework: str, *, fork: bool = False) -> Finding:
+    """The finding of a launch that the framework itself refuses; a warning where it is of a fork, which may accept it."""
+    finding = _planned(
         Refused,
         expected=f"sizes that {framework} accepts",
         observed=refusal.message,
-        why=f"{framework} ends the run with this error {refusal.when} ({refusal.source})",
+        why=f"{framework} ends {'such a' if fork else 'the'} run with this error {refusal.when} ({refusal.source})"
+        + ("; what the fork does is not known" if fork else ""),
         fix=refusal.fix,
     )
+    return msgspec.structs.replace(finding, severity="warning") if fork else finding
 
 
 def unknown_setting(release: str, refusal: str, place: str, remedy: str) -> Finding:

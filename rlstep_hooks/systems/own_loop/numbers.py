@@ -128,9 +128,7 @@ class LoopNumbers:
         if role in self._probes:
             self._probes[role].before_step()
         if role in self._replays:
-            self._replays[role].look_at_state()
-            if replayed:
-                self._replays[role].before_step()
+            self._replays[role].before_step(compared=replayed)
 
     def after_step(self, role: Role, update: int, learning_rate: float | Tensor) -> None:
         """The optimizer has stepped."""

@@ -16,6 +16,7 @@ from rlstep_hooks.systems.declaration import Check, System
 from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.launches import plan_launch
 from rlstep_hooks.systems.quantities import DERIVED
+from rlstep_hooks.systems.reader import with_values
 from rlstep_hooks.systems.swift import system as swift
 
 if TYPE_CHECKING:
@@ -199,3 +200,16 @@ def test_a_release_outside_the_bounds_is_refused() -> None:
     for version in ("0.9", "3.0"):
         with pytest.raises(LaunchError, match=r"X .* is not known: 1.0 to before 3.0 are"):
             system.defaults(version)
+
+
+@pytest.mark.parametrize(
+    ("fix", "said"),
+    [
+        ("a = 2 or 4", "a = 2 or 4"),
+        ("a = , or b = 4", "b = 4"),
+        ("a = 1, or b = ", "a = 1"),
+        ("a = , or b = ", "no value nearby fits: change a or b"),
+    ],
+)
+def test_alternatives_without_a_value_are_left_out_of_a_fix(fix: str, said: str) -> None:
+    assert with_values(fix) == said

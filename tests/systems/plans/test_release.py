@@ -254,6 +254,20 @@ def test_a_fork_that_nobody_read_is_said_in_the_first_line(command: str, nearest
     assert "did you mean" not in text
 
 
+def test_what_only_the_nearest_release_of_a_fork_refuses_is_a_warning() -> None:
+    sizes = "data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256"
+    plan = planned(f"python3 -m somebodys.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
+    (finding,) = (finding for finding in plan.findings if finding.code == "RLS110")
+    assert finding.severity == "warning"
+    assert "what the fork does is not known" in finding.why
+    (finding,) = (
+        finding
+        for finding in planned(f"python3 -m somebodys.trainer.main_ppo {sizes}").findings
+        if finding.code == "RLS110"
+    )
+    assert finding.severity == "error"
+
+
 @pytest.mark.parametrize("more", ["trainer.test_freq=False", "trainer.save_freq=False", "trainer.test_freq=0"])
 def test_false_is_no_interval(more: str) -> None:
     assert codes(planned(f"{VERL} {more}")) == []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues
 from rlstep_hooks.record.ledger import MemoryLedger
@@ -211,3 +212,11 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
     worked_up = probe.work_up()
     assert worked_up is not None
     assert (worked_up[1].device.type, worked_up[1].numel()) == ("meta", 12)
+
+    replay = OptimizerReplay(probe.probed, torch.optim.AdamW([weight]))
+    for update in range(2):
+        replay.before_step(compared=True)
+        replay.after_step(update)
+    replayed = replay.work_up()
+    assert replayed is not None
+    assert (replayed[1].device.type, replayed[1].numel()) == ("meta", 4)

@@ -25,7 +25,7 @@ class StepNotDocumented(Rule):
     What it checks:
         Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam or AdamW in double precision, from the
         weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of rollouts
-        and every seventh later.
+        and every 13th later.
 
     Why it matters:
         A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains
@@ -117,7 +117,7 @@ class MomentsLost(Rule):
     code = "RLS807"
     title = "Optimizer lost its moments"
     topics = ("weights", "optimizer")
-    nothing_seen = "no two steps followed each other of which the first was replayed"
+    nothing_seen = "the optimizer keeps no moments, or no replayed step was followed by another"
     optional = True
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
@@ -141,7 +141,7 @@ class NormNotClipped(Rule):
 
     What it checks:
         The norm of all gradients at the step, as far as one process holds them, against `max_grad_norm`: clipping leaves at most the
-        limit. In the first eight cycles of rollouts and every seventh later.
+        limit. In the first eight cycles of rollouts and every 49th later, since it takes all gradients of the model.
 
     Why it matters:
         A limit that is configured and not applied lets single rollouts move the policy as far as they like. The norm that is logged is

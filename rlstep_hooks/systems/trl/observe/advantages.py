@@ -56,56 +56,59 @@ class AdvantageFormula(msgspec.Struct, frozen=True, kw_only=True):
         """The documented advantages.
 
         Args:
-            rewards: (N, F), NaN where a function gave none.
+            rewards: (..., N, F), NaN where a function gave none. The dimensions before are those of several rollouts.
 
         Returns:
-            Advantages, and how far from them rounding may bring those of the framework: each (N,) float64.
+            Advantages, and how far from them rounding may bring those of the framework: each (..., N) float64.
         """
         given = rewards.double()
         weights = self.weights.to(given)
         if self.each_function:
             return self._of_each_function(given, weights)
-        total = (given * weights).nansum(1)
+        weighted = given * weights
+        total = weighted.nansum(-1)
         if self.limits is not None:
             total = total.clamp(*self.limits)
         if self.penalty is not None:
             total = total - self.penalty.to(total)
-        groups = total.view(-1, self.group)
+        groups = total.unflatten(-1, (-1, self.group))
         if self.baseline == "others":
-            centred = groups - (groups.sum(1, keepdim=True) - groups) / (self.group - 1)
+            centred = groups - (groups.sum(-1, keepdim=True) - groups) / (self.group - 1)
         else:
-            centred = groups - groups.mean(1, keepdim=True)
-        size = ROUNDINGS * (given * weights).nan_to_num().abs().sum(1).max()
+            centred = groups - groups.mean(-1, keepdim=True)
+        size = ROUNDINGS * weighted.nan_to_num().abs().sum(-1).amax(-1, keepdim=True)
         if self.penalty is not None:
-            size = size + ROUNDINGS * self.penalty.to(total).abs().max()
-        advantages, divisor = centred.flatten(), torch.ones_like(total)
+            size = size + ROUNDINGS * self.penalty.to(total).abs().amax(-1, keepdim=True)
+        advantages, divisor = centred.flatten(-2), torch.ones_like(total)
         if self.baseline == "others" and self.scale == "batch":
             # RLOO normalises the advantages themselves (rloo_trainer.py 1.16.0:1695).
-            divisor = (advantages.std() + STABILISER).expand_as(total)
-            advantages = advantages - advantages.mean()
+            divisor = (advantages.std(-1, keepdim=True) + STABILISER).expand_as(total)
+            advantages = advantages - advantages.mean(-1, keepdim=True)
         elif self.scale == "group":
-            divisor = groups.std(1).repeat_interleave(self.group) + STABILISER
+            divisor = groups.std(-1).repeat_interleave(self.group, -1) + STABILISER
         elif self.scale == "batch":
-            divisor = (total.std() + STABILISER).expand_as(total)
+            divisor = (total.std(-1, keepdim=True) + STABILISER).expand_as(total)
         advantages = advantages / divisor
         return advantages, (size / divisor) * (1 + advantages.abs()) + RELATIVE * advantages.abs() + 1e-6
 
     def _of_each_function(self, given: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        groups = given.view(-1, self.group, given.shape[1])
+        groups = given.unflatten(-2, (-1, self.group))
         deviation = _nanstd(groups) + STABILISER
-        each = (groups - groups.nanmean(1, keepdim=True)) / deviation
-        size = ROUNDINGS * (groups.nan_to_num().abs().amax() * weights.abs() / deviation).nan_to_num().sum(-1).max()
-        total = (each.reshape(given.shape) * weights).nansum(1)
-        divisor = total.std() + STABILISER
-        advantages = (total - total.mean()) / divisor
+        each = (groups - groups.nanmean(-2, keepdim=True)) / deviation
+        largest = groups.nan_to_num().abs().amax((-3, -2, -1), keepdim=True)
+        parts = (largest * weights.abs().unsqueeze(-2) / deviation).nan_to_num()
+        size = ROUNDINGS * parts.sum(-1).amax((-2, -1)).unsqueeze(-1)
+        total = (each.flatten(-3, -2) * weights).nansum(-1)
+        divisor = total.std(-1, keepdim=True) + STABILISER
+        advantages = (total - total.mean(-1, keepdim=True)) / divisor
         return advantages, (size / divisor) * (1 + advantages.abs()) + RELATIVE * advantages.abs() + 1e-6
 
 
 def _nanstd(groups: Tensor) -> Tensor:
     """The standard deviation within groups, (..., group, F) -> (..., 1, F), of what is there."""
-    squares = (groups - groups.nanmean(1, keepdim=True)) ** 2
-    count = (~groups.isnan()).sum(1, keepdim=True)
-    return (squares.nansum(1, keepdim=True) / (count - 1)).sqrt()
+    squares = (groups - groups.nanmean(-2, keepdim=True)) ** 2
+    count = (~groups.isnan()).sum(-2, keepdim=True)
+    return (squares.nansum(-2, keepdim=True) / (count - 1)).sqrt()
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -122,9 +125,13 @@ class Scored(msgspec.Struct, frozen=True):
     def off(self, advantages: Tensor) -> Tensor:
         """The largest distance of these advantages, (B,), from the documented ones, in units of what rounding explains; NaN where
         a sample has no reward at all, since releases differ in what they do then."""
-        documented, tolerance = self._own(*self.formula.of(self.rewards), advantages)
-        off = ((advantages.double() - documented).abs() / tolerance).max()
-        return torch.where(self.rewards.isnan().all(1).any(), torch.nan, off).float()
+        return advantages_off([self], advantages.unsqueeze(0))[0]
+
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for rollouts that are compared together."""
+        of = self.formula
+        settings = of.group, of.baseline, of.scale, of.each_function, of.limits, of.penalty is None
+        return self.rewards.shape, self.first, *settings
 
     def fits(self, advantages: Tensor) -> str:
         """Which other known calculation gives these advantages up to rounding; empty where none does. Waits for the device, so
@@ -172,6 +179,20 @@ class Scored(msgspec.Struct, frozen=True):
         yield "the rewards themselves", (total, tolerance)
 
 
+def advantages_off(scored: list[Scored], advantages: Tensor) -> Tensor:
+    """`Scored.off` of several rollouts of one kind at once: (R, B) -> (R,)."""
+    rewards = torch.stack([of.rewards for of in scored])
+    weights = torch.stack([of.formula.weights for of in scored]).unsqueeze(1)  # they may be set anew between rollouts
+    penalties = [of.formula.penalty for of in scored if of.formula.penalty is not None]
+    formula = msgspec.structs.replace(
+        scored[0].formula, weights=weights, penalty=torch.stack(penalties) if penalties else None
+    )
+    documented, tolerance = formula.of(rewards)
+    rows = slice(scored[0].first, scored[0].first + advantages.shape[1])
+    off = ((advantages.double() - documented[:, rows]).abs() / tolerance[:, rows]).amax(1)
+    return torch.where(rewards.isnan().all(2).any(1), torch.nan, off).float()
+
+
 _DIVISORS: dict[Scale, str] = {
     "group": "divided by the standard deviation of the group",
     "batch": "divided by the standard deviation of the whole rollout",
@@ -181,7 +202,7 @@ _DIVISORS: dict[Scale, str] = {
 
 def read_formula(trainer: Any, algorithm: str) -> AdvantageFormula:
     """The formula of a live GRPOTrainer or RLOOTrainer."""
-    weights = trainer.reward_weights.detach()
+    weights = trainer.reward_weights.detach().clone()  # somebody may write to them before they are used
     if algorithm == "RLOO":
         limits = trainer.reward_clip_range
         return AdvantageFormula(

@@ -13,7 +13,7 @@ from rlstep_hooks.record.events import SampleRows
 from rlstep_hooks.systems.trl.observe.measure import ROWS, version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _PLACES = 1 << 32
 """A sample's identity is its rollout times this, plus its place in the rollout."""
@@ -21,7 +21,7 @@ _REMEMBERED_ROLLOUTS = 4096
 _REMEMBERED_SLICES = 256
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
+class Trained(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The samples of one slice of the buffer, which each pass trains again."""
 
     rows: Tensor | None
@@ -90,10 +90,11 @@ class SampleIdentities:
         return found
 
 
-def identities(rollout: int, samples: int) -> Tensor:
-    """(samples,) int64: the identity of each sample of a rollout."""
+def identities(rollout: int, sizes: list[int]) -> Sequence[Tensor]:
+    """int64: the identity of each sample of a rollout, for each of its parts."""
     first = rollout * _PLACES
-    return torch.arange(first, first + samples)
+    rows = torch.arange(first, first + sum(sizes))
+    return (rows,) if len(sizes) == 1 else rows.split(sizes)
 
 
 def _oldest(table: OrderedDict[int, int], rollouts: Iterable[int]) -> int | None:

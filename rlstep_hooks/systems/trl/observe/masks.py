@@ -6,6 +6,8 @@ documentation of `mask_truncated_completions`.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,18 +30,17 @@ class MaskRule(msgspec.Struct, frozen=True):
     """Whether a completion without an end is left out (`mask_truncated_completions`)."""
 
     def wrong(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """How many samples have a mask that is not the documented one.
+        """How many samples of each rollout have a mask that is not the documented one: (..., B, T) -> (...).
 
         With an end, the tokens through the first end are counted. Without one, all are, or none where truncated completions are left
         out. Padding behind a completion without an end may be counted or not: releases and engines differ there.
         """
         counted = mask.bool()
-        ends = torch.isin(tokens, torch.tensor(self.ends, device=tokens.device))
-        has_end = ends.any(1)
-        through_end = ends.cumsum(1) - ends.int() == 0
+        ends = functools.reduce(operator.or_, [tokens == end for end in self.ends])
+        through_end = ends.cumsum(-1) - ends.int() == 0
         padding = tokens == self.pad if self.pad is not None else torch.zeros_like(counted)
-        without_end = counted.any(1) & ~padding[:, -1] if self.masks_truncated else (~counted & ~padding).any(1)
-        return torch.where(has_end, (counted != through_end).any(1), without_end).sum()
+        without_end = counted.any(-1) & ~padding[..., -1] if self.masks_truncated else (~counted & ~padding).any(-1)
+        return torch.where(ends.any(-1), (counted != through_end).any(-1), without_end).sum(-1)
 
 
 def read_mask_rule(trainer: Any) -> MaskRule | None:

@@ -13,6 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
@@ -44,7 +45,7 @@ Scope = Literal["token", "sequence"]
 _ROUNDING = torch.finfo(torch.float32).eps
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _Held(msgspec.Struct, frozen=True, gc=False):
     """What one loss leaves until it is worked up."""
 
     index: int
@@ -319,8 +320,7 @@ def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
 
 def bit_checksum(values: Tensor, *, per_token: bool) -> Tensor:
     """The bit patterns of floating point numbers as int64; (..., T) is summed to (...), exact in any order of summation."""
-    bits = values.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
-    return bits.sum(-1, dtype=torch.int64) if per_token else bits.to(torch.int64)
+    return bits(values).sum(-1, dtype=torch.int64) if per_token else bits(values).to(torch.int64)
 
 
 def token_mask(inputs: dict[str, Any]) -> Tensor:

@@ -147,7 +147,7 @@ class MicroBatchHooks:
         if seen.updates.follows_microbatch:
             self._recorder.emit_with_next(microbatch)
         else:
-            self._recorder.emit(microbatch)
+            self._recorder.emit_soon(microbatch)
         self._microbatches += 1
         self.in_epoch += 1
         seen.updates.trained_microbatch()

@@ -8,12 +8,13 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
-from rlstep_hooks.systems.trl.observe.advantages import Scored
+from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
 from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
-class HeldRollout(msgspec.Struct, frozen=True):
+class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """What the numbers of one rollout are computed from: B samples, T completion tokens."""
 
     index: int
@@ -46,29 +47,48 @@ class HeldRollout(msgspec.Struct, frozen=True):
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
 
-    def kind(self) -> tuple[bool, ...]:
-        """Equal for rollouts with the same columns."""
-        parts = (self.gap, self.scored, self.counted, self.reference, self.drawn, self.penalty_gap)
-        return (*(part is None for part in parts), self.reference is not None and self.reference.policy is not None)
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for rollouts that are worked up together."""
+        counted, drawn = self.counted, self.drawn
+        return (
+            self.advantages.shape,
+            self.mask.shape,
+            self.gap is None,
+            None if self.scored is None else self.scored.kind(),
+            None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
+            None if self.reference is None else self.reference.policy is None,
+            self.penalty_gap is None,
+            None if drawn is None else drawn[0].shape,
+        )
 
-    def columns(self) -> dict[str, Tensor]:
-        """The rollout's numbers by name."""
-        numbers = {"largest": _largest(self.advantages, self.mask)}
-        if self.gap is not None:
-            numbers |= {"gap": self.gap.sum(), "largest_gap": self.gap.max(), "tokens": self.mask.sum()}
-        if self.counted is not None:
-            rule, tokens, mask = self.counted
-            numbers["masks_wrong"] = rule.wrong(tokens, mask)
-        if self.reference is not None:
-            numbers |= self.reference.numbers()
-        if self.penalty_gap is not None:
-            numbers["reference_gap"] = self.penalty_gap
-        if self.drawn is not None:
-            used, left = self.drawn
-            numbers["weights_differ"] = (used != left).count_nonzero()
-        if self.scored is not None:
-            numbers["off"] = self.scored.off(self.advantages)
-        return numbers
+
+def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
+    """The numbers of N rollouts of one kind, by name: each (N,)."""
+    mask = torch.stack([rollout.mask for rollout in group])
+    advantages = torch.stack([as_column(rollout.advantages) for rollout in group])
+    numbers = {"largest": (advantages.abs() * mask).amax((1, 2))}
+    gaps = [rollout.gap for rollout in group if rollout.gap is not None]
+    if gaps:
+        gap = torch.stack(gaps)
+        numbers |= {"gap": gap.sum((1, 2)), "largest_gap": gap.amax((1, 2)), "tokens": mask.sum((1, 2))}
+    counted = [rollout.counted for rollout in group if rollout.counted is not None]
+    if counted:
+        tokens, masks = (torch.stack([of[place] for of in counted]) for place in (1, 2))
+        numbers["masks_wrong"] = counted[0][0].wrong(tokens, masks)
+    references = [rollout.reference.numbers() for rollout in group if rollout.reference is not None]
+    if references:
+        numbers |= {name: torch.stack([of[name] for of in references]) for name in references[0]}
+    penalties = [rollout.penalty_gap for rollout in group if rollout.penalty_gap is not None]
+    if penalties:
+        numbers["reference_gap"] = torch.stack(penalties)
+    drawn = [rollout.drawn for rollout in group if rollout.drawn is not None]
+    if drawn:
+        used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
+        numbers["weights_differ"] = (used != left).sum(1)
+    scored = [rollout.scored for rollout in group if rollout.scored is not None]
+    if scored:
+        numbers["off"] = advantages_off(scored, advantages.squeeze(2))
+    return numbers
 
 
 class RolloutSource(msgspec.Struct, frozen=True):
@@ -264,14 +284,14 @@ class NumberCollector:
     def _work_up_rollouts(self) -> None:
         held, self._held = self._held, []
         # What somebody has written to since is not what the rollout came with, so nothing is said of it.
-        groups: dict[tuple[bool, ...], list[HeldRollout]] = {}
+        groups: dict[tuple[Any, ...], list[HeldRollout]] = {}
         for rollout in held:
             if version_of(rollout.advantages) == rollout.version:
                 groups.setdefault(rollout.kind(), []).append(rollout)
         for group in groups.values():
-            columns = [rollout.columns() for rollout in group]
-            vector = torch.stack([number.float() for name in columns[0] for number in (of[name] for of in columns)])
-            self._fetched.add(RolloutSource(tuple(group), tuple(columns[0])), vector)
+            columns = _columns(group)
+            vector = torch.cat([column.float() for column in columns.values()])
+            self._fetched.add(RolloutSource(tuple(group), tuple(columns)), vector)
 
     def _emit(self, *, wait: bool = False) -> None:
         rollouts: list[RolloutValues] = []
@@ -298,11 +318,6 @@ class NumberCollector:
                     updates=tuple(updates),
                 )
             )
-
-
-def _largest(advantages: Tensor, mask: Tensor) -> Tensor:
-    """The largest |advantage| of a real token: of (B,) or (B, T) advantages under a (B, T) mask."""
-    return (as_column(advantages).abs() * mask).max()
 
 
 def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refresh, Rollout, WeightSync
+from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.identities import identities
@@ -18,6 +20,7 @@ from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
+from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class RolloutHooks:
         self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
         self._sampler_guard = Contained(recorder, ("sampler",))
         self._rollouts = 0
+        self._quick = False
+        """Whether the latest generation was over before events have to be written."""
         self.of_evaluation = 0
         """Rollouts of the evaluation that is going on."""
         self._engine_version: int | None = None
@@ -50,6 +55,8 @@ class RolloutHooks:
         self._settings = LiveSettings(trainer)
         self._sampling = SamplingWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
+        self._rows = RowWatch(trainer)
+        self._rows_guard = Contained(recorder, ("rows",))
         self._reference = ReferenceWatch(trainer, recorder)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
@@ -75,14 +82,19 @@ class RolloutHooks:
         if not seen.active:
             return wrapped(*args, **kwargs)
         generation = seen.generation = Generation()
+        began = self._recorder.now()
+        if not self._quick:
+            self._recorder.write()  # so that nothing is lost to a kill while it generates
         if self._watches_sampler():
-            generation.forwards = ForwardWatch.of(seen.trainer.model, lambda: self._look_at_weights(generation))
+            look = functools.partial(self._look_at_weights, generation) if is_compared(self._rollouts) else None
+            generation.forwards = ForwardWatch.of(seen.trainer.model, look)
         try:
             output = wrapped(*args, **kwargs)
         finally:
             seen.generation = None
             if generation.forwards is not None:
                 generation.forwards.remove()
+        self._quick = self._recorder.now() - began < QUICK
         with self._rollout_guard:
             rows = args[0] if args else kwargs.get("inputs")
             self._emit_rollout(rows, output, generation)
@@ -160,13 +172,14 @@ class RolloutHooks:
                 or self._has_reference_call(generation.calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
                 sampling=self._sampling.take(),
+                repeated=self._served_again(rows) if purpose == "training" else None,
             )
         ]
         if not replayed:
             seen.identities.sampled(index, seen.updates.version)
         with torch.no_grad():
             olds = [seen.form.old_log_probs_of(part) for part in parts]
-            for part, old, rows_of_part in zip(parts, olds, identities(index, sum(sizes)).split(sizes), strict=True):
+            for part, old, rows_of_part in zip(parts, olds, identities(index, sizes), strict=True):
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
                 if of_others:
                     recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
@@ -199,7 +212,7 @@ class RolloutHooks:
                     policy_version=made_by,
                 )
             )
-        recorder.emit(*events)
+        recorder.emit_soon(*events)
         if purpose == "training":
             self._check_settings()
         seen.numbers.collect()
@@ -245,6 +258,11 @@ class RolloutHooks:
             for start in range(0, samples, group)
             for prompt in prompts[start + 1 : start + group]
         )
+
+    def _served_again(self, rows: Any) -> int | None:
+        with self._rows_guard:
+            return self._rows.repeated(rows)
+        return None
 
     def _check_settings(self) -> None:
         """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import FactsRead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.session.recorder import Recorder
@@ -54,6 +55,12 @@ class SamplingWatch:
         self._of_rollout = of_rollout
         self._facts: dict[str, Any] = {}
         self._used: list[dict[str, float]] = []
+        self._shown: dict[str, float] = {}
+        """Of the latest call: what belongs to its rollout."""
+        self._latest: list[Any] = []
+        """All that the latest call was seen with."""
+        self._lasting = False
+        """Whether it holds no collections, into which somebody may write."""
         self._guard = Contained(recorder, ("sampler",))
 
     def attach(self, patches: Patches) -> None:
@@ -78,9 +85,25 @@ class SamplingWatch:
             return result
         with self._guard:
             asked = args[0] if args else kwargs.get("generation_config")
-            configured, used = self._configured(asked, kwargs), _settings_of(result[0])
-            self._record(configured, used, _settings_of(model.generation_config))
+            configurations = asked, result[0], model.generation_config
+            read = self._read(configurations, kwargs)
+            if read != self._latest or not self._lasting:  # else all is what it was at the last call
+                configured, used = self._configured(asked, kwargs), _settings_of(result[0])
+                self._record(configured, used, _settings_of(model.generation_config))
+                self._latest, self._lasting = read, not any(isinstance(value, _COLLECTIONS) for value in read)
+            if self._shown not in self._used:
+                self._used.append(self._shown)
         return result
+
+    def _read(self, configurations: tuple[Any, ...], given: dict[str, Any]) -> list[Any]:
+        """Everything that decides what is recorded, as it is."""
+        arguments = self._trainer.args
+        read = [getattr(arguments, name, None) for name in ARGUMENTS]
+        for configuration in configurations:
+            read += _values_of(configuration)
+        for more in (getattr(arguments, "generation_kwargs", None) or {}, given):
+            read += [part for name in NEUTRAL if name in more for part in (name, more[name])]
+        return read
 
     def _configured(self, asked: Any, given: dict[str, Any]) -> dict[str, float]:
         """What the trainer's arguments say, and for all other settings what it asks of `generate`."""
@@ -94,9 +117,7 @@ class SamplingWatch:
 
     def _record(self, configured: dict[str, float], used: dict[str, float], of_model: dict[str, float]) -> None:
         differing = [name for name in NEUTRAL if used[name] != configured[name]]
-        shown = {name: used[name] for name in NEUTRAL if name in ARGUMENTS or name in differing}
-        if shown not in self._used:
-            self._used.append(shown)
+        self._shown = {name: used[name] for name in NEUTRAL if name in ARGUMENTS or name in differing}
         facts = {
             "configured_sampling": configured,
             "sampling_of_model": [name for name in differing if used[name] == of_model[name]],
@@ -106,13 +127,26 @@ class SamplingWatch:
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts=facts))
 
 
+_values = operator.attrgetter(*NEUTRAL)
+_COLLECTIONS = (list, dict, tuple)
+
+
+def _values_of(config: Any) -> Sequence[Any]:
+    """The settings of a GenerationConfig as they are; None for one that this release does not have."""
+    try:
+        values: tuple[Any, ...] = _values(config)
+    except AttributeError:
+        return [getattr(config, name, None) for name in NEUTRAL]
+    return values
+
+
 def _settings_of(config: Any) -> dict[str, float]:
     """The settings of a GenerationConfig."""
-    return {name: effective(name, getattr(config, name, None)) for name in NEUTRAL}
+    return {name: effective(name, value) for name, value in zip(NEUTRAL, _values_of(config), strict=True)}
 
 
 def effective(name: str, value: Any) -> float:
     """A setting as a number: of a collection its size; of what is not set the value that changes nothing."""
     if value is None:
         value = NEUTRAL[name]
-    return len(value) if isinstance(value, list | dict | tuple) else value + 0
+    return len(value) if isinstance(value, _COLLECTIONS) else value + 0

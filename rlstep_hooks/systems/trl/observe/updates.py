@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
@@ -128,6 +128,7 @@ class UpdateObserver:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
             return
+        cycle = self._windows // self._per_cycle
         with self._before_guard:
             rate = optimizer.param_groups[0]["lr"]
             self._rate = rate if isinstance(rate, float) else _own(rate)
@@ -135,17 +136,13 @@ class UpdateObserver:
             if self.probe is not None:
                 self.probe.before_step()
                 self._written = self._count_written()
-        compared = is_compared(self._windows // self._per_cycle)
-        with self._replay_guard:
-            if self.replay is not None:
-                self.replay.look_at_state()
-                if compared:
-                    self.replay.before_step()
-        with self._before_guard:
             self._norm = None
-            limit = self._limit() if compared else None
+            limit = self._limit() if is_compared_whole(cycle) else None
             if limit and hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6 and later
                 self._norm = _norm_of(optimizer), limit
+        with self._replay_guard:
+            if self.replay is not None:
+                self.replay.before_step(compared=is_compared(cycle))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
@@ -176,7 +173,7 @@ class UpdateObserver:
         return sum(earlier != later for earlier, later in zip(before, now, strict=True))
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
-        self._recorder.emit(
+        self._recorder.emit_soon(
             Update(
                 at=self._recorder.now(),
                 index=self._windows,

@@ -122,6 +122,7 @@ class PpoObserver(Observer):
             self._sampling = outer
 
     def _around_generate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        self.recorder.write()  # what comes now may take long
         output = wrapped(*args, **kwargs)
         if self.active and not self._sampling:
             with self._rollout_guard:
