@@ -111,6 +111,10 @@ class Settings:
         self._read.update(names)
         found = [self._given[name] for name in names if name in self._given and not self._given[name].deleted]
         found = [setting for setting in found if setting.value is not None] or found
+        # Beside another name, 0 is filled in by the program (CleanRL's `num_envs: int = 0` beside `local_num_envs`).
+        found = [
+            setting for setting in found if setting.unknown or setting.value is False or setting.value != 0
+        ] or found
         if len(found) > 1 and any(other.value != found[0].value for other in found[1:]):
             pair = " and ".join(f"{setting} = {setting.value}" for setting in found[:2])
             raise SettingError(f"{pair} contradict each other: they are two names of one setting", found[1].place)

@@ -88,8 +88,10 @@ quantities of `let`, `formulas` and `always`, and these:
 **Quantities** that become the Schedule are its fields: see `rlstep_hooks.planning.schedule.Schedule` for each. Needed are
 `prompts_per_rollout`, `samples_per_prompt` and `algorithm`; also, where the defaults are wrong: `reuse_epochs`,
 `samples_per_microbatch`, `samples_per_update`, `updates_per_rollout`, `minibatches`, `updates`, `remainder`,
-`old_logprob_source`, `lr_clock`, `lr_horizon`, `step_unit`, `frozen_rollouts`, `max_age` and the others. What is not declared, or is
-None, is derived (`planning.phases`). A declaration states one more quantity, `loader`: what happens at the end of the rows.
+`old_logprob_source`, `lr_clock`, `lr_horizon`, `step_unit`, `frozen_rollouts`, `max_age` and the others. Where samples may have an
+age, `correction` says what corrects for it, "none" where nothing does, with `correction_inert` and `correction_biased`. What is not
+declared, or is None, is derived (`planning.phases`). A declaration states one more quantity, `loader`: what happens at the end of the
+rows.
 
     "drops"   the last rollout of a pass is dropped where the rows do not fill it
     "keeps"   it is smaller

@@ -38,7 +38,6 @@ PROVOKED_ELSEWHERE = {
     "RLS408": "TRL's hooks do not say which tensors are trained; in verl's faults (tests/systems/verl)",
     "RLS507": "TRL gives its samples no names; in verl's faults (tests/systems/verl)",
     "RLS508": "rewards beside advantages are looked at in verl's faults (tests/systems/verl)",
-    "RLS509": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS513": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
     "RLS514": "samples are compared with earlier ones in OpenRLHF's faults (tests/systems/openrlhf)",

@@ -784,6 +784,25 @@ def loader_shuffles_again(trainer: Any) -> None:
     replace_method(trainer, "_get_train_sampler", lambda original, *args: ShuffledSampler(original(*args)))
 
 
+class FirstChunkSampler(Sampler[int]):
+    """The first sixth of another sampler, six times."""
+
+    def __init__(self, whole: Any) -> None:
+        self._indices = list(whole)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._indices[: len(self) // 6] * 6)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+@fault(report="OpenRLHF#1320", code="RLS509", where=Where(rollout=2, update=4), since="0.18")
+def same_prompts_for_ever(trainer: Any) -> None:
+    """The loader begins anew after each rollout."""
+    replace_method(trainer, "_get_train_sampler", lambda original, *args: FirstChunkSampler(original(*args)))
+
+
 @fault(
     report="ms-swift#9261",
     code="RLS502",

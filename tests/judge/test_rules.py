@@ -103,7 +103,12 @@ def all_rules() -> set[type[Rule]]:
     while open_classes:
         for kind in open_classes.pop().__subclasses__():
             open_classes.append(kind)
-            if kind.__module__.startswith("rlstep_hooks.") and not kind.__name__.startswith("_"):
+            # What several rules are built on has no code of its own.
+            if (
+                kind.__module__.startswith("rlstep_hooks.")
+                and hasattr(kind, "code")
+                and not kind.__name__.startswith("_")
+            ):
                 found.add(kind)
     return found
 

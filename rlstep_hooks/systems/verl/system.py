@@ -40,6 +40,7 @@ SYSTEM = System(
         "verl.trainer.main_ppo.run_ppo",
         "verl.trainer.main_ppo.main",
         "*RayDAPOTrainer",
+        "SkyAgentPPOTrainer",
     ),
     recognised=(
         Entry(

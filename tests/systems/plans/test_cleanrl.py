@@ -126,3 +126,14 @@ def test_ppo_py_is_known_by_its_flags_only() -> None:
 def test_unknown_script() -> None:
     with pytest.raises(LaunchError, match="not one of CleanRL's PPO scripts"):
         read("python cleanrl/ppo_new.py")
+
+
+def test_a_size_that_the_script_fills_in(tmp_path: Path) -> None:
+    """ppo_atari_multigpu.py: `num_envs: int = 0` beside `local_num_envs: int = 8`."""
+    file = tmp_path / "ppo_mine.py"
+    file.write_text(
+        "class Args:\n    total_timesteps: int = 10000\n    local_num_envs: int = 8\n    num_steps: int = 100\n"
+        "    num_minibatches: int = 4\n    update_epochs: int = 3\n    num_envs: int = 0\n    anneal_lr: bool = False\n"
+        "ratio = logratio.exp()\n"
+    )
+    assert read(file).schedule.prompts_per_rollout == 8

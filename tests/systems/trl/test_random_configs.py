@@ -73,13 +73,22 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         config["shuffle_dataset"] = draw(st.booleans()) or rows % prompts != 0
     if Version("0.18") <= RELEASE:
         losses = ["grpo", "bnpo", "dr_grpo"] + (["dapo"] if Version("0.22") <= RELEASE else [])
-        losses += ["cispo", "sapo", "vespo"] if Version("1.0") <= RELEASE else []
+        losses += ["cispo", "sapo", "vespo", "luspo"] if Version("1.0") <= RELEASE else []
         config["loss_type"] = draw(st.sampled_from(losses))
         config["scale_rewards"] = draw(st.booleans())
     if Version("0.24") <= RELEASE:
         config["scale_rewards"] = draw(st.sampled_from(["group", "batch", "none"]))
         if config["loss_type"] in ("grpo", "bnpo", "dr_grpo", "dapo"):
             config["importance_sampling_level"] = draw(st.sampled_from(["token", "token", "sequence"]))
+        if config["loss_type"] == "luspo":
+            config["importance_sampling_level"] = "sequence"
+        config["top_entropy_quantile"] = draw(st.sampled_from([1.0, 1.0, 0.5]))
+    if config["beta"] and draw(st.booleans()):
+        config |= {
+            "sync_ref_model": True,
+            "ref_model_sync_steps": draw(st.integers(1, 3)),
+            "ref_model_mixup_alpha": 0.6,
+        }
     if Version("1.0") <= RELEASE and draw(st.booleans()):
         config["reward"] = [reward, another_reward]
         config["reward_weights"] = [1.0, 0.25]

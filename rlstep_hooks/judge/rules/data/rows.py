@@ -83,7 +83,7 @@ class RowsServedAgain(Rule):
 
     What it checks:
         The rows that were submitted for generation, by what the data set says of each: none comes more often than it is
-        in the set, for each pass of the loader that has begun. Exact.
+        in the set, for each pass of the loader that has begun. Exact; in TRL with one pass more, as its trainer counts passes late.
 
     Why it matters:
         The same prompts again and again look like a run with a small data set: reward rises fast on them, and the rest
@@ -103,8 +103,8 @@ class RowsServedAgain(Rule):
         Look for a cached batch, a loader that begins anew, or a sampler that draws with replacement.
 
     Known limits:
-        - Only verl's controller knows the rows of a rollout, by their fields `data_source`, `reward_model` and
-          `extra_info`.
+        - verl's controller knows the rows of a rollout by their fields `data_source`, `reward_model` and `extra_info`, TRL's
+          GRPOTrainer and RLOOTrainer (0.18 and later) by their prompts; up to 4 096 different prompts are counted there.
         - Training sets above 200 000 rows and data sets of a class of your own are not counted.
         - A sampler that may give a row as often as it likes is not compared.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place, Progress
+    from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
@@ -22,22 +21,16 @@ cancel to less than a hundredth of that sum are not compared. Reduced precision 
 ROUNDINGS = 32
 """Distance in roundings that the order of sums and the exponential explain, where the observer counts in those."""
 
-BEYOND_ROUNDING = 100
-"""Times the tolerance, after which nothing but another formula explains a loss."""
-
-SEVERAL = 3
-"""Micro-batches with such a loss that make it certain."""
-
 LARGEST_FACTOR = 64
 """Whole numbers up to this one are tried as the factor of a loss."""
 
 
-class LossScale(Rule):
+class LossScale(ValueRule):
     """The loss is not what its documented formula gives.
 
     What it checks:
         The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
-        the first eight cycles of rollouts and every seventh later. In TRL that is the formula of every loss type (grpo, bnpo,
+        the first eight cycles of rollouts and every 13th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
         importance weights. In Stable-Baselines3 it is the gradients that the loss sends to log-probs, values and entropies.
@@ -76,14 +69,8 @@ class LossScale(Rule):
 
     code = "RLS801"
     title = "Loss is not that of its formula"
-    severity = "warning"
     topics = ("formula", "loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(progress)
-        self._certain = 0
-        """Micro-batches whose loss no rounding explains."""
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the loss with its formula."""
@@ -93,11 +80,10 @@ class LossScale(Rule):
         self.checks += 1
         if distance <= 1:
             return None
-        certain = distance > BEYOND_ROUNDING
-        self._certain += certain
         ratio = values.loss_ratio
         like = values.loss_like or (_whole_factor(ratio, self._tolerance) if ratio is not None else "")
-        found = self.fail(
+        return self.fail_by(
+            distance,
             expected="the loss of the documented formula",
             observed=f"{ratio:.4g} times that" if ratio is not None else "another",
             where=self.progress.where_at(place, event),
@@ -105,11 +91,9 @@ class LossScale(Rule):
             if like
             else f"it is {distance:.3g} times as far as rounding explains, and no known mistake gives it",
             fix="compare the loss function, its normaliser and what goes into it with the documented ones",
-            severity="error" if self._certain >= SEVERAL else "warning",
             variant=like,
-            degree="certain" if certain else "near",
+            degree="near",
         )
-        return found or (self._make_certain() if self._certain == SEVERAL else None)
 
     @property
     def _tolerance(self) -> float:
@@ -120,14 +104,6 @@ class LossScale(Rule):
         if values.loss_gap is not None:
             return values.loss_gap / ROUNDINGS
         return None if values.loss_ratio is None else abs(values.loss_ratio - 1) / self._tolerance
-
-    def _make_certain(self) -> Finding | None:
-        """What was a warning, because one or two micro-batches showed it, is an error."""
-        raised = None
-        for (_, degree, *_), reported in self._reported.items():
-            if degree == "certain" and reported.finding.severity == "warning" and not reported.finding.deviation:
-                raised = reported.finding = msgspec.structs.replace(reported.finding, severity="error")
-        return raised
 
 
 def _whole_factor(ratio: float, tolerance: float) -> str:

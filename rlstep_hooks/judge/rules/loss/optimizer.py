@@ -25,7 +25,7 @@ class StepNotDocumented(Rule):
     What it checks:
         Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam or AdamW in double precision, from the
         weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of rollouts
-        and every seventh later.
+        and every 13th later.
 
     Why it matters:
         A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains

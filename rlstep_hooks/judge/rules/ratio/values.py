@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, Progress, RolloutsWithSignal, remember
 from rlstep_hooks.planning.words import number
@@ -33,13 +34,14 @@ VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 """Smallest change of a weight after which a ratio of exactly 1 on every token cannot be rounding."""
 
 
-class RatioAtLagZero(Rule):
+class RatioAtLagZero(ValueRule):
     """The ratio is not 1 although the same weights computed both log-probs.
 
     What it checks:
-        On every micro-batch at lag 0 whose old log-probs were computed separately: the mean |log ratio| over real
-        tokens is within the tolerance of the compute dtype. The tolerance is 0.0001 in float32 and 0.05 in reduced
-        precision (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`).
+        On every micro-batch at lag 0 whose old log-probs were computed separately: the mean |log ratio| over real tokens is
+        within the tolerance of the compute dtype. The tolerance is 0.0001 in float32 and 0.05 in reduced precision
+        (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`). 100 times as far in three micro-batches is an error,
+        unless dropout is active.
 
     Why it matters:
         The ratio must be 1 at the first update on a rollout. If it is not, the two forwards differ in something other
@@ -81,7 +83,6 @@ class RatioAtLagZero(Rule):
 
     code = "RLS301"
     title = "Ratio not 1 at lag 0"
-    severity = "warning"
     topics = ("log_ratio",)
     nothing_seen = (
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
@@ -108,7 +109,8 @@ class RatioAtLagZero(Rule):
             if dropout
             else "the forward that computed the old log-probs differs from the training forward in more than its weights"
         )
-        return self.fail(
+        return self.fail_by(
+            1.0 if dropout else mean / tolerance,  # dropout is no fault of the formulas, however far it goes
             expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
             observed=f"mean {mean:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
             where=self.progress.where_at(place, event),

@@ -20,6 +20,7 @@ from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
+from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class RolloutHooks:
         self._settings = LiveSettings(trainer)
         self._sampling = SamplingWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
+        self._rows = RowWatch(trainer)
+        self._rows_guard = Contained(recorder, ("rows",))
         self._reference = ReferenceWatch(trainer, recorder)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
@@ -169,6 +172,7 @@ class RolloutHooks:
                 or self._has_reference_call(generation.calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
                 sampling=self._sampling.take(),
+                repeated=self._served_again(rows) if purpose == "training" else None,
             )
         ]
         if not replayed:
@@ -254,6 +258,11 @@ class RolloutHooks:
             for start in range(0, samples, group)
             for prompt in prompts[start + 1 : start + group]
         )
+
+    def _served_again(self, rows: Any) -> int | None:
+        with self._rows_guard:
+            return self._rows.repeated(rows)
+        return None
 
     def _check_settings(self) -> None:
         """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
