@@ -40,8 +40,8 @@ class BackwardScale(Rule):
         factor between loss and backward.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, and verl only; OpenRLHF's factor is part of RLS801.
-        - With a gradient scaler (float16) or DeepSpeed the factor is theirs, so it is not compared.
+        - TRL's GRPOTrainer and RLOOTrainer, verl and OpenRLHF only; in Stable-Baselines3 it is part of RLS801.
+        - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared.
 
     Sources:
         - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation

@@ -47,7 +47,7 @@ class StepNotDocumented(Rule):
 
     Known limits:
         - SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
-        - OpenRLHF and verl: where a process holds what a step needs.
+        - OpenRLHF: DeepSpeed's Adam and AdamW on its float32 weights. verl: the part of the weights that a process holds.
         - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
 
     Sources:
