@@ -4,6 +4,7 @@ mkdocs calls the functions named `on_...` (mkdocs.yml, `hooks`). Nothing made he
 
 - each system of the index has a page, made from its declaration and from the plan of one launch (`docs/launches`);
   `docs/attach/<system>.md`, if it exists, says how to attach to it;
+- the page of links says, from the declarations, what each framework's runs are compared with between reward and weight;
 - each rule has a page from its docstring;
 - a block of code with the language `run` is replaced by its command and the output of that;
 - CHANGELOG.md, CONTRIBUTING.md and BENCHMARKS.md of the repository become pages.
@@ -27,7 +28,7 @@ from mkdocs.structure.files import File
 
 from rlstep_hooks.cli import main
 from rlstep_hooks.launch.settings import MISSING
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems import index, links
 from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.index import system_of
 
@@ -49,7 +50,7 @@ WIDTH = "96"
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the pages that are made here to the navigation."""
     os.environ |= {"COLUMNS": WIDTH, "NO_COLOR": "1"}
-    for section, names in (("Systems", systems()), ("Rules", [rule.code for rule in rules()])):
+    for section, names in (("Systems", ["links", *systems()]), ("Rules", [rule.code for rule in rules()])):
         pages = next(part[section] for part in config.nav if isinstance(part, dict) and section in part)
         folder = section.lower()
         pages += [f"{folder}/{name}.md" for name in names]
@@ -60,6 +61,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
     made = {
         "systems/index.md": systems_page(),
+        "systems/links.md": links_page(),
         **{f"systems/{name}.md": system_page(name) for name in systems()},
         "rules/index.md": rules_page(),
         **{f"rules/{rule.code}.md": rule_page(rule) for rule in rules()},
@@ -242,6 +244,30 @@ def recognition(name: str) -> Iterator[str]:
         yield f"| attach by | {found.attaches_by} |\n"
     else:
         yield "| observed while it trains | no, the plan only |\n"
+
+
+def links_page() -> str:
+    """Of each link from the reward to the weight, what is compared in each framework, or why not."""
+    found = [system for system in index.observed() if system.links]
+    lines = [
+        "# From the reward to the weight\n",
+        "Each number of an update is computed again from what went into it, and compared: in the first eight cycles of rollouts,",
+        "and in every seventh later. The report says which of these links a run showed. `rlstep doctor` prints them for what is",
+        "installed.\n",
+    ]
+    for name in links.NAMES:
+        codes = ", ".join(f"[{code}](../rules/{code}.md)" for code in links.RULES[name])
+        lines += [
+            f"## {name.capitalize()}\n",
+            f"Rules: {codes}\n",
+            "| framework | compared | not compared |",
+            "|---|---|---|",
+        ]
+        for system in found:
+            link = system.links[name]
+            lines.append(f"| {system.title} | {cell(link.compared) or 'no'} | {cell(link.not_compared)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def attaching(name: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import System
+from rlstep_hooks.systems.links import NAMES, in_words
 from rlstep_hooks.systems.request import release_of
 
 BESIDE = ("rlstep-hooks", "torch", "transformers", "accelerate", "peft", "ray", "vllm", "deepspeed")
@@ -98,6 +99,9 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
     table.add_row("  attach", system.attaches_by.replace("`", ""))
     table.add_row("  observed", ", ".join(system.observes))
     table.add_row("  not observed", "; ".join(system.does_not_observe))
+    for name in NAMES:
+        if name in system.links:
+            table.add_row(f"  {name}", in_words(system.links[name]))
     console.print(table, highlight=False, markup=False)
 
 

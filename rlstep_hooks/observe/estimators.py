@@ -68,7 +68,8 @@ class Estimate:
 
     def off(self, observed: Tensor, counted: Tensor) -> Tensor:
         """The largest distance of observed numbers from these where they are counted, in units of what rounding explains."""
-        allowed = self.error + RELATIVE * self.values.abs() + ABSOLUTE
+        relative = max(RELATIVE, 4 * torch.finfo(observed.dtype).eps)
+        allowed = self.error + relative * self.values.abs() + ABSOLUTE
         distance = ((observed.double() - self.values).abs() / allowed)[counted.bool()]
         return distance.nan_to_num(nan=torch.inf).max() if distance.numel() else torch.zeros((), dtype=torch.float64)
 
@@ -109,7 +110,7 @@ class Estimator:
                 tokens = tokens + _at_last(shaped.values, mask)
             found = self._over_time(tokens, given, mask)
             if given.scores is not None:
-                found = replace(found, error=found.error + shaped.error.max())
+                found = replace(found, error=found.error + shaped.error[:, None])
             elif self.baseline == "given" and given.given is not None:
                 found = replace(found, values=found.values - given.given.double()[:, None] * mask)
         if self.whitening != "none":
@@ -119,7 +120,7 @@ class Estimator:
     def _shaped(self, scores: Tensor, given: Rewards, mask: Tensor) -> Estimate:
         """Rewards of samples (B,) once baseline, deviation and limits have acted."""
         groups = torch.arange(len(scores), device=scores.device) if given.groups is None else given.groups
-        size = (_EPSILON * scores.abs().max()).expand_as(scores)
+        size = (_rounding(given.tokens, given.scores) * scores.abs().max()).expand_as(scores)
         values = scores
         if self.baseline == "mean":
             values = scores - _group_mean(scores, groups)
@@ -161,11 +162,9 @@ class Estimator:
         """Sums of rewards or of the critic's differences from each token on."""
         skips = mask if self.skips else torch.ones_like(mask)
         goes_on = torch.ones_like(mask) if given.goes_on is None else (given.goes_on != 0).double()
-        epsilon = _EPSILON
+        epsilon = _rounding(given.tokens, given.scores, given.values)
         if self.tokens == "gae" and given.values is not None:
             values, decay = given.values.double(), self.gamma * self.lam
-            if given.values.dtype in (torch.bfloat16, torch.float16):
-                epsilon = 4 * torch.finfo(given.values.dtype).eps
             if not self.skips:
                 tokens, values = tokens * mask, values * mask
             last = torch.zeros_like(values[:, 0]) if given.last_values is None else given.last_values.double()
@@ -180,7 +179,13 @@ class Estimator:
         return found if self.tokens == "gae" else Estimate(found.values * mask, found.error)
 
 
-_EPSILON = ROUNDINGS * torch.finfo(torch.float32).eps
+_EPSILON = float(ROUNDINGS * torch.finfo(torch.float32).eps)
+
+
+def _rounding(*given: Tensor | None) -> float:
+    """Relative error of sums of numbers that are kept in these dtypes."""
+    kept = [float(torch.finfo(of.dtype).eps) for of in given if of is not None and of.is_floating_point()]
+    return max([_EPSILON, *(4 * epsilon for epsilon in kept)])
 
 
 def lambda_returns(estimator: Estimator, given: Rewards) -> Estimate:
@@ -190,10 +195,45 @@ def lambda_returns(estimator: Estimator, given: Rewards) -> Estimate:
     return Estimate(plain.values + given.values.double(), plain.error + _EPSILON * given.values.double().abs())
 
 
+@dataclass(frozen=True)
+class Documented:
+    """Advantages beside what they have to be.
+
+    Args:
+        estimator: What is configured.
+        given: What they were computed from.
+        advantages: (B, T), as the framework has them.
+        returns: (B, T), what the critic's values are drawn to; None without a critic.
+    """
+
+    estimator: Estimator
+    given: Rewards
+    advantages: Tensor
+    returns: Tensor | None = None
+
+    def off(self) -> Tensor:
+        """The largest distance from the documented ones, in units of what rounding explains."""
+        off = self._off_advantages()
+        if self.returns is not None:
+            off = torch.maximum(off, lambda_returns(self.estimator, self.given).off(self.returns, self.given.mask))
+        return off
+
+    def _off_advantages(self) -> Tensor:
+        return self.estimator.of(self.given).off(self.advantages, self.given.mask)
+
+    def fit(self) -> str:
+        """Which other calculation gives them; empty where none does. Waits for the device, so only where they are wrong."""
+        if self.returns is not None and float(self._off_advantages()) <= 1:
+            return "right, and the critic's targets are not what advantages and values add up to"
+        return fitting(self.estimator, self.given, self.advantages)
+
+
 def fitting(estimator: Estimator, given: Rewards, observed: Tensor) -> str:
     """Which other known calculation gives these advantages up to rounding; empty where none does."""
+    right = estimator.of(given).values
     for name, estimate in _others(estimator, given):
-        if float(estimate.off(observed, given.mask)) <= 1:
+        # One that the documented advantages fit too is too uncertain to explain others.
+        if float(estimate.off(observed, given.mask)) <= 1 < float(estimate.off(right, given.mask)):
             return name
     return ""
 

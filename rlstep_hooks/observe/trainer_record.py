@@ -13,6 +13,7 @@ import torch
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
     Constant,
@@ -26,6 +27,7 @@ from rlstep_hooks.record.events import (
     Refresh,
     RolloutValues,
     Update,
+    UpdateValues,
     WeightSync,
 )
 from rlstep_hooks.record.writer import EventWriter
@@ -49,6 +51,7 @@ class LossNumbers(msgspec.Struct, frozen=True):
     clipped: float | None = None
     backward: float | None = None
     """The factor of the loss in the backward."""
+    advantages_intact: bool | None = None
 
 
 REFRESHES = 2
@@ -90,6 +93,10 @@ class TrainerRecord:
         self._loss_scales: DeferredValues[int] = DeferredValues()
         self._clipped: DeferredValues[int] = DeferredValues()
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
+        self._replays: dict[Role, OptimizerReplay] = {}
+        self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
+        self._norms: DeferredValues[tuple[Role, int, float]] = DeferredValues()
+        """Norms of gradients by role, update and configured limit."""
         self._rollout_values: list[RolloutValues] = []
         self._intact: dict[int, bool] = {}
         """Micro-batch -> whether its old log-probs arrived unaltered."""
@@ -97,6 +104,8 @@ class TrainerRecord:
         """Micro-batch -> whether its tokens arrived unaltered."""
         self._masks: dict[int, bool] = {}
         """Micro-batch -> whether its mask arrived unaltered."""
+        self._advantages: dict[int, bool] = {}
+        """Micro-batch -> whether its advantages arrived unaltered."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
@@ -200,6 +209,11 @@ class TrainerRecord:
         if self._open is not None:
             self._masks[self._open.index] = intact
 
+    def see_advantages(self, *, intact: bool) -> None:
+        """The advantages of the open micro-batch were compared with those that came to this process."""
+        if self._open is not None:
+            self._advantages[self._open.index] = intact
+
     def see_clipped(self, index: int, fraction: Any) -> None:
         """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""
         self._clipped.add(index, fraction.detach().float().reshape(1))
@@ -234,6 +248,18 @@ class TrainerRecord:
         # A shard may hold nothing of a tensor, and then gets no gradient of it.
         self._ungraded[role] = [tensor for tensor in parameters if tensor.numel()]
 
+    def replay(self, role: Role, optimizer: Any) -> None:
+        """Replay some steps of this optimizer on the probed weights, or say why that cannot be."""
+        replay = OptimizerReplay(self._probes[role].probed, optimizer)
+        if replay.uncovered:
+            self.writer.cannot("optimizer", replay.uncovered)
+        else:
+            self._replays[role] = replay
+
+    def see_norm(self, role: Role, norm: Any, limit: float) -> None:
+        """The norm of all gradients of the update that is being made, and the configured limit."""
+        self._norms.add((role, self._updates[role], limit), norm.detach().float().reshape(1))
+
     def weights(self, role: Role) -> torch.Tensor:
         """The current probed weights of a role."""
         return self._probes[role].weights()
@@ -249,8 +275,10 @@ class TrainerRecord:
         if weights.device == first.device:
             self._references.add(refresh, (weights != first).count_nonzero().float().reshape(1))
 
-    def before_step(self, role: Role) -> None:
-        """The optimizer is about to step; gradients are final."""
+    def before_step(self, role: Role, *, replayed: bool = False) -> None:
+        """The optimizer is about to step; gradients are final. Some steps are replayed."""
+        if role in self._replays:
+            self._replays[role].before_step(compared=replayed)
         if role in self._probes:
             self._probes[role].before_step()
             self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
@@ -259,6 +287,8 @@ class TrainerRecord:
         """The optimizer has stepped."""
         if role in self._probes:
             self._probes[role].after_step(self._updates[role], rate)
+        if role in self._replays:
+            self._replays[role].after_step(self._updates[role])
 
     def updated(
         self, role: Role, *, applied: bool, rate: float, by_loop: bool = True, tick: int | None = None, reason: str = ""
@@ -295,12 +325,34 @@ class TrainerRecord:
             if worked is not None:
                 updates, values = worked
                 self._changes.add(UpdateSource(updates, probe.size, role), values)
-        # Before the log ratios, because these numbers are written with them.
+        for role, replay in self._replays.items():
+            replayed = replay.work_up()
+            if replayed is not None:
+                self._steps.add((role, replayed[0]), replayed[1])
+        # Before the numbers that these are written with.
+        self._steps.send()
+        self._norms.send()
         self._loss_scales.send()
         self._clipped.send()
         self._log_ratios.send()
         self._changes.send()
         self._references.send()
+
+    def _changes_arrived(self) -> list[UpdateValues]:
+        """Numbers of updates, each from its probe, its replay and its norm."""
+        more: dict[tuple[Role, int], dict[str, Any]] = {}
+        for (role, steps), numbers in self._steps.ready():
+            for update, fields in steps.values(numbers).items():
+                more.setdefault((role, update), {}).update(fields)
+        for (role, update, limit), (norm,) in self._norms.ready():
+            more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
+        return [
+            msgspec.structs.replace(
+                values, ungraded=len(self._ungraded[source.role]), **more.get((source.role, values.index), {})
+            )
+            for source, numbers in self._changes.ready()
+            for values in source.values(numbers)
+        ]
 
     def write_numbers(self, losses: Callable[[], Mapping[int, LossNumbers]] = dict) -> None:
         """Write the numbers that have arrived.
@@ -310,7 +362,8 @@ class TrainerRecord:
         """
         arrived = self._log_ratios.ready()
         clipped = {index: finite(fraction) for index, (fraction,) in self._clipped.ready()}
-        compared = {index: LossNumbers(finite(scale)) for index, (scale,) in self._loss_scales.ready()} | dict(losses())
+        scales = {index: finite(scale) for index, (scale,) in self._loss_scales.ready()}
+        compared = losses()
         none = LossNumbers()
         microbatches = tuple(
             MicroBatchValues(
@@ -324,17 +377,14 @@ class TrainerRecord:
                 loss_ratio=compared.get(index, none).ratio,
                 loss_gap=compared.get(index, none).gap,
                 loss_like=compared.get(index, none).like,
-                backward_ratio=compared.get(index, none).backward,
+                backward_ratio=scales.get(index, compared.get(index, none).backward),
+                advantages_intact=self._advantages.pop(index, compared.get(index, none).advantages_intact),
                 tokens_intact=self._tokens.pop(index, None),
                 mask_intact=self._masks.pop(index, None),
             )
             for index, (tokens, maximum, total) in arrived
         )
-        updates = [
-            msgspec.structs.replace(values, ungraded=len(self._ungraded[source.role]))
-            for source, numbers in self._changes.ready()
-            for values in source.values(numbers)
-        ]
+        updates = self._changes_arrived()
         changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}
         known = {values.index: values for values in self._rollout_values} | {
             refresh: RolloutValues(index=refresh)

@@ -178,6 +178,8 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     advantages_off: float | None = None
     """As in `RolloutValues`, where the controller holds rewards and advantages."""
     advantages_fit: str = ""
+    altered: int | None = None
+    """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""
     samples: int = 0
     """Samples whose masks were compared."""
     masks_wrong: int | None = None

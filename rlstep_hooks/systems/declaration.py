@@ -88,8 +88,10 @@ quantities of `let`, `formulas` and `always`, and these:
 **Quantities** that become the Schedule are its fields: see `rlstep_hooks.planning.schedule.Schedule` for each. Needed are
 `prompts_per_rollout`, `samples_per_prompt` and `algorithm`; also, where the defaults are wrong: `reuse_epochs`,
 `samples_per_microbatch`, `samples_per_update`, `updates_per_rollout`, `minibatches`, `updates`, `remainder`,
-`old_logprob_source`, `lr_clock`, `lr_horizon`, `step_unit`, `frozen_rollouts`, `max_age` and the others. What is not declared, or is
-None, is derived (`planning.phases`). A declaration states one more quantity, `loader`: what happens at the end of the rows.
+`old_logprob_source`, `lr_clock`, `lr_horizon`, `step_unit`, `frozen_rollouts`, `max_age` and the others. Where samples may have an
+age, `correction` says what corrects for it, "none" where nothing does, with `correction_inert` and `correction_biased`. What is not
+declared, or is None, is derived (`planning.phases`). A declaration states one more quantity, `loader`: what happens at the end of the
+rows.
 
     "drops"   the last rollout of a pass is dropped where the rows do not fill it
     "keeps"   it is smaller
@@ -122,6 +124,7 @@ from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.entry import Entry, named
+from rlstep_hooks.systems.links import Link, LinkName
 from rlstep_hooks.systems.parts import NOTHING, REQUIRED, Check, Demand, Keys, Typed, count, flag, number, text
 from rlstep_hooks.systems.request import Request, release_of
 
@@ -212,6 +215,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     observes: tuple[str, ...] = ()
     """What of a run is recorded, in the words of the glossary."""
     does_not_observe: tuple[str, ...] = ()
+    links: Mapping[LinkName, Link] = {}
+    """Of each link from the reward to the weight, what is compared and what is not; of a system that is observed, all of them."""
     attaches_by: str = ""
     """How an audit gets into a run, in one sentence; empty for systems that are only planned."""
     on_import: dict[str, str] = {}

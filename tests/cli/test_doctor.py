@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rlstep_hooks.cli import doctor
+from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.links import NAMES, RULES, in_words
 
 
 @pytest.fixture
@@ -56,16 +58,24 @@ def test_what_is_said_of_a_system_that_is_here_is_its_declaration(
     (system,) = (system for system in index.observed() if system.name == "trl")
     assert "TRL (trl 1.16.0): supported" in printed
     assert all(words in printed for words in (*system.observes, *system.does_not_observe))
+    assert all(in_words(link) in printed for link in system.links.values())
 
 
 def test_each_observed_system_says_what_is_observed_and_how_to_attach() -> None:
     observed = index.observed()
     assert {system.name for system in observed} == {
-        "trl", "trl_ppo", "trl_ppo_step", "verl", "openrlhf", "sb3", "own_loop", "swift", "llamafactory",
+        "trl", "trl_async", "trl_ppo", "trl_ppo_step", "verl", "openrlhf", "sb3", "own_loop", "swift", "llamafactory",
     }  # fmt: skip
     for system in observed:
         assert system.package, system.name
         assert system.observed_releases or system.releases, system.name
         assert system.observes, system.name
         assert system.does_not_observe, system.name
+        assert tuple(sorted(system.links)) == tuple(sorted(NAMES)), system.name
+        assert all(link.compared or link.not_compared for link in system.links.values()), system.name
         assert system.attaches_by.endswith("."), system.name
+
+
+def test_each_link_has_its_rules() -> None:
+    assert tuple(RULES) == NAMES
+    assert {code for codes in RULES.values() for code in codes} <= set(BY_CODE)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.judge.learning_rate import read_schedule
+from rlstep_hooks.judge.learning_rate import RateSchedule, read_schedule
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
@@ -178,8 +178,8 @@ class RateNotScheduled(Rule):
         Look for code that writes into `param_groups`, and for schedulers that are made or loaded in mid-run.
 
     Known limits:
-        - TRL's trainers, with the schedules of transformers that they name, and Stable-Baselines3 with its own. A schedule that is a
-          function of somebody's is not called once more.
+        - TRL's trainers and OpenRLHF, with the schedules of transformers that they name; verl and Stable-Baselines3 with their own.
+          A schedule that is a function of somebody's is not called once more.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
 
@@ -195,12 +195,18 @@ class RateNotScheduled(Rule):
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
-        self._schedule = read_schedule(progress.started.facts)
+        self._facts: dict[str, Any] | None = None
+        self._schedule: RateSchedule | None = None
 
     def update(self, event: Update) -> Finding | None:
         """Compare the rate with the schedule's."""
+        facts = self.progress.started.facts
+        if facts is not self._facts:  # a trainer's facts may come after those of the controller
+            self._facts, self._schedule = facts, read_schedule(facts)
         schedule = self._schedule
         if schedule is None or not event.applied or event.learning_rate is None or event.lr_tick is None:
+            return None
+        if event.role != "policy":
             return None
         self.checks += 1
         planned = schedule.rate(event.lr_tick)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.launch import processes
 from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
+from rlstep_hooks.systems.links import no, yes
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.request import Request
@@ -199,6 +200,24 @@ SYSTEM = System(
     attaches_by="`rlstep run -- llamafactory-cli train ...`.",
     on_import={"llamafactory.train.ppo.trainer": "rlstep_hooks.systems.llamafactory.observe.audit:audit_ppo"},
     observes=("rollouts", "old log-probs", "micro-batches", "updates", "advantages", "learning rate", "weights"),
+    links={
+        "advantages": no("step() computes them inside, and hands them on to its loss alone"),
+        "advantages on the way": no("step() keeps it inside"),
+        "mask": no("LLaMA-Factory makes them of its templates"),
+        "mask on the way": no("step() keeps it inside"),
+        "loss": yes("that its constants carry no gradient", "not its value"),
+        "backward": no("the loss stays inside step()"),
+        "gradients cleared": no("step() clears them where nothing of this package stands"),
+        "gradient norm": no("step() clips inside"),
+        "optimizer step": yes(
+            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": no("the schedule of its launch is not read"),
+        "reference": no("its log-probs stay inside step()"),
+        "sampler": no("its settings are not looked at"),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=(
         "how samples are drawn, and with which weights",
         "the reference model's log-probs",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from rlstep_hooks.planning import lags
 from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, text
+from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.openrlhf.launch import release_of_flags, started_processes
 from rlstep_hooks.systems.openrlhf.names import KEYS
 from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
@@ -374,6 +375,36 @@ SYSTEM = System(
         "a checksum of the reference",
         "checkpoints on resume",
     ),
+    links={
+        "advantages": yes(
+            "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
+            "flash_reinforce; penalties for length, limits of rewards, the KL penalty, normalisation",
+            "the KL divergence itself is taken as it came",
+        ),
+        "advantages on the way": yes("from the trainer's buffer to the loss", "not from the controller to the buffer"),
+        "mask": yes("the tokens that the sampler chose", "not where another process generates (asynchronous training)"),
+        "mask on the way": yes("from old log-probs to the loss"),
+        "loss": yes(
+            "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term, in float64",
+            "not an entropy bonus or a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with "
+            "OpenRLHF's own divisor; not the critic's",
+        ),
+        "backward": yes(
+            "the factor that arrives at the policy's loss", "not in float16, where a scaler multiplies too"
+        ),
+        "gradients cleared": no("DeepSpeed keeps and clears gradients inside its engine"),
+        "gradient norm": yes("of the gradients that DeepSpeed's optimizer steps with", "the part of one process"),
+        "optimizer step": yes(
+            "DeepSpeed's Adam and AdamW on its float32 weights, those that one process holds", "not Muon"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": yes("constant, linear and cosine of transformers, of the policy", "not other schedules"),
+        "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
+        "sampler": yes(
+            "a checksum of the engine's weights, its settings, its log-probs", "not weights through CUDA IPC"
+        ),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=(
         "weights that colocated engines take through CUDA IPC",
         "engines and references on other machines than the controller",

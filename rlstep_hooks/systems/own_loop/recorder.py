@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
@@ -333,7 +333,8 @@ class LoopObserver:
             self._rates[role] = rate.clone() if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
             self._numbers.before_step(role, replayed=final and self.compares)
         with self._step_guard:
-            limit = self._max_grad_norm() if final and role == "policy" and self.compares else None
+            whole = final and role == "policy" and is_compared_whole(max(self._rollouts - 1, 0))
+            limit = self._max_grad_norm() if whole else None
             self._norm = (norm_of_gradients(optimizer), limit) if limit else None
 
     def _first_step(self, role: Role, optimizer: Any) -> None:

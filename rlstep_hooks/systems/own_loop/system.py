@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.declaration import System
+from rlstep_hooks.systems.links import no, yes
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Reading
@@ -34,5 +35,27 @@ SYSTEM = System(
     # Hooks on all optimizers of a process came with torch 2.2.
     observed_releases=("2.2", "3"),
     observes=("what the loop tells the audit", "updates of torch's optimizers", "learning rate", "weights"),
+    links={
+        "advantages": yes(
+            "from audit.rewards, by the estimator that audit.advantages names, in float64", "not by other estimators"
+        ),
+        "advantages on the way": yes(
+            "from audit.advantages to audit.microbatch, up to their mean and a positive factor"
+        ),
+        "mask": no("the loop does not say what its tokens are"),
+        "mask on the way": no("the loop hands over its masks once"),
+        "loss": yes("that its constants carry no gradient", "not its value: nothing says which loss it is"),
+        "backward": no("nothing says by what the loop means to multiply its loss"),
+        "gradients cleared": no("nothing says when the loop clears them"),
+        "gradient norm": yes("of all gradients at the step, against audit(max_grad_norm=...)", "not without it"),
+        "optimizer step": yes(
+            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps with a closure"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": no("nothing says which schedule the loop means"),
+        "reference": no("the loop hands over none"),
+        "sampler": no("the loop samples itself"),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=("what the loop does not tell",),
 )

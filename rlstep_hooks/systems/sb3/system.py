@@ -20,6 +20,7 @@ from rlstep_hooks.systems.declaration import (
     number,
     text,
 )
+from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.sb3.launch import OWN, learning_rate, settings_of
 from rlstep_hooks.systems.sb3.releases import FIRST, FIRST_UNSUPPORTED
 
@@ -181,5 +182,26 @@ SYSTEM = System(
         "updates",
         "an early stop by target_kl",
     ),
+    links={
+        "advantages": yes(
+            "GAE and the critic's targets, from the buffer's rewards, values and ends of episodes, in float64"
+        ),
+        "advantages on the way": yes("bit for bit, from the buffer to the mini-batch"),
+        "mask": no("each timestep counts"),
+        "mask on the way": no("each timestep counts"),
+        "loss": yes(
+            "by the gradients that it sends to log-probs, values and entropies: clips, normalisation, signs, coefficients",
+            "not where a clip is a function of somebody's",
+        ),
+        "backward": yes("in the same gradients, as a factor of the loss"),
+        "gradients cleared": yes("a probe after zero_grad"),
+        "gradient norm": yes("of all gradients at the step, against max_grad_norm"),
+        "optimizer step": yes("SGD, Adam and AdamW of torch, replayed in float64", "not RMSprop, A2C's default"),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": yes("constant and linear schedules of Stable-Baselines3", "not functions of somebody's"),
+        "reference": no("there is none"),
+        "sampler": no("the policy itself acts"),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=("algorithms other than PPO and A2C", "subclasses with a `train` of their own"),
 )

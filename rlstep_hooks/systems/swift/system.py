@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch import processes
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.swift.releases import COMPUTED_SINCE, FIRST, FIRST_UNSUPPORTED, PACKAGE
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import valid_groups
@@ -236,6 +237,31 @@ SYSTEM = System(
         "evaluation",
         "syncs to vLLM, as far as the trainer hands the weights over",
     ),
+    links={
+        "advantages": no("ms-swift computes rewards and advantages in methods of its own"),
+        "advantages on the way": yes("bit for bit, from the rollout to the loss"),
+        "mask": no("ms-swift makes masks of its templates"),
+        "mask on the way": yes("bit for bit, from the rollout to the loss"),
+        "loss": yes("grpo, bnpo, dr_grpo and dapo, on the same log-probs", "not other types, nor inside a liger loss"),
+        "backward": yes(
+            "the factor that arrives at the loss",
+            "not with a gradient scaler or DeepSpeed, whose factors are their own",
+        ),
+        "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradient norm": yes(
+            "of all gradients at the step, against max_grad_norm", "of shards the part of one process"
+        ),
+        "optimizer step": yes(
+            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
+        "reference": yes("a probe of its weights"),
+        "sampler": yes(
+            "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
+        ),
+        "weights between updates": yes("a probe, between updates and while samples are generated"),
+    },
     does_not_observe=(
         "GRPO on Megatron and on Ray",
         "GKD, and trainers without rollouts",

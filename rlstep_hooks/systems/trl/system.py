@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
@@ -339,6 +340,39 @@ SYSTEM = System(
         "evaluation",
         "syncs to vLLM, as far as the trainer hands the weights over",
     ),
+    links={
+        "advantages": yes(
+            "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
+            "before 0.20 rewards are not seen; not RLOO with a KL penalty in the rewards, nor trainers with advantages of their own",
+        ),
+        "advantages on the way": yes("bit for bit, from the rollout to the loss"),
+        "mask": yes(
+            "through the first end; truncated completions as configured",
+            "not with tools, environments or other ends: several turns",
+        ),
+        "mask on the way": yes("bit for bit, from the rollout to the loss"),
+        "loss": yes(
+            "the documented types, on the same log-probs", "not inside a liger loss, nor types of somebody's own"
+        ),
+        "backward": yes(
+            "the factor that arrives at the loss",
+            "not with a gradient scaler or DeepSpeed, whose factors are their own",
+        ),
+        "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradient norm": yes(
+            "of all gradients at the step, against max_grad_norm", "of shards the part of one process"
+        ),
+        "optimizer step": yes(
+            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
+        "reference": yes("a probe of its weights"),
+        "sampler": yes(
+            "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
+        ),
+        "weights between updates": yes("a probe, between updates and while samples are generated"),
+    },
     does_not_observe=(
         "what the vLLM engine does with the weights",
         "log-probs inside a liger loss",

@@ -9,6 +9,7 @@ of a group); accelerate data_loader.py `DataLoaderDispatcher.__iter__`, which fe
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, count, number, text
+from rlstep_hooks.systems.links import no, yes
 
 OBSERVED = ("1.16", "1.17")
 """The first release whose runs are observed, and the first later one whose runs are not."""
@@ -184,6 +185,25 @@ SYSTEM = System(
         "weights",
         "syncs to the engine, as far as the trainer hands the weights over",
     ),
+    links={
+        "advantages": no("the worker computes them in a process of its own"),
+        "advantages on the way": no("the worker computes them in a process of its own"),
+        "mask": no("the worker makes it in a process of its own"),
+        "mask on the way": no("the worker makes it in a process of its own"),
+        "loss": no("its value is not compared; the ratio that it takes is"),
+        "backward": no("the loss is not followed into its backward"),
+        "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradient norm": no("no limit is read here"),
+        "optimizer step": yes("SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers"),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
+        "reference": no("there is none"),
+        "sampler": yes(
+            "the version behind each group; the ratio to the engine's log-probs",
+            "not what the engine does with the weights",
+        ),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=(
         "what the engine does with the weights",
         "the samples of several processes, which one of them takes from the queue",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags, windows_of
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl.releases import FIRST
 from rlstep_hooks.systems.trl_ppo.launch import flush, is_rloo, pieces, updates_of_run
@@ -314,5 +315,23 @@ SYSTEM: System = System(
         "weights",
         "the logged ratio",
     ),
+    links={
+        "advantages": no("PPOTrainer computes rewards, advantages and loss in one method, and hands none of them on"),
+        "advantages on the way": no("PPOTrainer's one method keeps it inside"),
+        "mask": no("PPOTrainer's one method keeps it inside"),
+        "mask on the way": no("PPOTrainer's one method keeps it inside"),
+        "loss": no("PPOTrainer's one method keeps it inside"),
+        "backward": no("PPOTrainer's one method keeps it inside"),
+        "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradient norm": no("the trainer has max_grad_norm and clips nothing"),
+        "optimizer step": yes(
+            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
+        "reference": no("its log-probs stay inside the trainer's method"),
+        "sampler": yes("settings at the call of generate"),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=("RLOOTrainer up to 0.21", "updates made by DeepSpeed's engine"),
 )

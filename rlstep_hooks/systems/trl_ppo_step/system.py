@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags
 from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag
+from rlstep_hooks.systems.links import no, yes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,6 +187,24 @@ SYSTEM = System(
         "learning rate",
         "weights",
     ),
+    links={
+        "advantages": no("step() computes them inside, and hands them on to its loss alone"),
+        "advantages on the way": no("step() keeps it inside"),
+        "mask": no("the script says what its tokens are"),
+        "mask on the way": no("step() keeps it inside"),
+        "loss": yes("that its constants carry no gradient", "not its value"),
+        "backward": no("the loss stays inside step()"),
+        "gradients cleared": no("step() clears them where nothing of this package stands"),
+        "gradient norm": no("step() clips inside"),
+        "optimizer step": yes(
+            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": no("the script gives the scheduler, if there is one"),
+        "reference": no("its log-probs stay inside step()"),
+        "sampler": no("the script samples"),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=(
         "how the script samples",
         "how often it calls `step()`",

@@ -7,6 +7,7 @@ Its quantities have a file for each question: which trainer runs (`trainers`), h
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, Note, System
+from rlstep_hooks.systems.links import yes
 from rlstep_hooks.systems.verl import remarks
 from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
 from rlstep_hooks.systems.verl.launch import algorithm_named, another_trainer, asked_processes, shipped_loop
@@ -170,6 +171,39 @@ SYSTEM = System(
         "evaluation",
         "checkpoints on resume",
     ),
+    links={
+        "advantages": yes(
+            "from the rewards, in float64: grpo with and without deviation, rloo, reinforce_plus_plus, its baseline, remax, opo, gpg, "
+            "grpo_passk, gae with values and targets; the KL penalty in the rewards (a coefficient that adapts is taken as it came)",
+            "not gdpo, optimal token baselines, use_pf_ppo or estimators of somebody's own",
+        ),
+        "advantages on the way": yes(
+            "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch"
+        ),
+        "mask": yes(
+            "through the first end, in the V1 trainer",
+            "not with several turns, filters of tokens, ignore_eos, or in the V0 trainer",
+        ),
+        "mask on the way": yes("from old log-probs to the loss", "not where old log-probs are not computed again"),
+        "loss": yes(
+            "vanilla, gspo, sapo, gpg, cispo, dro, with clip, aggregation, KL, entropy and importance weights, in float64",
+            "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own; not the critic's",
+        ),
+        "backward": yes("the factor that arrives at the loss", "not with a gradient scaler"),
+        "gradients cleared": yes("a probe before the first backward of an update"),
+        "gradient norm": yes("of all gradients at the step, against clip_grad", "the part of one process"),
+        "optimizer step": yes(
+            "SGD, Adam and AdamW of torch, on the part of the weights that a process holds", "not other optimizers"
+        ),
+        "optimizer moments": yes("between a replayed step and the next"),
+        "learning rate": yes("constant and cosine with warm-up, of the policy", "not other numbers of cycles"),
+        "reference": yes("a probe of its weights"),
+        "sampler": yes(
+            "the version behind each sample; the engine's log-probs where it gives them",
+            "not the settings of its calls",
+        ),
+        "weights between updates": yes("a probe between updates"),
+    },
     does_not_observe=(
         "trainer.v1.trainer_mode=separate_async",
         "the trainers of verl.experimental",

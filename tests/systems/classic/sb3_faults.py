@@ -212,7 +212,11 @@ FAULTS = [
         "ends_of_episodes_ignored", "dones left out of GAE", "RLS516", "go on over the ends of episodes", begins=no_ends
     ),
     Fault(
-        "targets_are_rewards", "returns not bootstrapped", "RLS516", "other targets", begins=_buffer(returns_of_rewards)
+        "targets_are_rewards",
+        "returns not bootstrapped",
+        "RLS516",
+        "the critic's targets are not",
+        begins=_buffer(returns_of_rewards),
     ),
     Fault("advantages_of_other_steps", "a buffer flattened in another order", "RLS517", "other values", ends=shuffled),
     Fault(

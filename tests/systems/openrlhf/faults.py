@@ -21,6 +21,8 @@ from typing import Any
 
 import wrapt
 
+from rlstep_hooks.observe import compared
+
 FAULTS_VARIABLE = "RLSTEP_TEST_FAULTS"
 MODULE = __name__
 
@@ -37,6 +39,7 @@ BUFFER = "openrlhf.trainer.ppo_utils.replay_buffer"
 STRATEGY = "openrlhf.utils.deepspeed.deepspeed"
 MODELS = "openrlhf.models.actor"
 ENGINE = "openrlhf.trainer.ray.vllm_worker_wrap"
+LOSS = "openrlhf.models.loss"
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -54,16 +57,18 @@ class Fault:
     """Makes it at a rollout; called once in each process."""
     shows_after: int
     """Rollouts from the fault to its first wrong event."""
+    cause: str
+    """Words of its finding."""
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(*, report: str, code: str, shows_after: int = 0) -> Callable[[Callable[[int], None]], Any]:
+def fault(*, report: str, code: str, shows_after: int = 0, cause: str = "") -> Callable[[Callable[[int], None]], Any]:
     """Register a function as a fault under its own name."""
 
     def register(apply: Callable[[int], None]) -> Callable[[int], None]:
-        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after)
+        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, cause)
         return apply
 
     return register
@@ -342,6 +347,251 @@ def advantages_lost(at: int) -> None:
     at_call(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", at, compute)
 
 
+# Numbers: from rewards to weights
+
+
+def alter_advantages(at: int, alter: Callable[[Any, list[Any]], None]) -> None:
+    """Change what one rollout's advantages were computed as."""
+
+    def compute(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        alter(maker, experiences)
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", at, compute)
+
+
+@fault(report="a sign lost", code="RLS516", cause="of the opposite sign")
+def advantages_negated(at: int) -> None:
+    """The advantages of a rollout have the opposite sign."""
+
+    def alter(maker: Any, experiences: list[Any]) -> None:
+        for experience in experiences:
+            experience.advantages = -experience.advantages
+
+    alter_advantages(at, alter)
+
+
+def regrouped(at: int, shape: Callable[[Any], Any]) -> None:
+    """Group-normalised advantages of other groups: `shape` gives mean and deviation for the rewards, two of a prompt in a row."""
+
+    def alter(maker: Any, experiences: list[Any]) -> None:
+        import torch
+
+        places = torch.tensor([index for experience in experiences for index in experience.index])
+        rewards = torch.empty(len(places))
+        rewards[places] = torch.cat([experience.rewards for experience in experiences]).float()
+        pairs = rewards.view(-1, 2)
+        right = pairs.mean(1).repeat_interleave(2), pairs.std(1).repeat_interleave(2)
+        wrong, own = ((rewards - mean) / (deviation + 1e-9) for mean, deviation in (shape(rewards), right))
+        # What the KL penalty adds stays.
+        moved = (wrong - own)[places].split([len(e.index) for e in experiences])
+        for experience, rows in zip(experiences, moved, strict=True):
+            experience.advantages = experience.advantages + rows[:, None] * experience.action_mask
+
+    alter_advantages(at, alter)
+
+
+@fault(report="TRL, scale_rewards=batch", code="RLS516", cause="the standard deviation of the whole rollout")
+def deviation_of_the_rollout(at: int) -> None:
+    """Advantages are divided by the standard deviation of the rollout, and not of the group."""
+    regrouped(at, lambda rewards: (rewards.view(-1, 2).mean(1).repeat_interleave(2), rewards.std()))
+
+
+@fault(report="OpenRLHF#717", code="RLS516", cause="groups taken across prompts")
+def groups_across_prompts(at: int) -> None:
+    """A reshape takes the first samples of all prompts for a group, and the second ones for the next."""
+
+    def shape(rewards: Any) -> Any:
+        apart = rewards.view(-1, 2)
+        return apart.mean(0).repeat(len(apart)), apart.std(0).repeat(len(apart))
+
+    regrouped(at, shape)
+
+
+@fault(report="gae arguments in the wrong order", code="RLS516", cause="gamma and lambda swapped")
+def gamma_and_lambda_swapped(at: int) -> None:
+    """GAE gets lambda for gamma and gamma for lambda in one rollout."""
+    rollouts = itertools.count()
+    now = [-1]
+
+    def compute(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        now[0] = next(rollouts)
+        return wrapped(*args, **kwargs)
+
+    def gae(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        values, rewards, mask, gamma, lam = args
+        return wrapped(values, rewards, mask, lam, gamma) if now[0] == at else wrapped(*args, **kwargs)
+
+    wrap(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", compute)
+    wrap(MAKER, "RemoteExperienceMaker.get_advantages_and_returns", gae)
+
+
+@fault(report="a critic that fits advantages", code="RLS516", cause="the critic's targets are not")
+def targets_without_values(at: int) -> None:
+    """The critic's targets are the advantages alone."""
+
+    def alter(maker: Any, experiences: list[Any]) -> None:
+        for experience in experiences:
+            experience.returns = experience.returns - experience.values
+
+    alter_advantages(at, alter)
+
+
+@fault(report="torchtune#2792", code="RLS518", cause="others in 16 of 16 samples")
+def last_token_masked_out(at: int) -> None:
+    """The mask of each completion leaves out its last token, from generation on."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        for sample in kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]:
+            without_last(sample.action_mask)
+        return wrapped(*args, **kwargs)
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience_batch", at, make)
+
+
+def without_last(masks: Any) -> None:
+    """Take the last counted token out of each mask."""
+    for mask in masks:
+        counted = mask.nonzero()
+        if len(counted):
+            mask[counted[-1]] = 0
+
+
+@fault(report="OpenRLHF#717", code="RLS517", cause="other values")
+def advantages_of_other_samples(at: int) -> None:
+    """The advantages of each micro-batch move by one sample."""
+
+    def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.training == at:
+            experience = kwargs["experience"] if "experience" in kwargs else args[0]
+            experience.advantages = experience.advantages.roll(1, 0)
+        return wrapped(*args, **kwargs)
+
+    wrap(POLICY, "ActorPPOTrainer.training_step", step)
+
+
+@fault(report="torchtune#2792", code="RLS804", cause="others")
+def mask_altered_in_the_buffer(at: int) -> None:
+    """The buffer's masks lose the last token of each completion."""
+    calls = itertools.count()
+
+    def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if next(calls) // 4 == at:  # 16 samples of a rollout in micro-batches of 4
+            without_last(experience.action_mask)
+        return wrapped(*args, **kwargs)
+
+    wrap(BUFFER, "NaiveReplayBuffer.append", append)
+
+
+def other_loss(at: int, change: Callable[[Callable[[], Any], Any], Any]) -> None:
+    """Compute the policy's losses of one rollout in another way: `change` gets the call and the module."""
+
+    def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.training != at:
+            return wrapped(*args, **kwargs)
+        return change(lambda: wrapped(*args, **kwargs), module)
+
+    wrap(LOSS, "PolicyLoss.forward", forward)
+
+
+@fault(report="DAPO, the mean of means", code="RLS801", cause="mean over samples")
+def mean_over_samples(at: int) -> None:
+    """The loss is averaged over samples, and not over tokens."""
+
+    def change(call: Any, module: Any) -> Any:
+        module.token_level_loss = False
+        result = call()
+        module.token_level_loss = True
+        return result
+
+    other_loss(at, change)
+
+
+@fault(report="textbook PPO", code="RLS801", cause="its sign flipped")
+def loss_negated(at: int) -> None:
+    """The policy's loss has the opposite sign."""
+
+    def change(call: Any, module: Any) -> Any:
+        loss, *rest = call()
+        return (-loss, *rest)
+
+    other_loss(at, change)
+
+
+@fault(report="weights written after the step", code="RLS806", cause="2 times the step")
+def step_twice_as_far(at: int) -> None:
+    """Each step of a rollout is made twice as far."""
+
+    def place(module: Any) -> None:
+        plain = module.FusedAdam.step
+        plain = getattr(plain, "__wrapped__", plain)  # torch puts its hooks around it later
+
+        @wraps(plain)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (_Now.policy and _Now.training == at):
+                return plain(optimizer, *args, **kwargs)
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            before = [p.detach().clone() for p in held]
+            result = plain(optimizer, *args, **kwargs)
+            for p, old in zip(held, before, strict=True):
+                p.data.add_(p.data - old)
+            return result
+
+        del step.__wrapped__
+        module.FusedAdam.step = step
+
+    wrapt.when_imported("deepspeed.ops.adam.fused_adam")(place)
+
+
+def before_training(at: int, act: Callable[[Any], None]) -> None:
+    """Act on the policy's optimizer of DeepSpeed before one rollout is trained."""
+
+    def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.training == at - 1:  # counted by the wrapper inside of this one
+            act(trainer.actor.model.basic_optimizer)
+        return wrapped(*args, **kwargs)
+
+    wrap(POLICY, "ActorPPOTrainer.ppo_train", training)
+
+
+@fault(report="an optimizer offloaded and made anew", code="RLS807", cause="others among those")
+def moments_cleared(at: int) -> None:
+    """The moments are set to 0 before a rollout is trained."""
+
+    def act(optimizer: Any) -> None:
+        for state in optimizer.state.values():
+            state["exp_avg"].zero_()
+
+    before_training(at, act)
+
+
+@fault(report="a clip that does not act", code="RLS808", cause="at most 1, the configured limit")
+def norm_above_its_limit(at: int) -> None:
+    """Gradients are larger after the clip."""
+
+    def clip(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if _Now.policy and _Now.training == at:
+            for gradient in args[0]:
+                gradient.data.mul_(50)
+        return result
+
+    wrap("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer.unscale_and_clip_grads", clip)
+
+
+@fault(report="a second scheduler", code="RLS605", cause="something other than the configured schedule")
+def rate_of_another_schedule(at: int) -> None:
+    """Something sets the rate before a rollout is trained; the scheduler sets it again after the first update."""
+
+    def act(optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.5
+
+    before_training(at, act)
+
+
 # Updates
 
 
@@ -371,7 +621,7 @@ def targets_with_gradient(at: int) -> None:
     wrap(CRITIC, "CriticPPOTrainer.training_step", training_step)
 
 
-@fault(report="ms-swift#10116", code="RLS801")
+@fault(report="ms-swift#10116", code="RLS805")
 def loss_not_divided_by_the_accumulation(at: int) -> None:
     """The losses of an update are added up, and not averaged."""
 
@@ -567,6 +817,8 @@ def make_faults() -> None:
     """Make what the environment names, in this process."""
     faults = asked_for()
     if faults:
+        # Each rollout is compared, so that each can have a fault.
+        compared.ALL_OF_FIRST = 1 << 30
         follow_training()
     for found, rollout in faults:
         found.apply(rollout)

@@ -71,8 +71,20 @@ LAUNCHES = {
             "engine_weights_spoiled": 7,
             "rewards_moved": 9,
             "advantages_lost": 11,
+            "advantages_negated": 13,
+            "deviation_of_the_rollout": 15,
+            "groups_across_prompts": 17,
+            "last_token_masked_out": 19,
+            "advantages_of_other_samples": 21,
+            "mask_altered_in_the_buffer": 23,
+            "mean_over_samples": 25,
+            "loss_negated": 27,
+            "step_twice_as_far": 29,
+            "moments_cleared": 31,
+            "norm_above_its_limit": 33,
+            "rate_of_another_schedule": 35,
         },
-        rollouts=13,
+        rollouts=37,
         settings={"algo.advantage.estimator": "group_norm"} | ENGINE_LOG_PROBS,
     ),
     "stop": Launch(
@@ -80,6 +92,17 @@ LAUNCHES = {
         rollouts=6,
         settings={"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 1},
         on_fail="stop",
+    ),
+    "critic": Launch(
+        faults={"gamma_and_lambda_swapped": 1, "targets_without_values": 3},
+        rollouts=5,
+        settings={
+            "algo.advantage.estimator": "gae",
+            "algo.advantage.gamma": 0.9,
+            "algo.advantage.lambd": 0.7,
+            "critic.num_gpus_per_node": 1,
+            "algo.kl.init_coef": 0.1,
+        },
     ),
     "raise": Launch(
         faults={"buffer_not_cleared": 1},
@@ -132,6 +155,8 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     )
     note(outcome)
     assert at in found, [str(finding) for finding in alarms(run.report)]
+    said = [f for f in alarms(run.report) if f.code == fault.code and at in (f.where.rollout, *f.rollouts)]
+    assert any(fault.cause in f"{f.expected} {f.observed} {f.why}" for f in said), [str(finding) for finding in said]
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)

@@ -116,8 +116,10 @@ class Worker:
     # RolloutWorkerProtocol
 
     def start(self) -> None:
-        """Begin."""
+        """Begin, and have the queue filled once: how old samples get does not depend on how fast this machine is."""
         self._thread.start()
+        while self.rollout_buffer.qsize() < self._ahead and self._error is None:
+            time.sleep(0.001)
 
     def stop(self) -> None:
         """End."""

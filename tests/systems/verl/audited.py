@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from tests.systems.processes import Outcome
 
+LINKS = {"RLS516", "RLS517", "RLS605", "RLS803", "RLS805", "RLS806", "RLS807", "RLS808"}
+"""Rules of the links from rewards to weights that every run has."""
+
 ROOT = Path(__file__).parents[3]
 
 OF_THE_MACHINE = ("timing", "perf/", "timestamp", "mfu", "memory")
@@ -124,5 +127,7 @@ class Expected:
         compared = {rule.code: rule for rule in run.report.rules if rule.code in ("RLS801", "RLS804")}
         assert (compared["RLS801"].verdict, compared["RLS801"].missed) == ("PASS", 0), compared["RLS801"].reason
         assert compared["RLS801"].checks == counts.microbatches
+        of_links = {rule.code: rule for rule in run.report.rules if rule.code in LINKS}
+        assert {code for code, rule in of_links.items() if rule.verdict != "PASS"} == set(), of_links
         masks = self.masks and counts.old_logprob_refreshes > 0
         assert compared["RLS804"].checks == (counts.microbatches if masks else 0)

@@ -18,6 +18,8 @@ from typing import Any
 
 import wrapt
 
+from rlstep_hooks.observe import compared
+
 FAULTS_VARIABLE = "RLSTEP_TEST_FAULTS"
 MODULE = __name__
 WORKER = "WG_PREFIX"
@@ -507,6 +509,188 @@ def _renamed(batch: Any, names: list[str]) -> Any:
     return batch
 
 
+# Numbers: from rewards to weights
+
+
+def on_advantages(at: int, alter: Callable[[Any], None]) -> None:
+    """Change what the advantages of a rollout were computed as: `alter` gets verl's data with them."""
+    rollouts = itertools.count()
+
+    def compute(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        data = wrapped(*args, **kwargs)
+        if next(rollouts) == at:
+            alter(data)
+        return data
+
+    if WORKER not in os.environ:
+        name = "compute_advantage_for_multi_trajectories"
+        wrapt.when_imported(CONTROLLER)(lambda found: wrapt.wrap_function_wrapper(found, name, compute))
+
+
+def scores_of(data: Any) -> tuple[Any, Any]:
+    """Rewards of samples, and a number for each one's prompt."""
+    import torch
+
+    numbers: dict[str, int] = {}
+    names = [numbers.setdefault(str(name), len(numbers)) for name in data.non_tensor_batch["uid"]]
+    return data.batch["token_level_rewards"].sum(-1), torch.tensor(names)
+
+
+def spread(data: Any, scores: Any) -> None:
+    """Give all tokens of a sample its advantage."""
+    data.batch["advantages"] = scores[:, None] * data.batch["response_mask"]
+
+
+@fault(report="a sign lost", code="RLS516", variant="of the opposite sign")
+def advantages_negated(at: int) -> None:
+    """The advantages of a rollout have the opposite sign."""
+
+    def alter(data: Any) -> None:
+        data.batch["advantages"] = -data.batch["advantages"]
+
+    on_advantages(at, alter)
+
+
+@fault(report="TRL, scale_rewards=batch", code="RLS516", variant="the standard deviation of the whole rollout")
+def deviation_of_the_rollout(at: int) -> None:
+    """Advantages are divided by the standard deviation of the rollout, and not of the group."""
+
+    def alter(data: Any) -> None:
+        import torch
+
+        scores, prompts = scores_of(data)
+        means = torch.stack([scores[prompts == prompt].mean() for prompt in prompts])
+        spread(data, (scores - means) / (scores.std() + 1e-6))
+
+    on_advantages(at, alter)
+
+
+@fault(report="verl, names that are not those of prompts", code="RLS516", variant="groups shifted by one sample")
+def groups_shifted(at: int) -> None:
+    """Each group has the last sample of the group before it."""
+
+    def alter(data: Any) -> None:
+        import torch
+
+        scores, prompts = scores_of(data)
+        prompts = prompts.roll(1)
+        groups = [scores[prompts == prompt] for prompt in prompts]
+        means = torch.stack([group.mean() for group in groups])
+        spread(data, (scores - means) / (torch.stack([group.std() for group in groups]) + 1e-6))
+
+    on_advantages(at, alter)
+
+
+@fault(report="gae arguments in the wrong order", code="RLS516", variant="gamma and lambda swapped")
+def gamma_and_lambda_swapped(at: int) -> None:
+    """GAE gets lambda for gamma and gamma for lambda."""
+    rollouts = itertools.count()
+
+    def compute(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if next(rollouts) == at:
+            kwargs = {**kwargs, "gamma": kwargs["lam"], "lam": kwargs["gamma"]}
+        return wrapped(*args, **kwargs)
+
+    if WORKER not in os.environ:
+        wrapt.when_imported("verl.trainer.ppo.ray_trainer")(
+            lambda found: wrapt.wrap_function_wrapper(found, "compute_advantage", compute)
+        )
+
+
+@fault(report="torchtune#2792", code="RLS517", variant="other values")
+def advantages_altered_before_training(at: int) -> None:
+    """The advantages of a mini-batch's samples are set to others before they are trained."""
+
+    def alter(data: Any) -> None:
+        for row in data["advantages"].unbind():
+            row.mul_(-1)
+
+    on_training_data(at, alter)
+
+
+def between_hooks(at: int, act: Callable[[Callable[[], Any], Any], Any]) -> None:
+    """Act around torch's own step of the policy's optimizer on a rollout: `act(step, optimizer)`."""
+
+    def optimizer_step(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.rollout != at or not trains(engine, "policy"):
+            return wrapped(*args, **kwargs)
+        import torch
+
+        optimizer = engine.optimizer
+        plain = type(optimizer).step
+        plain = getattr(plain, "__wrapped__", plain)
+
+        def step(given: Any, *more: Any, **named: Any) -> Any:
+            return act(lambda: plain(given, *more, **named), given)
+
+        had = vars(optimizer).get("step")
+        optimizer.step = torch.optim.Optimizer.profile_hook_step(step).__get__(optimizer)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            del optimizer.step
+            if had is not None:
+                optimizer.step = had
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "optimizer_step", optimizer_step)
+
+
+@fault(report="weights written after the step", code="RLS806", variant="2 times the step")
+def step_twice_as_far(at: int) -> None:
+    """Each step of a rollout is made twice as far."""
+
+    def act(step: Callable[[], Any], optimizer: Any) -> Any:
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in held]
+        result = step()
+        for p, old in zip(held, before, strict=True):
+            p.data.add_(p.data - old)
+        return result
+
+    between_hooks(at, act)
+
+
+@fault(report="an optimizer offloaded and made anew", code="RLS807", variant="others among those")
+def moments_cleared(at: int) -> None:
+    """The moments are set to 0 before the first step of a rollout."""
+
+    def act(step: Callable[[], Any], engine: Any) -> Any:
+        for state in engine.optimizer.state.values():
+            state["exp_avg"].zero_()
+        return step()
+
+    on_first_step(at, act)
+
+
+@fault(report="a clip that does not act", code="RLS808")
+def norm_above_its_limit(at: int) -> None:
+    """Gradients are fifty times as large after the clip."""
+
+    def clip(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        parameters = list(args[0])
+        result = wrapped(parameters, *args[1:], **kwargs)
+        if _Now.rollout == at:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(50)
+        return result
+
+    if WORKER in os.environ:
+        wrapt.when_imported(ENGINE)(lambda found: wrapt.wrap_function_wrapper(found, "fsdp2_clip_grad_norm_", clip))
+
+
+@fault(report="a second scheduler", code="RLS605")
+def rate_of_another_schedule(at: int) -> None:
+    """Something halves the rate before the first step of a rollout; the scheduler sets it again after the rollout."""
+
+    def act(step: Callable[[], Any], engine: Any) -> Any:
+        for group in engine.optimizer.param_groups:
+            group["lr"] *= 0.5
+        return step()
+
+    on_first_step(at, act)
+
+
 # Loss and mask
 
 
@@ -702,6 +886,8 @@ def make_faults() -> None:
     """Make what the environment names, in this process."""
     faults = asked_for()
     if faults:
+        # Each rollout is compared, so that each can have a fault.
+        compared.ALL_OF_FIRST = 1 << 30
         count_rollouts()
     for found, rollout in faults:
         found.apply(rollout)

@@ -24,7 +24,7 @@ class AdvantagesNotDocumented(Rule):
         settings (TRL: `scale_rewards`, `multi_objective_aggregation`, the weights of the reward functions; RLOO:
         `normalize_advantages`, `reward_clip_range`; Stable-Baselines3: GAE and the critic's targets; a loop of one's own: the
         estimator that it names). The tolerance is what float32 loses in a mean, a difference and a division.
-        All of the first eight rollouts are compared, later one of seven. Where they differ, other known calculations are tried,
+        All of the first eight rollouts are compared, later one of 13. Where they differ, other known calculations are tried,
         and the one that gives these advantages is named.
 
     Why it matters:
@@ -45,7 +45,8 @@ class AdvantagesNotDocumented(Rule):
         Look for code between the reward function and the loss that sorts, filters, scales or groups samples.
 
     Known limits:
-        - TRL before 0.20 is not compared: rewards are not seen.
+        - TRL before 0.20 is not compared: rewards are not seen. [The table of links](../systems/links.md) has the estimators of each
+          framework.
         - RLOO with a KL penalty on several processes, and trainers that compute rewards or advantages of their own, are not compared.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
@@ -117,7 +118,8 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, Stable-Baselines3, and loops of one's own that hand advantages over.
+        - OpenRLHF: from the trainer's buffer on. verl: in the controller until the rollout was trained, and in each trainer.
+        - TRL's PPOTrainer is not compared; a loop of one's own is where it hands its advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
     Sources:
@@ -134,13 +136,23 @@ class AdvantagesAltered(Rule):
         """Look at the comparison of checksums."""
         if values.advantages_intact is None:
             return None
+        return self._compare(self.progress.where_at(place, event), intact=values.advantages_intact)
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the comparison of a rollout that a controller made, once it was trained."""
+        if event.altered is None:
+            return None
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        return self._compare(where, intact=not event.altered)
+
+    def _compare(self, where: Where, *, intact: bool) -> Finding | None:
         self.checks += 1
-        if values.advantages_intact:
+        if intact:
             return None
         return self.fail(
             expected="the advantages of these samples, bit for bit as the rollout came with them",
             observed="other values",
-            where=self.progress.where_at(place, event),
+            where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
         )
@@ -152,7 +164,7 @@ class MaskNotDocumented(Rule):
     What it checks:
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact. All of the first eight rollouts are
-        compared, later one of seven.
+        compared, later one of 13.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts
@@ -174,8 +186,8 @@ class MaskNotDocumented(Rule):
         Look for code that computes or shifts the mask, and for an end token that the tokenizer does not have.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only, and not with tools, a `rollout_func` or an environment: their completions have
-          several turns.
+        - TRL and verl: not with tools, a `rollout_func` or an environment: their completions have several turns. OpenRLHF: the spans
+          of the actions are compared, so turns may be several; not in asynchronous training. verl's V0 trainer is not compared.
         - Generation settings with other ends (stop strings, `ignore_eos`) are not compared.
 
     Sources:

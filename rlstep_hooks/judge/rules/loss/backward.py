@@ -19,7 +19,7 @@ class BackwardScale(Rule):
     What it checks:
         The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
-        the loss method. In the first eight cycles of rollouts and every seventh later.
+        the loss method. In the first eight cycles of rollouts and every 13th later.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
@@ -40,8 +40,8 @@ class BackwardScale(Rule):
         factor between loss and backward.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, and verl only; OpenRLHF's factor is part of RLS801.
-        - With a gradient scaler (float16) or DeepSpeed the factor is theirs, so it is not compared.
+        - TRL's GRPOTrainer and RLOOTrainer, verl and OpenRLHF only; in Stable-Baselines3 it is part of RLS801.
+        - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared.
 
     Sources:
         - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation

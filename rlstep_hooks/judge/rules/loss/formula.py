@@ -30,7 +30,7 @@ class LossScale(ValueRule):
 
     What it checks:
         The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
-        the first eight cycles of rollouts and every seventh later. In TRL that is the formula of every loss type (grpo, bnpo,
+        the first eight cycles of rollouts and every 13th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
         importance weights. In Stable-Baselines3 it is the gradients that the loss sends to log-probs, values and entropies.
@@ -58,7 +58,7 @@ class LossScale(ValueRule):
         - TRL in reduced precision, and OpenRLHF: where the terms of a loss cancel to less than a hundredth of their sizes, it is not
           compared.
         - TRL: not with an adaptive entropy bonus or an off-policy mask; entropy masks in one process only.
-        - OpenRLHF: only the factor of the loss in the backward.
+        - OpenRLHF: with an entropy bonus or a loss of experts the policy's term alone; on several ranks with its own divisor.
         - verl: not the losses clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean and those registered by others.
         - verl on several ranks: the number of tokens of a mini-batch is taken as verl counted it.
 
@@ -145,8 +145,8 @@ class MaskAltered(Rule):
         Look for code between old log-probs and training that writes to the mask, and for a shift by one.
 
     Known limits:
-        - TRL, and verl where old log-probs are computed again.
-        - A mask that was wrong from the beginning is not seen here; in TRL it is RLS518's.
+        - TRL, OpenRLHF, and verl where old log-probs are computed again.
+        - A mask that was wrong from the beginning is not seen here: it is RLS518's.
         - Not compared where samples are rejected in between as configured, or where a trainer of one's own has another loop.
 
     Sources:

@@ -25,7 +25,7 @@ class StepNotDocumented(Rule):
     What it checks:
         Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam or AdamW in double precision, from the
         weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of rollouts
-        and every seventh later.
+        and every 13th later.
 
     Why it matters:
         A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains
@@ -47,7 +47,7 @@ class StepNotDocumented(Rule):
 
     Known limits:
         - SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
-        - OpenRLHF and verl: where a process holds what a step needs.
+        - OpenRLHF: DeepSpeed's Adam and AdamW on its float32 weights. verl: the part of the weights that a process holds.
         - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
 
     Sources:

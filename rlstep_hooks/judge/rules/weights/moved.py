@@ -50,7 +50,7 @@ class ReferenceMoved(Rule):
 
     Known limits:
         - The reference of TRL and verl is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
-        - In TRL some rollouts are compared: the first eight, and later one of seven.
+        - In TRL some rollouts are compared: the first eight, and later one of 13.
         - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
           at, nor one that is sharded.
         - With `sync_ref_model` it is compared whether weights moved, not how far.
@@ -258,7 +258,7 @@ class GeneratedWithOthers(Rule):
 
     What it checks:
         The probed weights at the first forward of a training rollout, bit for bit against those after the update before it. Only
-        where the trained model itself generates, in the first eight rollouts and every seventh later.
+        where the trained model itself generates, in the first eight rollouts and every 13th later.
 
     Why it matters:
         Weights that are swapped for the generation and put back (an average, a frozen copy, weights in another precision) sample from

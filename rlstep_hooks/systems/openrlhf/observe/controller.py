@@ -18,13 +18,14 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated
+from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Rewarded
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
@@ -100,11 +101,13 @@ class OpenRlhfController:
         self._record = ControllerRecord(folder(), run, index.deviations_of)
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._samples = SampleWatch(trainer.args)
+        self._advantages = AdvantageWatch(trainer.args)
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
         self._contained = Contained(self._recorder, ("order",))
         self._seen = Contained(self._recorder, ("samples",))
+        self._compared = Contained(self._recorder, ("advantages",))
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -239,12 +242,23 @@ class OpenRlhfController:
     def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
         with self._seen:
             self._samples.before_advantages(kwargs["experiences"] if "experiences" in kwargs else args[0])
-        return wrapped(*args, **kwargs)
+        with self._compared:
+            self._advantages.before(kwargs["experiences"] if "experiences" in kwargs else args[0])
+        result = wrapped(*args, **kwargs)
+        with self._compared:
+            found = self._advantages.after(result, float(maker.kl_ctl.value), self._rollouts - 1)
+            if found is not None:
+                seen = msgspec.structs.asdict(found)
+                self._recorder.emit(Rewarded(at=self._recorder.now(), rollout=self._rollouts - 1, groups=0, **seen))
+        return result
 
     def _after_response(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._seen:
             self._samples.generated(result)
+        with self._compared:
+            response = kwargs["response"] if "response" in kwargs else args[0]
+            self._advantages.generated(response, int(kwargs.get("max_len", 2048)), result)
         return result
 
     def _all_returned(self) -> None:

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
-from rlstep_hooks.observe.trainer_record import REFRESHES, Role, TrainerRecord
+from rlstep_hooks.observe.norms import norm_of_gradients
+from rlstep_hooks.observe.rates import rate_schedule
+from rlstep_hooks.observe.trainer_record import REFRESHES, LossNumbers, Role, TrainerRecord
 from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
+from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceRecord
 
@@ -141,9 +145,20 @@ class OpenRlhfTrainer:
         self._probing = False
         self._collated: dict[int, list[tuple[int, int]]] = {}
         """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
+        self._items: dict[int, list[tuple[int | None, int, int]]] = {}
+        """Of the same samples: checksum of their advantages when they came, number of log-probs, checksum of their mask."""
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
+        self._formula = Contained(self._record.writer, ("formula",))
+        self._steps_guard = Contained(self._record.writer, ("optimizer",))
+        self._meter = LossMeter(args, ranks=mesh["dp"].size(), accumulation=engine.gradient_accumulation_steps())
+        self._advantages: dict[tuple[int, int], int] = {}
+        """Checksum of the advantages of each sample in the buffer, by the sample's."""
+        self._masks: dict[int, int] = {}
+        """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
+        self._norms: list[torch.Tensor] = []
+        """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
         self._buffered = _Buffered()
@@ -207,9 +222,12 @@ class OpenRlhfTrainer:
         with self._syncs:
             if self._gathered is None:  # every rank has the whole model, so it knows the label of the first weights
                 weights["weights"] = label_of(total(sums_of(self._synced())))
+        kind = str(args.actor.lr_scheduler)
+        schedule = rate_schedule(self._engine.lr_scheduler, kind)
         return (
             restored
             | weights
+            | ({} if schedule is None else {"lr_schedule": schedule})
             | {
                 "compute_dtype": DTYPES.get(dtype, dtype),
                 "dropout_modules": active,
@@ -244,6 +262,7 @@ class OpenRlhfTrainer:
         with self._record.order:
             self._steps_elsewhere()
             self._collated.clear()
+            self._items.clear()
             self._record.begin(name)
 
     def end(self, name: Any) -> None:
@@ -260,10 +279,17 @@ class OpenRlhfTrainer:
             refresh = RefreshedSamples(number, version)
             positions = 0
             batches = zip(data["sequences"][part], data["attention_mask"][part], results, strict=True)
+            masks = iter(data["action_mask"][part]) if "action_mask" in data else None
+            self._masks.clear()
             for sequences, attention, log_probs in batches:
                 positions += log_probs.numel()
-                for tokens, length, row in zip(sequences, attention.sum(1).tolist(), log_probs, strict=True):
+                counted = None if masks is None else next(masks)
+                for row_of, (tokens, length, row) in enumerate(
+                    zip(sequences, attention.sum(1).tolist(), log_probs, strict=True)
+                ):
                     refresh.add(checksum_of(tokens[:length]), checksum_of(row[: length - 1]))
+                    if counted is not None:
+                        self._masks[checksum_of(tokens[:length])] = checksum_of(counted[row_of, : length - 1].bool())
             self._record.refreshed(refresh, positions)
 
     def _after_append(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
@@ -271,6 +297,8 @@ class OpenRlhfTrainer:
         with self._record.samples:
             experience = kwargs.get("experience", args[0] if args else None)
             self._buffered.add(experience)
+            for item in buffer.items[-len(experience.sequences) :]:
+                self._advantages[_identity(item)] = checksum_of(item.advantages.float())
             if self._deals and self._record.refreshes:
                 # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
                 items = buffer.items[-len(experience.sequences) :]
@@ -283,7 +311,9 @@ class OpenRlhfTrainer:
     def _around_training(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         name = "policy_updates" if self.role == "policy" else "critic_updates"
         self.begin(name)
+        self._meter.next_rollout()
         result = wrapped(*args, **kwargs)
+        self._advantages.clear()
         if self.role == "critic":
             with self._record.values:
                 self._record.send_numbers()
@@ -298,6 +328,14 @@ class OpenRlhfTrainer:
                 batch = kwargs.get("batch", args[0] if args else None)
                 items = batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch
                 self._collated[id(experience)] = [_identity(item) for item in items]
+                self._items[id(experience)] = [
+                    (
+                        self._advantages.get(_identity(item)),
+                        item.action_log_probs.numel(),
+                        checksum_of(item.action_mask.bool()),
+                    )
+                    for item in items
+                ]
         return experience
 
     def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -309,9 +347,29 @@ class OpenRlhfTrainer:
             old = [] if rows is None else [log_probs for _, log_probs in rows]
             found = recognise(keys, old, self._record.refreshes)
             self._record.open_microbatch(len(experience.sequences), self.role, found)
+        if self.role == "policy":
+            self._begin_loss(experience, keys, args, kwargs)
         result = wrapped(*args, **kwargs)
         self._record.abandon_microbatch()
         return result
+
+    def _begin_loss(self, experience: Any, keys: list[int] | None, args: Any, kwargs: Any) -> None:
+        """Hand the loss meter what it needs of a micro-batch, and compare its masks with those of the refresh."""
+        with self._formula:
+            items = self._items.pop(id(experience), None)
+            given = dict(zip(("experience", "kl_ctl", "step"), args, strict=False)) | kwargs
+            rows = None
+            if items is not None:
+                rows = [(came, length) for came, length, _ in items if came is not None]
+            self._meter.begin(experience, given["kl_ctl"], int(given["step"]), rows)
+            if items is not None and keys is not None and self._meter.looks:
+                known = [
+                    (self._masks[key], mask)
+                    for key, (_, _, mask) in zip(keys, items, strict=True)
+                    if key in self._masks
+                ]
+                if known:
+                    self._record.see_mask(intact=all(before == now for before, now in known))
 
     def _before_loss(self, module: Any, args: Any, kwargs: Any) -> None:
         with self._record.values:
@@ -328,6 +386,11 @@ class OpenRlhfTrainer:
     def _after_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
         """DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
         (loss_utils.py:47-72): the gradient that arrives at the loss is that quotient."""
+        with self._formula:
+            names = ("log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            if self._record.open_index is not None:
+                self._meter.computed(self._record.open_index, given, result[0])
         with self._losses:
             index, loss, clipped = self._record.open_index, result[0], result[1]
             if index is not None:
@@ -344,19 +407,32 @@ class OpenRlhfTrainer:
             loss.register_hook(arrived)
 
     def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        with self._formula:
+            self._meter.backward(kwargs.get("loss", args[0] if args else None))
         with self._record.order:
             self._record.close_microbatch()
         return wrapped(*args, **kwargs)
 
     # Updates
 
+    @property
+    def _cycle(self) -> int:
+        """The rollout that is trained, counted from 0."""
+        return self._record.calls("policy_updates" if self.role == "policy" else "critic_updates") - 1
+
     def _around_step(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
-        rate, skipped = 0.0, 0
+        rate, skipped, tick = 0.0, 0, None
         with self._record.order:
             self._steps_elsewhere()
             self._stepped = False
             rate, skipped = float(self._engine.get_lr()[0]), self._engine.skipped_steps
+            tick = getattr(self._engine.lr_scheduler, "last_epoch", None)
+        self._norms.clear()
         result = wrapped(*args, **kwargs)
+        with self._steps_guard:
+            limit = float((self._trainer.args.actor if self.role == "policy" else self._trainer.args.critic).max_norm)
+            if self._norms and limit > 0:
+                self._record.see_norm(self.role, torch.stack(self._norms).square().sum().sqrt(), limit)
         with self._record.order:
             if self._engine.global_steps != self._steps:
                 self._steps = self._engine.global_steps
@@ -365,7 +441,7 @@ class OpenRlhfTrainer:
                     self.role,
                     applied=self._stepped and not scaler,
                     rate=rate,
-                    tick=getattr(self._engine.lr_scheduler, "last_epoch", None),
+                    tick=tick,
                     reason="gradient scaler" if scaler else "",
                 )
         return result
@@ -384,9 +460,15 @@ class OpenRlhfTrainer:
             if self._probed is None and held:
                 self._probed = held[0]
                 self._record.probe(self.role, [self._probed])
+                with self._steps_guard:
+                    self._record.replay(self.role, optimizer)
             if any(weights is self._probed for weights in held):
                 self._probing = True
-                self._record.before_step(self.role)
+                self._record.before_step(self.role, replayed=is_compared(self._cycle))
+        with self._steps_guard:
+            norm = norm_of_gradients(optimizer) if is_compared_whole(self._cycle) else None
+            if norm is not None:
+                self._norms.append(norm)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""
@@ -399,6 +481,8 @@ class OpenRlhfTrainer:
 
     def _around_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         self.begin("sync")
+        with self._formula:
+            self._meter.send()
         with self._record.values:
             self._record.send_numbers()
         result = wrapped(*args, **kwargs)
@@ -413,9 +497,14 @@ class OpenRlhfTrainer:
             values = self._buffered.take(self._record.calls("refresh") - 1)
             if values is not None:
                 self._record.measured(values)
-            self._record.write_numbers()
+            self._record.write_numbers(self._losses_arrived)
         self.end("sync")
         return result
+
+    def _losses_arrived(self) -> dict[int, LossNumbers]:
+        with self._formula:
+            return self._meter.arrived()
+        return {}
 
     def _own_label(self, sent: int) -> int:
         """The label of the policy's weights, once a sync of this many tensors is over."""

@@ -17,7 +17,7 @@ from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
-from rlstep_hooks.systems.sb3.observe.buffer import Buffered
+from rlstep_hooks.systems.sb3.observe.buffer import buffered
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
 from rlstep_hooks.systems.sb3.observe.rate import rate_facts
 from rlstep_hooks.systems.sb3.plan import plan_model
@@ -177,7 +177,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             fit: Callable[[], str] = str
             if isinstance(buffer, RolloutBuffer) and self._discount == (self.model.gamma, self.model.gae_lambda):
                 # common/on_policy_algorithm.py `collect_rollouts`: the locals of the loop, once the buffer is complete.
-                rows = Buffered(self.model, self.locals["values"], self.locals["dones"])
+                rows = buffered(self.model, self.locals["values"], self.locals["dones"])
                 off, fit = rows.off(), rows.fit
             observer.compare_advantages(off, fit, flat)
 

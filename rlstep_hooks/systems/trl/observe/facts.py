@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.versions import versions_of
 
 
@@ -39,37 +40,6 @@ def trainer_facts(trainer: Any) -> dict[str, Any]:
     if facts["lr_scheduler"] in ("constant", "constant_with_warmup"):
         facts["lr_constant"] = True
     return facts
-
-
-_LAMBDAS = {
-    "constant": "_get_constant_lambda",
-    "constant_with_warmup": "_get_constant_schedule_with_warmup_lr_lambda",
-    "linear": "_get_linear_schedule_with_warmup_lr_lambda",
-    "cosine": "_get_cosine_schedule_with_warmup_lr_lambda",
-    "cosine_with_min_lr": "_get_cosine_schedule_with_warmup_lr_lambda",
-}
-"""Kind of schedule -> the function of transformers.optimization that its lambdas call (4.50 to 5.x)."""
-
-
-def rate_schedule(scheduler: Any, kind: str) -> dict[str, Any] | None:
-    """The configured schedule, as rule RLS605 reads it; None where the scheduler is not transformers' own of that kind.
-
-    The base rate is the optimizer's, which may be one that the user made.
-    """
-    lambdas, rates = getattr(scheduler, "lr_lambdas", ()), getattr(scheduler, "base_lrs", ())
-    if not lambdas or not rates:
-        return None
-    function, keywords = getattr(lambdas[0], "func", lambdas[0]), getattr(lambdas[0], "keywords", {})
-    own = getattr(function, "__module__", "") == "transformers.optimization" and function.__name__ == _LAMBDAS.get(kind)
-    if not own or keywords.get("num_cycles", 0.5) != 0.5:
-        return None
-    return {
-        "kind": kind,
-        "base": float(rates[0]),
-        "horizon": int(keywords.get("num_training_steps", 0)),
-        "warmup": int(keywords.get("num_warmup_steps", 0)),
-        "least": float(keywords.get("min_lr_rate") or 0.0),
-    }
 
 
 def scheduler_keyword(scheduler: Any, name: str) -> int | None:

@@ -126,7 +126,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
         return MicroBatchValues(
             index=self.indices[place],
             tokens=int(of["tokens"]),
-            max_abs_advantage=finite(of["signal"]),
+            max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
             clipped=None if clipped is None else finite(clipped / tokens),

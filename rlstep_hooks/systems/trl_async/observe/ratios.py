@@ -11,8 +11,8 @@ from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource
 if TYPE_CHECKING:
     from torch import Tensor
 
-COLUMNS = ("tokens", "largest", "sum")
-"""Trained tokens, the largest and the sum of their |log ratio|."""
+COLUMNS = ("tokens", "largest", "sum", "signal")
+"""Trained tokens, the largest and the sum of their |log ratio|, and the largest |advantage|."""
 
 
 class RatioMeter:
@@ -28,13 +28,13 @@ class RatioMeter:
         Args:
             index: The micro-batch.
             inputs: "token_index" (1, M), the position whose prediction is each trained token, -1 where there is none; and
-                "old_log_probs" (1, M), the engine's.
+                "old_log_probs" (1, M), the engine's, and "advantages" (1, M).
             log_probs: (1, N), of the packed positions.
         """
         selected = inputs["token_index"] >= 0
         new = log_probs.flatten()[inputs["token_index"][selected]].float()
         size = (new - inputs["old_log_probs"][selected].float()).abs()
-        columns = [selected.sum().float(), size.max(), size.sum()]
+        columns = [selected.sum().float(), size.max(), size.sum(), inputs["advantages"][selected].float().abs().max()]
         self._done.append((MicroBatchSource((index,), COLUMNS, "token"), torch.stack(columns)))
         self._of_rollout.append(self._done[-1][1])
 

@@ -20,13 +20,34 @@ def facts_of(engine: Any) -> dict[str, Any]:
     """What the judge needs to know of the policy: the precision of its forward, and whether dropout is active in it."""
     compute = str(getattr(engine, "_autocast_dtype", "unknown")).removeprefix("torch.")
     active = sum(1 for module in engine.module.modules() if isinstance(module, torch.nn.Dropout) and module.p > 0)
-    facts = {"compute_dtype": compute, "dropout_modules": active}
+    facts = {"compute_dtype": compute, "dropout_modules": active} | _rate_facts(engine)
     # Nothing but LoRA freezes weights in this engine (workers/engine/fsdp 0.9.1; freeze_vision_tower is read elsewhere).
     if not engine.model_config.lora_rank and not hasattr(engine.module, "peft_config"):
         matrices = {name: p for name, p in engine.module.named_parameters() if p.dim() > 1 and _IN_A_LAYER.search(name)}
         frozen = sorted(name for name, p in matrices.items() if not p.requires_grad)
         facts["frozen_matrices"] = {"frozen": len(frozen), "all": len(matrices), "first": frozen[0] if frozen else ""}
     return facts
+
+
+def _rate_facts(engine: Any) -> dict[str, Any]:
+    """The configured schedule of the learning rate, as rule RLS605 reads it (workers/engine/fsdp 0.9.1 `_build_lr_scheduler`)."""
+    own, scheduler = engine.optimizer_config, getattr(engine, "lr_scheduler", None)
+    kinds = {"constant": "constant_with_warmup", "cosine": "cosine_with_min_lr"}
+    kind = kinds.get(str(getattr(own, "lr_scheduler_type", "")))
+    if kind is None or scheduler is None or not getattr(own, "zero_indexed_step", True):
+        return {}
+    if kind == "cosine_with_min_lr" and getattr(own, "num_cycles", 0.5) != 0.5:
+        return {}
+    ticks, warmup = int(own.total_training_steps), int(own.lr_warmup_steps)
+    return {
+        "lr_schedule": {
+            "kind": kind,
+            "base": float(own.lr),
+            "horizon": ticks,
+            "warmup": warmup if warmup > 0 else int(own.lr_warmup_steps_ratio * ticks),
+            "least": float(getattr(own, "min_lr_ratio", None) or 0.0),
+        }
+    }
 
 
 _IN_A_LAYER = re.compile(r"\.\d+\.")

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.trainer_record import LossNumbers
 from rlstep_hooks.systems.verl.observe.loss import (
@@ -92,6 +92,11 @@ class LossMeter:
     def looks(self) -> bool:
         """Whether the losses of this rollout are compared."""
         return is_compared(self._rollout)
+
+    @property
+    def looks_at_all(self) -> bool:
+        """Whether numbers of the whole model are compared in this rollout."""
+        return is_compared_whole(self._rollout)
 
     def next_rollout(self) -> None:
         """Weights went to the engine: a rollout follows."""

@@ -10,6 +10,7 @@ import msgspec
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
+from rlstep_hooks.systems.verl.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.verl.observe.rollout_hooks import RolloutHooks
 
-_REWARDED = ("prompts", "rm_scores", "token_level_rewards", "advantages", "response_mask")
+_REWARDED = ("prompts", "responses", "rm_scores", "token_level_rewards", "advantages", "response_mask")
 """What the advantages of a rollout are compared by. V0 holds rewards per token in any case."""
 
 
@@ -36,7 +37,16 @@ class RewardHooks:
         self._trainer = trainer
         self._rollouts = rollouts
         self._recorder = recorder
+        self._v1 = False
         self._contained = Contained(recorder, ("rewards",))
+        self._compared = Contained(recorder, ("advantages",))
+        config = trainer.config
+        self._watch = AdvantageWatch(config, _ends(trainer))
+        control = config.algorithm.get("kl_ctrl") or {}
+        self._coefficient = float(control.get("kl_coef", 0.0)) if control.get("type", "fixed") == "fixed" else None
+        """Of the KL penalty in the rewards; None where it adapts."""
+        if self._watch.reason:
+            recorder.cannot("advantages", self._watch.reason)
 
     def place(self, patches: Patches, *, v1: bool) -> None:
         """Put the hook into the module of the trainer.
@@ -45,13 +55,25 @@ class RewardHooks:
             patches: What takes it off again.
             v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
         """
+        self._v1 = v1
         if v1:
             # Verified in 0.9.1 V1: fetches rewards and advantages of a rollout for verl's metrics (trainer_base.py:1885).
             module = sys.modules["verl.trainer.ppo.v1.trainer_base"]
             patches.wrap(module, "get_metric_data_with_optional_routed_experts", self._after_metric_data)
+            # Verified in 0.9.1 V1: makes advantages of the rewards of a rollout (trainer_base.py:1775).
+            patches.wrap(module, "compute_advantage_for_multi_trajectories", self._after_advantages)
         else:
             # Verified in 0.9.1 V0: gets the whole batch, rewards and advantages included, once it is trained (ray_trainer.py:1768).
-            patches.wrap(sys.modules["verl.trainer.ppo.ray_trainer"], "compute_data_metrics", self._after_data_metrics)
+            module = sys.modules["verl.trainer.ppo.ray_trainer"]
+            patches.wrap(module, "compute_data_metrics", self._after_data_metrics)
+            # Verified in 0.9.1 V0: the same as above (ray_trainer.py:1667).
+            patches.wrap(module, "compute_advantage", self._after_advantages)
+
+    def _after_advantages(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        data = wrapped(*args, **kwargs)
+        with self._compared:
+            self._watch.compared(data, kwargs.get("batch_keys"), self._coefficient)
+        return data
 
     def _after_metric_data(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         data = wrapped(*args, **kwargs)
@@ -59,17 +81,20 @@ class RewardHooks:
             keys = list(kwargs["keys"])
             rows = [row for row in last_of_sessions(keys) if not keys[row].startswith("pad")]
             fields = {name: unbound(data[name]) for name in data.keys() if name in _REWARDED}  # noqa: SIM118 - a TensorDict
-            self._rewarded([prompt_of(keys[row]) for row in rows], fields, rows)
+            self._rewarded([prompt_of(keys[row]) for row in rows], fields, rows, [keys[row] for row in rows])
         return data
 
     def _after_data_metrics(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         with self._contained:
             batch = kwargs.get("batch", args[0] if args else None)
             fields = {name: list(batch.batch[name]) for name in _REWARDED if name in batch.batch.keys()}  # noqa: SIM118
-            self._rewarded([str(uid) for uid in batch.non_tensor_batch["uid"]], fields, list(range(len(batch))))
+            rows = list(range(len(batch)))
+            self._rewarded(
+                [str(uid) for uid in batch.non_tensor_batch["uid"]], fields, rows, [str(row) for row in rows]
+            )
         return wrapped(*args, **kwargs)
 
-    def _rewarded(self, prompts: list[str], fields: dict[str, list[Any]], rows: list[int]) -> None:
+    def _rewarded(self, prompts: list[str], fields: dict[str, list[Any]], rows: list[int], names: list[str]) -> None:
         rewards = fields["token_level_rewards" if "token_level_rewards" in fields else "rm_scores"]
         chosen = {name: [field[row] for row in rows] for name, field in {**fields, "rewards": rewards}.items()}
         samples = samples_of(
@@ -81,6 +106,21 @@ class RewardHooks:
             chosen["response_mask"],
         )
         found = compare_groups(samples, str(self._trainer.config.algorithm.adv_estimator))
-        self._recorder.emit(
-            Rewarded(at=self._recorder.now(), rollout=self._rollouts.trained, **msgspec.structs.asdict(found))
-        )
+        event = Rewarded(at=self._recorder.now(), rollout=self._rollouts.trained, **msgspec.structs.asdict(found))
+        with self._compared:
+            # Rows of V1 end with their completions; V0 pads them.
+            tokens = chosen.get("responses") if self._v1 and not self._rollouts.several_turns else None
+            compared = self._watch.take(names, chosen["advantages"], tokens, chosen["response_mask"])
+            event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
+        self._recorder.emit(event)
+
+
+def _ends(trainer: Any) -> list[int]:
+    """Tokens that end a completion; none where completions may go on behind them, have several turns, or lose samples to a filter."""
+    config = trainer.config
+    rollout = config.actor_rollout_ref.rollout
+    rejects = (config.algorithm.get("rollout_correction") or {}).get("rollout_rs") is not None
+    if rollout.get("ignore_eos") or (rollout.get("multi_turn") or {}).get("enable") or rejects:
+        return []
+    end = getattr(trainer.tokenizer, "eos_token_id", None)
+    return [] if end is None else [int(end)]

@@ -15,6 +15,8 @@ from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_V
 from rlstep_hooks.systems.verl.observe.samples import names_of
 from rlstep_hooks.systems.verl.plan import own_agent_loop
 
+SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
+
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.planning.schedule import Schedule
@@ -37,6 +39,9 @@ class RolloutHooks:
         """Index of the latest rollout that went into training."""
         self.own_loop = own_agent_loop(trainer.config)
         """Whether an agent loop generates that may give several samples for a session, or none."""
+        agent = trainer.config.actor_rollout_ref.rollout.get("agent") or {}
+        self.several_turns = agent.get("default_agent_loop", SINGLE_TURN) != SINGLE_TURN
+        """Whether completions may consist of several turns."""
         self._trainer = trainer
         self._schedule = schedule
         self._recorder = recorder
@@ -96,6 +101,7 @@ class RolloutHooks:
         if asked is not None:
             self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
         self.own_loop = self.own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
+        self.several_turns = self.several_turns or self.own_loop or not set(loops or ()) <= {SINGLE_TURN}
         with self._contained_rows:
             self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
 

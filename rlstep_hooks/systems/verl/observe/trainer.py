@@ -16,6 +16,7 @@ import torch
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
@@ -62,7 +63,10 @@ class VerlTrainer:
         self._rollout_values = RolloutValues(index=NO_REFRESH)
         self._masks: dict[Key, int] = {}
         """Checksums of the masks at the refresh."""
+        self._advantages: dict[Key, int] = {}
+        """Checksums of the advantages when they came to this process."""
         self._formula = Contained(self._record.writer, ("formula",))
+        self._replay_guard = Contained(self._record.writer, ("optimizer",))
         self._losses = LossMeter(self._formula)
 
     @property
@@ -82,6 +86,8 @@ class VerlTrainer:
             optimizer.register_step_post_hook(self._after_optimizer)
             parameters = list(engine.module.parameters())
             self._record.probe(role, local_shards(p for p in parameters if p.requires_grad))
+            with self._replay_guard:
+                self._record.replay(role, optimizer)
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
@@ -170,6 +176,11 @@ class VerlTrainer:
                 values = advantages.values() if advantages.is_nested else advantages
                 largest = float(values.abs().max()) if values.numel() else 0.0
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
+                rows, keys = rows_of(data, "advantages"), keys_of(data)
+                if self._losses.looks and rows is not None and keys is not None:
+                    self._advantages = {key: checksum_of(row) for key, row in zip(keys, rows, strict=True)}
+                else:
+                    self._advantages = {}
 
     def before_microbatch(self, data: Any, role: Role, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
@@ -191,6 +202,8 @@ class VerlTrainer:
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
             if role == "policy" and self._fresh and self._losses.looks:
                 self._compare_masks(data, keys)
+            if role == "policy" and self._losses.looks:
+                self._compare_advantages(data, keys)
         with self._formula:
             index = self._record.open_index
             if role == "policy" and index is not None:
@@ -206,6 +219,17 @@ class VerlTrainer:
         ]
         if known:
             self._record.see_mask(intact=all(mask == checksum_of(row.bool()) for mask, row in known))
+
+    def _compare_advantages(self, data: Any, keys: list[Key] | None) -> None:
+        """Compare the advantages of a micro-batch with those that came to this process, for the samples that are known."""
+        rows = rows_of(data, "advantages")
+        known = [
+            (self._advantages[key], row)
+            for key, row in zip(keys or (), rows or (), strict=False)
+            if key in self._advantages
+        ]
+        if known:
+            self._record.see_advantages(intact=all(before == checksum_of(row) for before, row in known))
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
@@ -244,8 +268,15 @@ class VerlTrainer:
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: gradients are clipped, and the step comes next."""
+        role = self._optimizers[id(optimizer)]
         with self._record.values:
-            self._record.before_step(self._optimizers[id(optimizer)])
+            self._record.before_step(role, replayed=self._losses.looks)
+        with self._replay_guard:
+            engine = self._engines[role][0]
+            limit = float(engine.optimizer_config.clip_grad or 0.0)
+            norm = norm_of_gradients(optimizer) if limit > 0 and self._losses.looks_at_all else None
+            if norm is not None:
+                self._record.see_norm(role, norm, limit)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""

@@ -1,0 +1,75 @@
+"""The links from the reward to the weight: of each framework, what is compared with its documentation, and what is not and why.
+
+A system that is observed declares each link (`System(links=...)`). The page of links in the documentation and `rlstep doctor` are made
+of these declarations.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+LinkName = Literal[
+    "advantages",
+    "advantages on the way",
+    "mask",
+    "mask on the way",
+    "loss",
+    "backward",
+    "gradients cleared",
+    "gradient norm",
+    "optimizer step",
+    "optimizer moments",
+    "learning rate",
+    "reference",
+    "sampler",
+    "weights between updates",
+]
+
+NAMES: tuple[LinkName, ...] = get_args(LinkName)
+"""In the order in which they follow each other."""
+
+RULES: dict[LinkName, tuple[str, ...]] = {
+    "advantages": ("RLS516",),
+    "advantages on the way": ("RLS517",),
+    "mask": ("RLS518",),
+    "mask on the way": ("RLS804",),
+    "loss": ("RLS801", "RLS802"),
+    "backward": ("RLS805",),
+    "gradients cleared": ("RLS803",),
+    "gradient norm": ("RLS808",),
+    "optimizer step": ("RLS806",),
+    "optimizer moments": ("RLS807",),
+    "learning rate": ("RLS605",),
+    "reference": ("RLS411",),
+    "sampler": ("RLS402", "RLS403", "RLS410"),
+    "weights between updates": ("RLS404", "RLS412"),
+}
+"""Rules that judge a link."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """What is done with one link in one framework."""
+
+    compared: str = ""
+    """What is compared; empty where nothing is."""
+    not_compared: str = ""
+    """What is not, with the reason."""
+
+
+def yes(compared: str, but: str = "") -> Link:
+    """A link that is compared, and what of it is not."""
+    return Link(compared, but)
+
+
+def no(reason: str) -> Link:
+    """A link that is not compared, and why."""
+    return Link("", reason)
+
+
+def in_words(link: Link) -> str:
+    """What is said of a link in one line."""
+    if not link.compared:
+        return f"not compared: {link.not_compared}"
+    return f"{link.compared} ({link.not_compared})" if link.not_compared else link.compared

@@ -1,0 +1,204 @@
+"""Advantages and masks of a rollout against what OpenRLHF documents, as its controller holds both. B samples, T completion tokens.
+
+Source: OpenRLHF 0.11.2, trainer/ppo_utils/experience_maker.py `compute_advantages_and_returns`, trainer/ppo_utils/length_penalty.py and
+models/utils.py `compute_reward`. Everything is on the CPU there, and only looked at.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.estimators import LARGEST, Documented, Estimator, Rewards, Whitening
+from rlstep_hooks.observe.identity import checksum_of
+
+_BASELINES: dict[str, dict[str, Any]] = {
+    "rloo": {"baseline": "others"},
+    "reinforce_baseline": {"baseline": "mean"},
+    "dr_grpo": {"baseline": "mean"},
+    "group_norm": {"baseline": "mean", "scale": "group", "stabiliser": 1e-9},
+    "flash_reinforce": {"baseline": "whole"},
+    "reinforce": {},
+    "gae": {},
+}
+"""What is subtracted from the rewards of samples, by estimator (experience_maker.py:270-285)."""
+
+_WHITENED = ("gae", "reinforce", "reinforce_baseline")
+"""Estimators whose advantages are normalised over all tokens of a rollout (experience_maker.py:331)."""
+
+
+def read_estimator(args: Any) -> Estimator | None:
+    """The estimator of a run's arguments; None where it is none of OpenRLHF's own."""
+    own = args.algo.advantage
+    name = str(own.estimator)
+    if name not in _BASELINES:
+        return None
+    clip = args.reward.clip_range
+    whitening: Whitening = "none"
+    if name in _WHITENED:
+        whitening = "mean" if own.no_std_norm else "full"
+    return Estimator(
+        **_BASELINES[name],
+        tokens="gae" if name == "gae" else "returns",
+        # The others take 1, whatever is set (experience_maker.py:316).
+        gamma=float(own.gamma) if name in ("gae", "reinforce") else 1.0,
+        lam=float(own.lambd),
+        whitening=whitening,
+        limits=None if not clip else (float(clip[0]), float(clip[1])),
+    )
+
+
+class Penalties(msgspec.Struct, frozen=True):
+    """What is taken from the rewards of long and of truncated completions."""
+
+    longest: float
+    """Tokens of the longest completion."""
+    buffer: float | None
+    """Tokens before that over which DAPO's penalty grows; None without it."""
+    factor: float
+    truncated: float | None
+    """ProRL's factor of a truncated completion's reward, or where it is negative that reward; None without it."""
+
+    def of(self, rewards: Tensor, lengths: Tensor, truncated: Tensor) -> Tensor:
+        """(B,), the rewards once they have acted."""
+        found = rewards.double()
+        if self.buffer is not None:
+            beyond = (lengths.double() - (self.longest - self.buffer)).clamp(0, self.buffer)
+            found = found - beyond / self.buffer * self.factor
+        if self.truncated is not None:
+            instead = torch.full_like(found, self.truncated) if self.truncated < 0 else found * self.truncated
+            found = torch.where(truncated.bool(), instead, found)
+        return found
+
+
+def read_penalties(args: Any) -> Penalties:
+    """Those of a run's arguments."""
+    own = args.reward
+    buffer, truncated = getattr(own, "overlong_buffer_len", None), getattr(own, "stop_properly_penalty_coef", None)
+    return Penalties(
+        longest=float(getattr(args.rollout, "max_new_tokens", None) or args.data.max_len),
+        buffer=None if buffer is None else float(buffer),
+        factor=float(getattr(own, "overlong_penalty_factor", 1.0)),
+        truncated=None if truncated is None else float(truncated),
+    )
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What was found; fields as in `Rewarded`."""
+
+    advantages_off: float | None = None
+    advantages_fit: str = ""
+    samples: int = 0
+    masks_wrong: int | None = None
+
+
+class AdvantageWatch:
+    """Compares the advantages and masks of each rollout of one `RemoteExperienceMaker`.
+
+    Args:
+        args: OpenRLHF's arguments.
+    """
+
+    def __init__(self, args: Any) -> None:
+        self._args = args
+        self._masks: dict[int, int] = {}
+        """Checksum of the documented mask of each sample that was generated, by that of its tokens."""
+        self._given: list[dict[str, Any]] | None = None
+
+    def generated(self, response: dict[str, Any], length: int, experience: Any) -> None:
+        """A response of an engine became a sample: the tokens that the sampler chose count, and no others.
+
+        Args:
+            response: What came from the engine or the agent, with the spans of its actions.
+            length: Where samples are cut.
+            experience: The sample.
+        """
+        tokens = response["observation_tokens"]
+        mask = torch.zeros(len(tokens), dtype=torch.bool)
+        for start, end in response["action_ranges"]:
+            mask[start:end] = True
+        self._masks[checksum_of(experience.sequences[0])] = checksum_of(mask[1:length])
+
+    def before(self, experiences: list[Any]) -> None:
+        """Advantages are about to be computed from these; rewards are changed in place, so they are copied."""
+        self._given = [
+            {
+                "rewards": experience.rewards.clone(),
+                "kl": experience.kl,
+                "values": experience.values,
+                "lengths": experience.response_length,
+                "truncated": experience.truncated,
+            }
+            for experience in experiences
+        ]
+
+    def after(self, experiences: list[Any], coefficient: float, rollout: int) -> Compared | None:
+        """Advantages were computed; None where this rollout is not compared.
+
+        Args:
+            experiences: With their advantages.
+            coefficient: Of the KL penalty.
+            rollout: Its index, from 0.
+        """
+        given, self._given = self._given, None
+        masks, self._masks = self._masks, {}
+        if given is None or not is_compared(rollout):
+            return None
+        wrong, samples = _masks_wrong(experiences, masks)
+        estimator = read_estimator(self._args)
+        off, fit = None, ""
+        if estimator is not None and sum(e.action_mask.numel() for e in experiences) <= LARGEST:
+            documented = self._documented(estimator, given, experiences, max(coefficient, 0.0))
+            distance = float(documented.off())
+            off, fit = min(distance, 1e30), documented.fit() if distance > 1 else ""
+        return Compared(off, fit, samples, wrong if samples else None)
+
+    def _documented(
+        self, estimator: Estimator, given: list[dict[str, Any]], experiences: list[Any], coefficient: float
+    ) -> Documented:
+        size = max(experience.action_mask.shape[1] for experience in experiences)
+
+        def rows(parts: list[Tensor]) -> Tensor:
+            return torch.cat([torch.nn.functional.pad(part, (0, size - part.shape[1])) for part in parts])
+
+        def of_samples(name: str) -> Tensor:
+            return torch.cat([part[name].reshape(-1) for part in given])
+
+        scores = of_samples("rewards")
+        penalties = read_penalties(self._args)
+        if penalties.buffer is not None or (penalties.truncated is not None and given[0]["truncated"] is not None):
+            known = given[0]["truncated"] is not None
+            truncated = of_samples("truncated") if known else torch.zeros_like(scores)
+            scores = penalties.of(scores, of_samples("lengths"), truncated)
+        places = torch.tensor(list(chain.from_iterable(experience.index for experience in experiences)))
+        with_critic = estimator.tokens == "gae"
+        return Documented(
+            estimator,
+            Rewards(
+                tokens=-coefficient * rows([part["kl"] for part in given]),
+                mask=rows([experience.action_mask for experience in experiences]),
+                scores=scores,
+                groups=places // int(self._args.rollout.n_samples_per_prompt),
+                values=rows([part["values"] for part in given]) if with_critic else None,
+            ),
+            rows([experience.advantages for experience in experiences]),
+            rows([experience.returns for experience in experiences]) if with_critic else None,
+        )
+
+
+def _masks_wrong(experiences: list[Any], masks: dict[int, int]) -> tuple[int, int]:
+    """Samples with another mask than the documented one, and samples whose masks were compared."""
+    wrong = compared = 0
+    for experience in experiences:
+        lengths = experience.attention_mask.sum(1).tolist()
+        for tokens, mask, length in zip(experience.sequences, experience.action_mask, lengths, strict=True):
+            known = masks.get(checksum_of(tokens[:length]))
+            if known is not None:
+                compared += 1
+                wrong += checksum_of(mask[: length - 1].bool()) != known or bool(mask[length - 1 :].any())
+    return wrong, compared

@@ -1,0 +1,182 @@
+"""Advantages and masks of a rollout against what verl documents, as its controller holds them. B samples, T completion tokens.
+
+Source: verl 0.9.1, docs/algo/*.md, trainer/ppo/core_algos.py (functions of `register_adv_est`), trainer/ppo/ray_trainer.py
+(`apply_kl_penalty`, `compute_advantage`), trainer/ppo/v1/utils.py (`compute_advantage_for_multi_trajectories`). All on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.estimators import LARGEST, Documented, Estimator, Rewards
+from rlstep_hooks.systems.verl.observe.loss import kl_estimate
+from rlstep_hooks.systems.verl.observe.rewards import last_of_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_STABILISER = 1e-6
+_WHITENED: dict[str, Any] = {"whitening": "full", "unbiased": True}
+
+_ESTIMATORS: dict[str, dict[str, Any]] = {
+    "gae": {"tokens": "gae", "skips": True, **_WHITENED},
+    "grpo": {"baseline": "mean"},
+    "grpo_vectorized": {"baseline": "mean"},
+    "grpo_passk": {"baseline": "second"},
+    "rloo": {"baseline": "others"},
+    "rloo_vectorized": {"baseline": "others"},
+    "opo": {"baseline": "lengths"},
+    "gpg": {"baseline": "mean", "per_nonzero": True},
+    "remax": {"baseline": "given", "tokens": "returns"},
+    "reinforce_plus_plus": {"tokens": "returns", "skips": True, **_WHITENED},
+    "reinforce_plus_plus_baseline": {"baseline": "mean", **_WHITENED},
+}
+"""Estimators by name (core_algos.py 0.9.1:218-890). Those that need more of the policy than its log-probs (optimal token baselines), or
+several rewards (gdpo), have none here."""
+
+_BY_DEVIATION = ("grpo", "grpo_vectorized", "grpo_passk")
+"""Estimators that `norm_adv_by_std_in_grpo` acts on."""
+
+
+def read_estimator(algorithm: Any) -> Estimator | str:
+    """The estimator of a live configuration's `algorithm`, or why it has none here."""
+    name = _name(algorithm)
+    if name not in _ESTIMATORS:
+        return f"no documented formula is known here for algorithm.adv_estimator={name}"
+    if name == "gae" and algorithm.get("use_pf_ppo", False):
+        return "with algorithm.use_pf_ppo samples are drawn anew once advantages are computed"
+    divides = name in _BY_DEVIATION and algorithm.get("norm_adv_by_std_in_grpo", True)
+    returns = name in ("gae", "reinforce_plus_plus")
+    return Estimator(
+        **_ESTIMATORS[name],
+        scale="group" if divides else "none",
+        stabiliser=_STABILISER if divides else 0.0,
+        gamma=float(algorithm.gamma) if returns else 1.0,
+        lam=float(algorithm.lam) if returns else 1.0,
+    )
+
+
+def _name(algorithm: Any) -> str:
+    return str(getattr(algorithm.adv_estimator, "value", algorithm.adv_estimator))
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What was found; fields as in `Rewarded`."""
+
+    advantages_off: float | None = None
+    advantages_fit: str = ""
+    altered: int | None = None
+    samples: int = 0
+    masks_wrong: int | None = None
+
+
+class AdvantageWatch:
+    """Compares the advantages of one trainer's rollouts, right where they are computed.
+
+    Args:
+        config: The trainer's configuration.
+        ends: Tokens that end a completion; empty where that is not known, or completions have several turns.
+    """
+
+    def __init__(self, config: Any, ends: Sequence[int]) -> None:
+        self._algorithm = config.algorithm
+        self._estimator = read_estimator(config.algorithm)
+        self.reason = self._estimator if isinstance(self._estimator, str) else ""
+        """Why advantages are not compared, where they are not."""
+        self._ends = list(ends)
+        self._rollouts = 0
+        self._found: tuple[float | None, str] = None, ""
+        self._computed: tuple[list[str], Tensor] | None = None
+        """Names and advantages of the samples of a rollout, as they were computed."""
+
+    def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
+        """Advantages were computed.
+
+        Args:
+            data: verl's `DataProto`, with rewards and advantages.
+            keys: Names of its samples, where several may belong to one session.
+            coefficient: Of the KL penalty in the rewards; None where it is not known.
+        """
+        rollout, self._rollouts = self._rollouts, self._rollouts + 1
+        self._found, self._computed = (None, ""), None
+        estimator, batch = self._estimator, data.batch
+        if not is_compared(rollout) or batch["response_mask"].numel() > LARGEST:
+            return
+        self._computed = [str(key) for key in keys or range(len(data))], batch["advantages"].clone()
+        if isinstance(estimator, str):
+            return
+        rows = list(range(len(data)))
+        if keys is not None and estimator.tokens == "spread" and _name(self._algorithm) == "grpo":
+            # The last sample of a session stands for it (v1/utils.py:170); the others get its advantages.
+            rows = last_of_sessions(list(keys))
+        documented = self._documented(estimator, data, torch.tensor(rows), coefficient)
+        off = min(float(documented.off()), 1e30)
+        self._found = off, documented.fit() if off > 1 else ""
+
+    def _documented(self, estimator: Estimator, data: Any, rows: Tensor, coefficient: float | None) -> Documented:
+        batch, mask = data.batch, data.batch["response_mask"][rows]
+        names = [data.non_tensor_batch["uid"][row] for row in rows.tolist()]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        baselines = batch["reward_baselines"][rows] if "reward_baselines" in batch.keys() else None  # noqa: SIM118
+        with_critic = estimator.tokens == "gae"
+        return Documented(
+            estimator,
+            Rewards(
+                tokens=self._rewards(batch, rows, mask, coefficient),
+                mask=mask,
+                groups=torch.tensor([numbers[name] for name in names]),
+                values=batch["values"][rows] if with_critic else None,
+                given=baselines,
+            ),
+            batch["advantages"][rows],
+            batch["returns"][rows] if with_critic else None,
+        )
+
+    def _rewards(self, batch: Any, rows: Tensor, mask: Tensor, coefficient: float | None) -> Tensor:
+        """Rewards of tokens, with the KL penalty as it is configured."""
+        if not self._algorithm.use_kl_in_reward or coefficient is None:
+            return batch["token_level_rewards"][rows]
+        kind = str(self._algorithm.kl_penalty).removesuffix("+")
+        old, reference = (batch[name][rows].double() for name in ("old_log_probs", "ref_log_prob"))
+        rewards = batch["token_level_scores"][rows].double() - coefficient * kl_estimate(old, reference, kind) * mask
+        return rewards.to(batch["token_level_rewards"].dtype)
+
+    def take(
+        self,
+        names: Sequence[str],
+        advantages: Sequence[Tensor],
+        responses: Sequence[Tensor] | None,
+        masks: Sequence[Tensor],
+    ) -> Compared:
+        """What was found of the rollout, now that it was trained. Rows are without padding.
+
+        Args:
+            names: Of its samples, as `compared` got them.
+            advantages: That it was trained with.
+            responses: Tokens; None where masks are not compared.
+            masks: Of the completions.
+        """
+        (off, fit), self._found = self._found, (None, "")
+        computed, self._computed = self._computed, None
+        altered = None
+        if computed is not None:
+            places = {name: place for place, name in enumerate(computed[0])}
+            rows = ((computed[1][places[name]], row) for name, row in zip(names, advantages, strict=True))
+            altered = sum(not bool((before[: len(row)] == row).all()) for before, row in rows)
+        if computed is None or responses is None or not self._ends:
+            return Compared(off, fit, altered)
+        wrong = sum(_mask_wrong(tokens, mask, self._ends) for tokens, mask in zip(responses, masks, strict=True))
+        return Compared(off, fit, altered, len(masks), wrong)
+
+
+def _mask_wrong(tokens: Tensor, mask: Tensor, ends: list[int]) -> bool:
+    """Whether a mask counts other tokens than those through the first end; all of them where there is none."""
+    counted = mask.bool()
+    is_end = torch.isin(tokens, torch.tensor(ends, device=tokens.device))
+    through = is_end.cumsum(0) - is_end.int() == 0
+    return bool((counted != through).any())

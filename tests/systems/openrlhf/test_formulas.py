@@ -1,0 +1,171 @@
+"""OpenRLHF's loss and estimators on random numbers, by its own functions and by the documented formulas."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.systems.openrlhf.launch import PATHS
+
+sys.path.extend(map(str, PATHS))  # a stand-in for flash_attn, which OpenRLHF imports
+pytest.importorskip("openrlhf")
+
+from openrlhf.models.loss import PolicyLoss, aggregate_loss
+from openrlhf.models.utils import compute_approx_kl
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
+from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
+from rlstep_hooks.systems.openrlhf.observe.loss import LossInputs, alternatives, documented_loss, read_settings
+
+NAMES = ("log_probs", "old", "advantages", "mask", "engine", "reference")
+
+
+def arguments(**changed: Any) -> Any:
+    """OpenRLHF's arguments, as far as advantages and loss need them."""
+    given = {
+        "estimator": "reinforce", "gamma": 0.9, "lambd": 0.8, "no_std_norm": False, "clip_range": (-10, 10), "level": "off",
+        "mode": "mask", "gating": "ratio", "threshold": (0.5, 5.0), "type": "ppo", "agg": "token-mean", "dual": None,
+        "kl_loss": False, "kl": "k3", "overlong": None, "properly": None, "samples": 2,
+    } | changed  # fmt: skip
+    advantage = SimpleNamespace(
+        estimator=given["estimator"],
+        gamma=given["gamma"],
+        lambd=given["lambd"],
+        no_std_norm=given["no_std_norm"],
+        is_correction_level=given["level"],
+        is_correction_mode=given["mode"],
+        is_correction_gating=given["gating"],
+        is_correction_threshold=given["threshold"],
+    )
+    return SimpleNamespace(
+        algo=SimpleNamespace(
+            advantage=advantage, kl=SimpleNamespace(use_loss=given["kl_loss"], init_coef=0.1, estimator=given["kl"])
+        ),
+        actor=SimpleNamespace(
+            policy_loss_type=given["type"],
+            eps_clip_low_high=(0.2, 0.3),
+            dual_clip=given["dual"],
+            loss_agg_mode=given["agg"],
+        ),
+        reward=SimpleNamespace(
+            clip_range=given["clip_range"],
+            overlong_buffer_len=given["overlong"],
+            overlong_penalty_factor=1.5,
+            stop_properly_penalty_coef=given["properly"],
+        ),
+        rollout=SimpleNamespace(n_samples_per_prompt=given["samples"], max_new_tokens=6),
+        data=SimpleNamespace(max_len=64),
+    )
+
+
+def numbers(seed: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    mask = (torch.arange(6) < torch.tensor([[6], [2], [4], [1]])).float()
+    given = {name: 0.5 * torch.randn(4, 6) - 2 for name in NAMES}
+    return given | {"mask": mask, "advantages": torch.randn(4, 1).expand(4, 6) * mask}
+
+
+CORRECTIONS = [{}] + [
+    {"level": level, "mode": mode, "gating": gating, "threshold": (0.0 if gating != "ratio" else 0.5, 1.5)}
+    for level, mode, gating in itertools.product(("token", "seq"), ("mask", "clip"), ("ratio", "binary_kl", "tv"))
+    if mode != "clip" or (level, gating) == ("token", "ratio")
+]
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS, ids=lambda one: "-".join(map(str, one.values())) or "off")
+@pytest.mark.parametrize("kind", ["ppo", "gspo"])
+@pytest.mark.parametrize(
+    "more", [{}, {"dual": 3.0}, {"agg": "seq-mean"}, {"kl_loss": True, "kl": "k1"}, {"kl_loss": True}]
+)
+def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -> None:
+    for seed in range(5):
+        args, given = arguments(type=kind, **correction, **more), numbers(seed)
+        own = args.algo.advantage
+        loss = PolicyLoss(
+            *args.actor.eps_clip_low_high,
+            dual_clip=args.actor.dual_clip,
+            token_level_loss=args.actor.loss_agg_mode == "token-mean",
+            policy_loss_type=kind,
+            is_correction_level=own.is_correction_level,
+            is_correction_mode=own.is_correction_mode,
+            is_correction_gating=own.is_correction_gating,
+            is_correction_threshold=own.is_correction_threshold,
+        )
+        totals = {"dp_size": 2, "batch_num_tokens": torch.tensor(20.0), "global_batch_size": torch.tensor(7.0)}
+        value = loss(given["log_probs"], given["old"], given["advantages"], given["mask"], given["engine"], **totals)[0]
+        if args.algo.kl.use_loss:
+            kl = compute_approx_kl(given["log_probs"], given["reference"], kl_estimator=args.algo.kl.estimator)
+            value = value + 0.1 * aggregate_loss(kl, given["mask"], **totals)
+        inputs = LossInputs(
+            **{name: tensor.double() for name, tensor in given.items()},
+            tokens=20.0,
+            samples=7.0,
+            ranks=2,
+            epsilon=torch.finfo(torch.float32).eps,
+        )
+        settings = read_settings(args, 0.1)
+        expected, rounding = documented_loss(settings, inputs)
+        assert abs(float(value) - expected) <= 32 * rounding
+        assert any(words and abs(other + expected) < 1e-12 for words, other in alternatives(settings, inputs, 2))
+
+
+def experiences(seed: int, samples: int) -> list[Experience]:
+    """Two parts of a rollout, of different widths."""
+    torch.manual_seed(seed)
+    order, found = torch.randperm(4 * samples).tolist(), []
+    for part, width in ((order[: 2 * samples], 6), (order[2 * samples :], 8)):
+        lengths = torch.randint(1, 7, (len(part),))
+        mask = (torch.arange(width) < lengths[:, None]).long()
+        kl, values = 0.3 * torch.randn(len(part), width), torch.randn(len(part), width)
+        found.append(
+            Experience(
+                sequences=torch.randint(0, 9, (len(part), width + 1)),
+                attention_mask=torch.ones(len(part), width + 1, dtype=torch.long),
+                action_mask=mask,
+                rewards=torch.randint(0, 3, (len(part),)).float(),
+                kl=kl * mask,
+                values=values,
+                response_length=lengths,
+                truncated=lengths >= 6,
+                index=part,
+                info={},
+            )
+        )
+    return found
+
+
+ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce")
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"no_std_norm": True}, {"clip_range": (-0.4, 0.4)}, {"overlong": 3}, {"properly": 0.5}, {"properly": -0.5}],
+)
+def test_advantages(estimator: str, more: dict[str, Any]) -> None:
+    for seed in range(5):
+        args = arguments(estimator=estimator, samples=3, **more)
+        maker = object.__new__(RemoteExperienceMaker)
+        maker.strategy, maker.advantage_estimator = SimpleNamespace(args=args), estimator
+        maker.kl_ctl = SimpleNamespace(value=0.05)
+        watch, given = AdvantageWatch(args), experiences(seed, 3)
+        watch.before(given)
+        made = maker.compute_advantages_and_returns(given)
+        found = watch.after(made, 0.05, 0)
+        assert found is not None
+        assert found.advantages_off is not None
+        assert found.advantages_off <= 1, (seed, found)
+
+        watch.before(given := experiences(seed, 3))
+        made = maker.compute_advantages_and_returns(given)
+        for experience in made:
+            experience.advantages = -experience.advantages
+        found = watch.after(made, 0.05, 1)
+        assert found is not None
+        assert found.advantages_fit == "of the opposite sign"
