@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OTHER_WORK = frozenset((
     "convert", "download", "eval", "evals", "evaluate", "evaluation", "export", "generate", "generation", "infer", "inference",
-    "merge", "preprocess", "serve", "server", "sft",
+    "merge", "preprocess", "rollout", "serve", "server", "sft",
 ))  # fmt: skip
 """Words in the names of programs that take a trainer's settings and train nothing by them."""
 TRAINING = frozenset(("train", "training", "trainer"))
