@@ -256,7 +256,7 @@ SYSTEM = System(
     name="roll",
     title="ROLL",
     version="8eb27cc",
-    trains=("RLVRPipeline", "RLVRVLMPipeline", "AgenticPipeline"),
+    trains=("*Pipeline",),
     recognised=(
         Entry(
             "roll",

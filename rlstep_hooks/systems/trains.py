@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OTHER_WORK = frozenset((
     "convert", "download", "eval", "evals", "evaluate", "evaluation", "export", "generate", "generation", "infer", "inference",
-    "merge", "preprocess", "serve", "server", "sft",
+    "merge", "preprocess", "rollout", "serve", "server", "sft",
 ))  # fmt: skip
 """Words in the names of programs that take a trainer's settings and train nothing by them."""
 TRAINING = frozenset(("train", "training", "trainer"))
@@ -39,8 +39,8 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     """
     program = command.program
     own = _is_own(program, system)
-    if program.kind not in ("script", "module") or (own and program.kind == "module"):
-        return ""  # a script's name may be anybody's; a module's is not
+    if program.kind not in ("script", "module") or (own and (program.kind == "module" or command.arguments)):
+        return ""  # only the name of a script on its own may be anybody's
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
     if said and not TRAINING.intersection(words) and not own:

@@ -119,7 +119,7 @@ def test_a_pipeline_of_roll_that_only_samples(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         "rollout_batch_size: 8\nactor_train:\n  training_args:\n    per_device_train_batch_size: 1\n"
     )
-    with pytest.raises(NoLaunchError, match="uses nothing that trains with it"):
+    with pytest.raises(NoLaunchError, match="by its name"):
         plan_launch(["python", str(script), "--config", str(tmp_path / "c.yaml")])
 
 
