@@ -83,7 +83,7 @@ def plan(given: LaunchGiven) -> Answer:
         if schedule is not None
         else [],
         "findings": [_finding(each) for each in found.findings],
-        "notes": [note.text for note in found.notes if note.kind != "assumes"],
+        "notes": [f"{note.kind} {note.text}" for note in found.notes if note.kind != "assumes"],
         "assumptions": [note.text for note in found.notes if note.kind == "assumes"],
         "not_evaluated": schedule.not_evaluated if schedule is not None else {},
         "unread_settings": [setting.name for setting in found.unused if setting.name not in found.no_effect],

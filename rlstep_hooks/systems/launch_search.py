@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,20 +70,28 @@ def find_launch(words: list[str], options: Options) -> Launch:
     if not words or not any(word.strip() for word in words):
         raise LaunchError("there is no command; write `rlstep plan -- <launch command>` or `rlstep plan FILE`")
     path = Path(words[0])
-    if words[0].endswith(CONFIGS) and len(words) == 1:
+    names_file = len(words) == 1 and not _is_text(words)
+    if words[0].endswith(CONFIGS) and names_file:
         return _config_launch(path, options)
-    if words[0].endswith(".py") and len(words) == 1:
+    if words[0].endswith(".py") and names_file:
         program = Program("script", words[0])
         return _only([Command(program, ())], str(path), path.parent, options)
     commands, source, folder = _commands(words, path, options)
     return _only(commands, source, folder, options)
 
 
+def _is_text(words: list[str]) -> bool:
+    """Whether a command is given as one text, which may end with the name of a file: "python train.py --config c.yaml"."""
+    # Path.is_file would raise for a launch command that is too long for a file name.
+    return len(words) == 1 and any(character.isspace() for character in words[0]) and not os.path.isfile(words[0])
+
+
 def _commands(words: list[str], path: Path, options: Options) -> tuple[list[Command], str, Path]:
     arguments = tuple(Token(word, Place("the command", 0, index)) for index, word in enumerate(words, 1))
-    if words[0].endswith(SCRIPTS) and (path.is_file() or len(words) == 1):
+    text = _is_text(words)
+    if words[0].endswith(SCRIPTS) and not text and (path.is_file() or len(words) == 1):
         return _script(path, arguments[1:], options.variables), str(path), path.parent
-    if len(words) == 1 and any(character.isspace() for character in words[0]):
+    if text:
         return _text(arguments[0], options.variables), "the launch command", Path()
     commands = unwrap(arguments, {}, shell=lambda token: _text(token, options.variables))
     if len(commands) == 1 and commands[0].program.kind == "executable" and commands[0].program.name.endswith(SCRIPTS):

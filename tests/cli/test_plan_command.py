@@ -380,3 +380,19 @@ def test_a_plan_imports_neither_torch_nor_a_framework_nor_a_terminal_library(lau
         env=dict(os.environ),
     )
     assert not set(json.loads(run.stderr)) & HEAVY
+
+
+@pytest.mark.parametrize("command", ["bash run.sh", "python train.py", "trl grpo --config c.yaml"])
+def test_a_command_in_quotes_may_end_with_a_file(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(TRL + "\n")
+    (tmp_path / "c.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 8\n")
+    (tmp_path / "train.py").write_text(
+        "from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args=GRPOConfig(num_generations=8))\n"
+    )
+    in_quotes = rlstep(f"plan --rows 96 --world-size 1 --json '{command}'", capsys)
+    in_words = rlstep(f"plan --rows 96 --world-size 1 --json -- {command}", capsys)
+    assert in_words[0] == in_quotes[0] == 0
+    assert json.loads(in_quotes[1])["schedule"] == json.loads(in_words[1])["schedule"]

@@ -6,19 +6,45 @@ gives.
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.cli import answers
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.record.wire import to_json
 from tests.golden.test_field_questions import QUESTIONS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def given(question: dict[str, object]) -> str:
-    """What the tool says to a question."""
+
+def given(question: dict[str, Any]) -> str:
+    """What the tool says to a question, asked in an empty folder that has its files."""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for name, text in question.get("files", {}).items():
+            Path(name).write_text(text)
+        return _said(question)
+
+
+@contextmanager
+def chdir(folder: str) -> Iterator[None]:
+    """Within this, another working folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _said(question: dict[str, Any]) -> str:
     launch = answers.LaunchGiven(
         launch=str(question["command"]),
-        **{name: question[name] for name in ("rows", "version", "world_size", "framework") if name in question},  # type: ignore[arg-type]
+        **{name: question[name] for name in ("rows", "version", "world_size", "framework") if name in question},
     )
     try:
         answer = answers.plan(launch)
