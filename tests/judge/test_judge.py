@@ -311,6 +311,22 @@ def test_a_ratio_that_never_leaves_one_is_an_error(rate: float, rollouts: int | 
     assert all(f.severity == "error" for f in found)
 
 
+def test_a_ratio_of_one_is_none_where_masks_leave_no_token_with_an_advantage() -> None:
+    """Nothing can move then, although the rollout's advantages differ from 0."""
+    run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), update=UNCHANGED | NO_GRADIENT, ratio=0.0)
+    masked = [
+        msgspec.structs.replace(
+            e, microbatches=tuple(msgspec.structs.replace(v, max_abs_advantage=0.0) for v in e.microbatches)
+        )
+        if isinstance(e, Measured)
+        else e
+        for e in run
+    ]
+    assert "RLS310" in codes(judge(run))
+    assert "RLS310" not in codes(judge(masked))
+    assert outcome(judge(masked), "RLS310") == "NOT_EVALUATED"
+
+
 @pytest.mark.parametrize(
     ("held", "others", "update", "severity"),
     [

@@ -213,10 +213,10 @@ class RatioNeverMoves(Rule):
     """The ratio is exactly 1 on every token of a whole rollout, at every lag.
 
     What it checks:
-        For each rollout whose advantages are not all 0, with a learning rate above 0: some micro-batch at a lag above 0
-        has a token whose log ratio is not exactly 0. The rule does not ask for a reason: whether weights changed is the
-        question of others. Where the learning rate is so small that rounding could hide the updates of one rollout, it
-        fails after three rollouts in a row.
+        For each rollout whose advantages are not all 0 on the tokens that count, with a learning rate above 0: some
+        micro-batch at a lag above 0 has a token whose log ratio is not exactly 0. The rule does not ask for a reason:
+        whether weights changed is the question of others. Where the learning rate is so small that rounding could hide
+        the updates of one rollout, it fails after three rollouts in a row.
 
     Why it matters:
         Updates that move the policy move the ratio. If it never moves, nothing was learned in between, or the old
@@ -263,6 +263,8 @@ class RatioNeverMoves(Rule):
         self._signal = RolloutsWithSignal()
         self._open: _AtLag | None = None
         self._unmoved = 0
+        self._learned_from = -1
+        """The latest rollout of which some trained token has, or may have, an advantage other than 0."""
 
     def update(self, event: Update) -> Finding | None:
         """Remember the rate of an update."""
@@ -277,6 +279,8 @@ class RatioNeverMoves(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at a micro-batch that is trained after an update."""
+        if values.max_abs_advantage is None or values.max_abs_advantage > 0:
+            self._learned_from = place[0] - 1
         lag = observed_lag(event)
         if (
             event.old_source not in ("at_rollout", "recompute", "engine")
@@ -291,6 +295,7 @@ class RatioNeverMoves(Rule):
             finding = self._settle()
             self._open = _AtLag(place[0] - 1, event, place)
         self._open.microbatches += 1
+        self._open.learned = self._open.learned or self._learned_from == self._open.rollout
         self._open.moved = self._open.moved or values.max_abs_log_ratio != 0.0
         between = range(
             max(event.policy_version - lag, event.policy_version - RECENT_UPDATES) + 1, event.policy_version + 1
@@ -304,7 +309,7 @@ class RatioNeverMoves(Rule):
 
     def _settle(self) -> Finding | None:
         seen, self._open = self._open, None
-        if seen is None or seen.rollout not in self._signal.numbers or not seen.rate:
+        if seen is None or seen.rollout not in self._signal.numbers or not seen.rate or not seen.learned:
             return None
         self._signal.forget_to(seen.rollout)
         self.checks += 1
@@ -327,7 +332,7 @@ class RatioNeverMoves(Rule):
 class _AtLag:
     """What the micro-batches of one rollout at a lag above 0 showed."""
 
-    __slots__ = ("first", "microbatches", "moved", "place", "rate", "rollout")
+    __slots__ = ("first", "learned", "microbatches", "moved", "place", "rate", "rollout")
 
     def __init__(self, rollout: int, first: MicroBatch, place: Place) -> None:
         self.rollout = rollout
@@ -335,6 +340,8 @@ class _AtLag:
         self.place = place
         self.microbatches = 0
         self.moved = False
+        self.learned = False
+        """Whether a token with an advantage was trained before or with them: masks may leave none."""
         self.rate = 0.0
         """The largest learning rate of the updates in between."""
 
