@@ -28,8 +28,10 @@ class NotEvaluated(msgspec.Struct, frozen=True):
 
 
 def verdict_words(report: Report) -> str:
-    """The verdict as people read it."""
-    return report.verdict.replace("_", " ")
+    """The verdict as people read it: a run that passes with warnings says so."""
+    words = report.verdict.replace("_", " ")
+    warned = len({finding.code for finding in report.findings if finding.severity == "warning"})
+    return f"{words}, {number(warned, 'warnings')}" if warned and report.verdict == "PASS" else words
 
 
 def first_problem(report: Report) -> Finding | None:
