@@ -10,7 +10,7 @@ from rlstep_hooks.show.summary import verdict_words
 
 
 def finding(code: str, severity: Severity) -> Finding:
-    texts = {name: "x" for name in ("title", "expected", "observed", "why", "fix")}
+    texts = dict.fromkeys(("title", "expected", "observed", "why", "fix"), "x")
     return Finding(code=code, severity=severity, where=Where(), **texts)
 
 
