@@ -106,8 +106,8 @@ declared as `critic.<field>`.
 `observe/`, `deviations.py` in the folder of an observed system, whose `system.py` holds SYSTEM: nothing is loaded where a framework
 imports the hooks alone). A live configuration or trainer is planned by the same formulas: `plan.py` reads its settings, and
 `rlstep_hooks.systems.reader.read_config` plans them. A system whose plan cannot be written as expressions names a function instead:
-`System(..., plan="rlstep_hooks.systems.tinyzero.plan:read")`. It gets the launch's `Quantities`, in which each setting is read as it is
-declared, and returns a `Reading`.
+`System(..., plan="rlstep_hooks.systems.own_loop.system:read")`. It gets the launch's `Quantities`, in which each setting is read as it
+is declared, and returns a `Reading`.
 
 **A run whose loader triggers rollouts and updates** (TRL's) says `loop: "loader"`. Then nothing is derived: the declaration states
 every field of the Schedule (`rlstep_hooks.systems.trl.loader` has the expressions).

@@ -281,6 +281,23 @@ ALLOWED: tuple[Allowed, ...] = (
         before="syncs no weights",
         after="syncs no weights",
     ),
+    *(
+        Allowed(why, system=fork, field=field, after=after)
+        for fork in ("tinyzero", "simplerl")
+        for why, field, after in (
+            ("each formula says its source", "schedule.sources.", "^null$"),
+            ("a critic has the commit of its policy", "schedule.critic.version", "95df88f|cf1c785"),
+        )
+    ),
+    *(
+        Allowed(
+            "why the rows are not known",
+            system=fork,
+            field="schedule.not_evaluated.",
+            before="rows of the training set",
+        )
+        for fork in ("tinyzero", "simplerl")
+    ),
     Allowed("whether there is an adapter changes no plan", system="trl", field="unused", after="use_peft"),
     Allowed("the rows are missing, whoever calls step()", system="trl_ppo_step", field="schedule.not_evaluated."),
     Allowed(

@@ -22,14 +22,15 @@ from rlstep_hooks.judge.timeline import (
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import RunStarted
 from rlstep_hooks.systems.index import deviations_of
-from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
-from rlstep_hooks.systems.simplerl.script import config_of_flags
-from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
+from rlstep_hooks.systems.simplerl.deviations import FACTS as OF_SIMPLERL
+from rlstep_hooks.systems.tinyzero.deviations import FACTS as OF_TINYZERO
 from rlstep_hooks.systems.verl.plan import plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import VerlRelease
-from tests.systems.plans.verl_configs import ROWS, V091, verl_config
+from tests.golden.reading import read
+from tests.systems.plans.verl_configs import ROWS, V091, plan_tinyzero, verl_config
 
 if TYPE_CHECKING:
+    from rlstep_hooks.planning.reading import Reading
     from rlstep_hooks.planning.schedule import Schedule
 
 
@@ -490,6 +491,18 @@ def started(schedule: Schedule) -> RunStarted:
 # Forks.
 
 
+def met(plan: Reading) -> set[str]:
+    """The deviations that a plan names."""
+    said = {note.text for note in plan.notes}
+    known = [fact.deviation for fact in (*OF_TINYZERO, *OF_SIMPLERL)]
+    framework = plan.schedule.framework.lower()
+    return {
+        deviation.name
+        for deviation in known
+        if deviation.name.startswith(framework) and f"{deviation.title}: {deviation.code}" in said
+    }
+
+
 def tinyzero_script(minibatch: int, *, dynamic: bool, gpus: int = 2, **settings: Any) -> dict[str, Any]:
     """`scripts/train_tiny_zero.sh`: before and after 96b4d57."""
     script = {
@@ -519,7 +532,7 @@ def test_tinyzero_as_published(minibatch: int, dynamic: bool, updates: int, gpus
     assert (schedule.rollouts, schedule.updates) == (19199, 19199 * updates)
     assert schedule.critic is not None
     assert schedule.critic.updates_per_rollout == updates
-    names = {deviation.name for deviation in plan.applied_deviations}
+    names = met(plan)
     assert "tinyzero-one-rollout-fewer" in names
     assert "tinyzero-refresh-within-generation" in names
     assert ("tinyzero-dynamic-loss-scale" in names) == dynamic
@@ -533,7 +546,7 @@ def test_tinyzero_makes_one_pass_and_more_updates_of_the_critic() -> None:
     assert plan.schedule.updates_per_rollout == 4
     assert plan.schedule.critic is not None
     assert plan.schedule.critic.updates_per_rollout == 16
-    names = {deviation.name for deviation in plan.applied_deviations}
+    names = met(plan)
     assert {"tinyzero-ppo-epochs-ignored", "tinyzero-critic-minibatch-in-samples"} <= names
 
 
@@ -547,14 +560,22 @@ def test_tinyzero_divides_before_it_multiplies() -> None:
     plan = plan_tinyzero(tinyzero_script(6, dynamic=False, gpus=4, **settings), rows=48)
     # (6 // 4) * 4 = 4 samples on each process, where 6 * 4 // 4 = 6 would make 2 updates.
     assert plan.schedule.minibatches == (16, 16, 16)
-    assert "tinyzero-minibatch-rounded-first" in {deviation.name for deviation in plan.applied_deviations}
+    assert "tinyzero-minibatch-rounded-first" in met(plan)
 
 
 def test_simplerl_as_published() -> None:
     # README: --train_batch_size 1024 --rollout_n 8, two nodes, about 100 steps on 8 532 rows.
-    config = config_of_flags({"train_batch_size": "1024", "rollout_n": "8", "max_response_length": "8192"}, nodes=2)
-    config["trainer"]["total_training_steps"] = 101
-    plan = plan_simplerl(config, rows=8532)
+    script = "ARNOLD_WORKER_NUM=2 bash train_grpo_math_tune_ray.sh --train_batch_size 1024 --rollout_n 8 --max_response_length 8192"
+    plan = read(script, rows=8532)
+    assert plan.schedule.settings["trainer.nnodes"] == 2
+    assert plan.schedule.updates_per_rollout == 4
+    assert met(plan) == {"simplerl-one-rollout-fewer", "simplerl-steps-are-rollouts"}
+    command = (
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024 actor_rollout_ref.rollout.n=8 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 actor_rollout_ref.actor.use_kl_loss=True trainer.nnodes=2 "
+        "trainer.remove_clip=False trainer.total_epochs=20 trainer.total_training_steps=101"
+    )
+    plan = read(command, rows=8532)
     schedule = plan.schedule
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout) == (8192, 4)
     assert (schedule.rollouts, schedule.updates) == (100, 400)
@@ -565,30 +586,30 @@ def test_simplerl_as_published() -> None:
     assert (schedule.rollouts_per_epoch, schedule.rows_dropped_per_epoch) == (8, 340)
     assert schedule.loader_epochs == Fraction(25, 2)
     assert schedule.step_means == "1 step = 1 rollout = 4 updates"
-    assert {deviation.name for deviation in plan.applied_deviations} == {
+    assert met(plan) == {
         "simplerl-one-rollout-fewer",
         "simplerl-steps-are-rollouts",
     }
 
 
 def test_simplerl_with_the_defaults_of_its_script_is_on_policy() -> None:
-    plan = plan_simplerl(config_of_flags({}, nodes=1), rows=8532)
+    plan = read("bash train_grpo_math_tune_ray.sh", rows=8532)
     assert (plan.schedule.updates_per_rollout, plan.schedule.lags) == (1, (0,))
     assert plan.schedule.rollouts == 33 * 20 - 1
 
 
 def test_simplerl_rounds_its_share_of_a_minibatch_down() -> None:
-    plan = plan_simplerl(
-        config_of_flags({"train_batch_size": 64, "rollout_n": 1, "ppo_mini_batch_size": 20}, nodes=1), rows=64
+    plan = read(
+        "bash train_grpo_math_tune_ray.sh --train_batch_size 64 --rollout_n 1 --ppo_mini_batch_size 20", rows=64
     )
     # 20 samples over 8 processes: 2 for each.
     assert plan.schedule.minibatches == (16, 16, 16, 16)
-    assert "simplerl-minibatch-rounded" in {deviation.name for deviation in plan.applied_deviations}
+    assert "simplerl-minibatch-rounded" in met(plan)
 
 
 def test_simplerl_does_not_know_a_misspelt_flag() -> None:
     with pytest.raises(PlanError, match="Unknown option: --rollouts_n"):
-        config_of_flags({"rollouts_n": 8}, nodes=1)
+        read("bash train_grpo_math_tune_ray.sh --rollouts_n 8", rows=8532)
 
 
 @pytest.mark.parametrize("total", [1, 2, 5])
@@ -596,7 +617,7 @@ def test_forks_make_one_rollout_fewer_but_never_none(total: int) -> None:
     config = tinyzero_script(64, dynamic=False, trainer__total_training_steps=total)
     plan = plan_tinyzero(config, rows=327680)
     assert plan.schedule.rollouts == max(total - 1, 1)
-    names = {deviation.name for deviation in plan.applied_deviations}
+    names = met(plan)
     assert ("tinyzero-one-rollout-fewer" in names) == (total > 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.deviations import Deviation
 from rlstep_hooks.systems.verl.early_deviations import (
@@ -16,29 +16,13 @@ from rlstep_hooks.systems.verl.early_deviations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rlstep_hooks.judge.deviations import Evidence
-
-
-def _samples_of_minibatch(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Samples of a mini-batch as the settings say, and as the processes take them."""
-    gpus = settings.get("trainer.n_gpus_per_node", 8) * settings.get("trainer.nnodes", 1)
-    processes = gpus // settings.get("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1)
-    samples = settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256) * settings.get(
-        "actor_rollout_ref.rollout.n", 1
-    )
-    return samples, samples // processes * processes
-
-
-def _loses_samples(settings: Mapping[str, Any]) -> bool:
-    written, taken = _samples_of_minibatch(settings)
-    return written != taken
 
 
 def _left_out_of_minibatch(evidence: Evidence) -> bool:
     schedule = evidence.progress.schedule
-    return schedule.samples_per_update == _samples_of_minibatch(schedule.settings)[0]
+    prompts = schedule.settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256)
+    return bool(schedule.samples_per_update == prompts * schedule.samples_per_prompt)
 
 
 FACTS = (
@@ -46,7 +30,8 @@ FACTS = (
     single_pass("simplerl", "workers/actor/dp_actor.py:216-: one loop over batch.split; ppo_epochs only in megatron_actor.py:220"),
     critic_minibatch("simplerl", "workers/fsdp_workers.py:609 against :122-123"),
     fact(
-        _loses_samples,
+        "grows",
+        "actor_rollout_ref.actor.ppo_mini_batch_size * actor_rollout_ref.rollout.n % world_size != 0",
         Deviation(
             name="simplerl-minibatch-rounded",
             title="mini-batches lose samples that do not divide by the processes",

@@ -1,19 +1,16 @@
-"""SimpleRL's `train_grpo_math_tune_ray.sh` at cf1c785: its flags, and the configuration that it passes to `verl.trainer.main_ppo`."""
+"""SimpleRL's `train_grpo_math_tune_ray.sh` at cf1c785: its flags, and what it passes to `verl.trainer.main_ppo`, as a declaration."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.declaration import Typed, count
-from rlstep_hooks.systems.verl.forks import whole_nodes
-from rlstep_hooks.systems.verl.settings import place
+import msgspec
+
+from rlstep_hooks.systems.declaration import NOTHING, Check, Demand, Note, Typed, count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rlstep_hooks.systems.quantities import Quantities
+    from rlstep_hooks.systems.declaration import System
+    from rlstep_hooks.systems.request import Request
 
 SETTINGS: dict[str, Typed] = {
     "train_batch_size": count(256),
@@ -25,92 +22,84 @@ SETTINGS: dict[str, Typed] = {
     "test_freq": count(5, least=-1),
 }
 """The flags that the plan needs, with their defaults."""
-_GPUS = 8
-"""GPUs on each node; the script has no flag for them."""
 
-_FLAGS: dict[str, tuple[str, Any]] = {
-    "train_batch_size": ("data.train_batch_size", 256),
-    "val_batch_size": ("data.val_batch_size", 500),
-    "max_prompt_length": ("data.max_prompt_length", 1024),
-    "max_response_length": ("data.max_response_length", 3072),
-    "learning_rate": ("actor_rollout_ref.actor.optim.lr", 5e-7),
-    "ppo_mini_batch_size": ("actor_rollout_ref.actor.ppo_mini_batch_size", 256),
-    "ppo_micro_batch_size": ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", 2),
-    "kl_loss_coef": ("actor_rollout_ref.actor.kl_loss_coef", 0.001),
-    "entropy_coeffient": ("actor_rollout_ref.actor.entropy_coeff", 0.001),
-    "clip_ratio": ("actor_rollout_ref.actor.clip_ratio", 0.2),
-    "kl_loss_type": ("actor_rollout_ref.actor.kl_loss_type", "low_var_kl"),
-    "temperature": ("actor_rollout_ref.rollout.temperature", 1.0),
-    "log_prob_micro_batch_size": ("actor_rollout_ref.rollout.log_prob_micro_batch_size", 160),
-    "rollout_n": ("actor_rollout_ref.rollout.n", 8),
-    "rollout_gpu_memory_util": ("actor_rollout_ref.rollout.gpu_memory_utilization", 0.6),
-    "rollout_tp": ("actor_rollout_ref.rollout.tensor_model_parallel_size", 2),
-    "micro_rollout_batch_size": ("actor_rollout_ref.rollout.micro_rollout_batch_size", 1024),
-    "kl_coef": ("algorithm.kl_ctrl.kl_coef", 0.001),
-    "total_epochs": ("trainer.total_epochs", 20),
-    "save_freq": ("trainer.save_freq", 20),
-    "test_freq": ("trainer.test_freq", 5),
-    "remove_clip": ("trainer.remove_clip", False),
-    "remove_previous_ckpt": ("trainer.remove_previous_ckpt", False),
+_FLAGS = (
+    "train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length", "learning_rate", "ppo_mini_batch_size",
+    "ppo_micro_batch_size", "kl_loss_coef", "entropy_coeffient", "clip_ratio", "kl_loss_type", "temperature",
+    "log_prob_micro_batch_size", "rollout_n", "rollout_gpu_memory_util", "rollout_tp", "micro_rollout_batch_size", "kl_coef",
+    "total_epochs", "save_freq", "test_freq", "remove_clip", "remove_previous_ckpt", "dataset_name", "model_name", "suffix",
+)  # fmt: skip
+"""All flags that it knows."""
+
+_PASSED = {
+    "data.train_batch_size": "train_batch_size",
+    "actor_rollout_ref.rollout.n": "rollout_n",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "ppo_mini_batch_size",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "ppo_micro_batch_size",
+    "actor_rollout_ref.actor.use_kl_loss": "True",
+    "algorithm.adv_estimator": "'grpo'",
+    "trainer.n_gpus_per_node": "8",
+    # ARNOLD_WORKER_NUM, which the script leaves to be filled in.
+    "trainer.nnodes": "written_nodes(launch) or 1",
+    "trainer.total_epochs": "total_epochs",
+    "trainer.critic_warmup": "0",
 }
-_FIXED: dict[str, Any] = {
-    "algorithm.adv_estimator": "grpo",
-    "actor_rollout_ref.actor.use_kl_loss": True,
-    "critic.ppo_micro_batch_size_per_gpu": 4,
-    "trainer.critic_warmup": 0,
-    "trainer.n_gpus_per_node": 8,
-}
-_NAMES = ("dataset_name", "model_name", "suffix")
+"""Settings of the trainer that the plan needs, as the script passes them on."""
 
 
-def config_of_script(launch: Quantities) -> tuple[dict[str, Any], list[Note]]:
-    """The configuration that a launch of the script means, and what was assumed.
+def scripted(system: System) -> System:
+    """The declaration of launches of the script, from that of the command that it runs."""
+    read = {name: system.settings[name] for name in ("trainer.save_freq", "trainer.test_freq")}
+    unset = {name: typed for name, typed in system.settings.items() if name not in (*_PASSED, *SETTINGS, *read)}
+    return msgspec.structs.replace(
+        system,
+        instead=None,
+        rows_from=(),
+        settings={**SETTINGS, **read},
+        functions={**system.functions, "unknown_flag": unknown_flag, "written_nodes": written_nodes},
+        shown=tuple(name for name in system.shown or () if name in _PASSED),
+        let={
+            **system.let,
+            **{name: "None" if typed.default is NOTHING else repr(typed.default) for name, typed in unset.items()},
+            **_PASSED,
+        },
+        checks=(
+            Check(
+                "unknown_flag(launch) is None",
+                "Unknown option: --{unknown_flag(launch)}",
+                fix=f"the script knows {', '.join(f'--{flag}' for flag in _FLAGS)}",
+                when="at the start",
+                source="train_grpo_math_tune_ray.sh",
+            ),
+            Demand(
+                "asked is None or asked % trainer.n_gpus_per_node == 0",
+                "--world-size {asked}: the script starts {trainer.n_gpus_per_node} processes on each node",
+            ),
+            *system.checks,
+        ),
+        notes=(
+            Note(
+                "assumes",
+                "1 node of {trainer.n_gpus_per_node} GPUs: ARNOLD_WORKER_NUM is not known; --world-size says it",
+                "asked is None and written_nodes(launch) is None",
+            ),
+            *system.notes,
+        ),
+        facts={
+            **system.facts,
+            "save_every": f"save_freq if save_freq > 0 else {system.facts['save_every']}",
+            "eval_every": f"test_freq if test_freq > 0 else {system.facts['eval_every']}",
+        },
+    )
 
-    Raises:
-        PlanError: The script does not know a flag.
-        SettingError: A size is no whole number of at least 1.
-    """
-    for given in launch.request.settings.unused:
-        if given.name not in SETTINGS and "." not in given.name:
-            config_of_flags({given.name: "0"}, nodes=1)
-    notes: list[Note] = []
-    return config_of_flags({name: launch[name] for name in SETTINGS}, nodes=_nodes(launch, notes)), notes
+
+def unknown_flag(request: Request) -> str | None:
+    """The first flag that the script does not know."""
+    given = (setting.name for setting in request.settings.unused)
+    return next((name for name in given if name not in _FLAGS and "." not in name), None)
 
 
-def _nodes(launch: Quantities, notes: list[Note]) -> int:
-    """ARNOLD_WORKER_NUM, which the script leaves to be filled in."""
-    if launch.request.world_size_given is not None:
-        return whole_nodes(launch.request.world_size_given, _GPUS)
-    written = launch.request.command.environment.get("ARNOLD_WORKER_NUM")
-    if written is not None and written.text.isdigit() and int(written.text):
-        return int(written.text)
-    notes.append(Note("assumes", f"1 node of {_GPUS} GPUs: ARNOLD_WORKER_NUM is not known; --world-size says it"))
-    return 1
-
-
-def config_of_flags(flags: Mapping[str, Any], *, nodes: int) -> dict[str, Any]:
-    """The configuration that `train_grpo_math_tune_ray.sh` passes to `verl.trainer.main_ppo`.
-
-    Args:
-        flags: Flags of the script without their dashes, for example {"train_batch_size": 1024, "rollout_n": 8}; words of a
-            command line are numbers too.
-        nodes: Nodes of 8 GPUs each, which the script takes from ARNOLD_WORKER_NUM.
-
-    Raises:
-        PlanError: The script does not know a flag.
-    """
-    unknown = [flag for flag in flags if flag not in _FLAGS and flag not in _NAMES]
-    if unknown:
-        raise PlanError(
-            f"Unknown option: --{unknown[0]}",
-            when="at the start",
-            fix=f"the script knows {', '.join(f'--{flag}' for flag in (*_FLAGS, *_NAMES))}",
-            source="train_grpo_math_tune_ray.sh",
-        )
-    config: dict[str, Any] = {}
-    for name, value in (_FIXED | {"trainer.nnodes": nodes}).items():
-        place(config, name, value)
-    for flag, (name, default) in _FLAGS.items():
-        value = flags.get(flag, default)
-        place(config, name, int(value) if isinstance(default, int) and not isinstance(default, bool) else value)
-    return config
+def written_nodes(request: Request) -> int | None:
+    """Nodes as ARNOLD_WORKER_NUM says; None where it is not known."""
+    written = request.command.environment.get("ARNOLD_WORKER_NUM")
+    return int(written.text) or None if written is not None and written.text.isdigit() else None

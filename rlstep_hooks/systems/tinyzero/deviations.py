@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.deviations import Deviation
 from rlstep_hooks.systems.verl.early_deviations import (
@@ -16,25 +16,13 @@ from rlstep_hooks.systems.verl.early_deviations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rlstep_hooks.judge.deviations import Evidence
-
-
-def _processes(settings: Mapping[str, Any]) -> int:
-    gpus = settings.get("trainer.n_gpus_per_node", 8) * settings.get("trainer.nnodes", 1)
-    return int(gpus // settings.get("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1))
-
-
-def _loses_prompts(settings: Mapping[str, Any]) -> bool:
-    return bool(settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256) % _processes(settings))
 
 
 def _left_out_of_minibatch(evidence: Evidence) -> bool:
     schedule = evidence.progress.schedule
-    processes = _processes(schedule.settings)
-    each = schedule.settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256) // processes
-    return bool(schedule.samples_per_update != each * schedule.samples_per_prompt * processes)
+    each = schedule.settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256) // schedule.world_size
+    return bool(schedule.samples_per_update != each * schedule.samples_per_prompt * schedule.world_size)
 
 
 FACTS = (
@@ -42,7 +30,8 @@ FACTS = (
     single_pass("tinyzero", "workers/actor/dp_actor.py:218-: one loop over batch.split; ppo_epochs only in megatron_actor.py:215"),
     critic_minibatch("tinyzero", "workers/fsdp_workers.py:535 against :97 and :100"),
     fact(
-        _loses_prompts,
+        "grows",
+        "actor_rollout_ref.actor.ppo_mini_batch_size % world_size != 0",
         Deviation(
             name="tinyzero-minibatch-rounded-first",
             title="mini-batches lose prompts that do not divide by the processes",
@@ -60,7 +49,8 @@ FACTS = (
         ),
     ),
     fact(
-        lambda settings: True,
+        "ignores",
+        "True",
         Deviation(
             name="tinyzero-refresh-within-generation",
             title="old log-probs are computed within generate_sequences",
@@ -78,7 +68,8 @@ FACTS = (
         ),
     ),
     fact(
-        lambda settings: bool(settings.get("actor_rollout_ref.actor.use_dynamic_bsz", False)),
+        "ignores",
+        "actor_rollout_ref.actor.use_dynamic_bsz",
         Deviation(
             name="tinyzero-dynamic-loss-scale",
             title="the loss is divided by a number of micro-batches that is not theirs",
@@ -96,7 +87,8 @@ FACTS = (
         ),
     ),
     fact(
-        lambda settings: bool(settings.get("actor_rollout_ref.actor.use_kl_loss", False)),
+        "ignores",
+        "actor_rollout_ref.actor.use_kl_loss",
         Deviation(
             name="tinyzero-kl-loss-subtracted",
             title="the KL loss is subtracted",

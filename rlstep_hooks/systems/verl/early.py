@@ -1,347 +1,267 @@
-"""verl 0.1, as the forks carry it that were made of it: settings -> Schedule.
+"""verl 0.1, as TinyZero and SimpleRL-Zoo carry it: the declaration of both, which each of them completes.
 
-The loop of `trainer/ppo/ray_trainer.py` and the FSDP workers are the same in all of them; how a worker's mini-batch follows from
-its role's settings is not, so each fork's own `plan` says that. The Schedule says what the code does, also where the settings say
-something else; those differences are the fork's deviations.
+It is that of `rlstep_hooks.systems.verl.family`, with the lines that were read, the refusals in the order in which these trainers make
+them, and a note for each known deviation that a launch meets. The plan says what the code does, also where the settings say something
+else; those differences are the fork's deviations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.judge.deviations import Deviation
-from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.planning.schedule import OldLogProbSource, Schedule
-from rlstep_hooks.systems.verl.early_deviations import VERSION
+from rlstep_hooks.systems.declaration import Check, Demand, Formula, Note, System, Typed, count, flag, text
+from rlstep_hooks.systems.reader import read
+from rlstep_hooks.systems.verl.family import early_fork
+from rlstep_hooks.systems.verl.launch import asked_processes
 from rlstep_hooks.systems.verl.minibatches import microbatches, split_minibatches
-from rlstep_hooks.systems.verl.settings import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Mapping
 
+    from rlstep_hooks.systems.declaration import Entry
+    from rlstep_hooks.systems.request import Request
     from rlstep_hooks.systems.verl.early_deviations import Fact
 
+ACTOR = "actor_rollout_ref.actor"
+GROUP = "actor_rollout_ref.rollout.n"
 
-ALGORITHMS = {"gae": "PPO", "grpo": "GRPO"}
-"""The two advantage estimators that these trainers know."""
+_SHOWN: dict[str, Typed] = {
+    "data.train_batch_size": count(1024),
+    "data.shuffle": flag(None),
+    GROUP: count(1),
+    f"{ACTOR}.ppo_mini_batch_size": count(256),
+    f"{ACTOR}.ppo_micro_batch_size": count(),
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": count(),
+    f"{ACTOR}.use_dynamic_bsz": flag(False),
+    f"{ACTOR}.ppo_epochs": count(1),
+    f"{ACTOR}.use_kl_loss": flag(None),
+    f"{ACTOR}.ulysses_sequence_parallel_size": count(1),
+    "critic.ppo_mini_batch_size": count(),
+    "critic.ppo_epochs": count(),
+    "algorithm.adv_estimator": text("gae"),
+    "trainer.n_gpus_per_node": count(8),
+    "trainer.nnodes": count(1),
+    "trainer.total_epochs": count(30),
+    "trainer.total_training_steps": count(),
+    "trainer.critic_warmup": count(0, least=-(1 << 31)),
+}
 
-PLAN_SETTINGS = (
-    "data.train_batch_size",
-    "data.shuffle",
-    "actor_rollout_ref.rollout.n",
-    "actor_rollout_ref.actor.ppo_mini_batch_size",
-    "actor_rollout_ref.actor.ppo_micro_batch_size",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-    "actor_rollout_ref.actor.use_dynamic_bsz",
-    "actor_rollout_ref.actor.ppo_epochs",
-    "actor_rollout_ref.actor.use_kl_loss",
-    "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-    "critic.ppo_mini_batch_size",
-    "critic.ppo_epochs",
-    "algorithm.adv_estimator",
-    "trainer.n_gpus_per_node",
-    "trainer.nnodes",
-    "trainer.total_epochs",
-    "trainer.total_training_steps",
-    "trainer.critic_warmup",
-)
-"""Settings that appear in a plan, under their own names."""
+SETTINGS: dict[str, Typed] = {
+    **_SHOWN,
+    "critic.ppo_micro_batch_size": count(),
+    "critic.ppo_micro_batch_size_per_gpu": count(where="given(critic.ppo_micro_batch_size_per_gpu)"),
+    "critic.use_dynamic_bsz": flag(None),
+    "critic.ulysses_sequence_parallel_size": count(),
+    "trainer.save_freq": count(-1, least=-1),
+    "trainer.test_freq": count(-1, least=-1),
+}
+"""All settings that the loop of verl 0.1 reads, with the defaults of verl/trainer/config/ppo_trainer.yaml in both forks."""
 
-
-class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the code of a fork will do with a configuration, and where that is not what the configuration says."""
-
-    schedule: Schedule
-    applied_deviations: tuple[Deviation, ...]
-
-
-class EarlyRoleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a configuration says of one role."""
-
-    section: str
-    """Its dotted name."""
-    values: Mapping[str, Any]
-    """What stands there."""
-    processes: int
-    """Data-parallel processes."""
-    minibatch: int
-    """`ppo_mini_batch_size`."""
-    group: int
-    """Samples that each row of a mini-batch stands for: those of a prompt for the policy, 1 for the critic."""
-    dynamic: bool
-    """Whether token counts cut micro-batches."""
+_STEP = "1 step = 1 rollout = {updates_per_rollout} update{'' if updates_per_rollout == 1 else 's'}"
+_STEP_OF_CRITIC = "{' of the policy and ' + quoted(critic.updates_per_rollout) + ' of the critic' if critic else ''}"
 
 
-class WorkerSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """What one role's workers made of its settings."""
-
-    processes: int
-    """Data-parallel processes."""
-    minibatch: int
-    """Samples of a mini-batch on one process."""
-    microbatch: int | None
-    """Samples of a micro-batch on one process; None where token counts decide."""
-
-
-class EarlySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that the loop needs."""
-
-    algorithm: str
-    gpus: int
-    prompts: int
-    group: int
-    policy: WorkerSizes
-    critic: WorkerSizes | None
-    critic_warmup: int
-    epochs: int
-    total_steps: int | None
-    shuffle: bool
-    old_logprob_source: OldLogProbSource
-
-
-def algorithm_of(config: Mapping[str, Any]) -> str:
-    """The algorithm of a configuration.
-
-    Raises:
-        PlanError: These trainers do not know it.
-    """
-    name = setting(config, "algorithm.adv_estimator", "gae")
-    if name not in ALGORITHMS:
-        raise PlanError(
-            "NotImplementedError",
-            when="at the start",
-            fix="choose algorithm.adv_estimator gae or grpo",
-            source="trainer/ppo/ray_trainer.py RayPPOTrainer",
-        )
-    return ALGORITHMS[name]
-
-
-def gpus_of(config: Mapping[str, Any]) -> int:
-    """GPUs of all nodes."""
-    return int(setting(config, "trainer.n_gpus_per_node", 8) * setting(config, "trainer.nnodes", 1))
-
-
-def written_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings behind a plan, under their own dotted names."""
-    return {name: value for name in PLAN_SETTINGS if (value := setting(config, name)) is not None}
-
-
-def read_settings(
-    config: Mapping[str, Any],
-    sizes: Callable[[EarlyRoleSettings], WorkerSizes],
-    *,
-    shuffle: bool,
-    old_logprob_source: OldLogProbSource,
-) -> EarlySettings:
-    """The settings that the loop needs.
+def _microbatches(role: str, own: str, dynamic: str) -> dict[str, str]:
+    """The micro-batches of a role.
 
     Args:
-        config: The configuration; settings that are missing have the defaults of `verl/trainer/config/ppo_trainer.yaml`.
-        sizes: What the fork's workers make of a role's settings.
-        shuffle: Whether rows are shuffled before each epoch.
-        old_logprob_source: Where the fork takes old log-probs from.
-
-    Raises:
-        PlanError: The trainers do not know the algorithm; and what `sizes` raises.
+        role: "" for the policy, "critic." for the critic.
+        own: Name of the samples of a micro-batch on one process.
+        dynamic: Whether its worker cuts micro-batches by token counts.
     """
-    gpus = gpus_of(config)
-    algorithm = algorithm_of(config)
-    group = setting(config, "actor_rollout_ref.rollout.n", 1)
-    policy = _role(config, "actor_rollout_ref.actor", gpus, group, minibatch=256, dynamic=False)
-    critic = None
-    if algorithm == "PPO":
-        # Its mini-batch is not multiplied by the group, and what it does not say is the policy's.
-        critic = _role(config, "critic", gpus, 1, minibatch=policy.minibatch, dynamic=policy.dynamic)
-    return EarlySettings(
-        algorithm=algorithm,
-        gpus=gpus,
-        prompts=setting(config, "data.train_batch_size", 1024),
-        group=group,
-        policy=sizes(policy),
-        critic=sizes(critic) if critic is not None else None,
-        critic_warmup=setting(config, "trainer.critic_warmup", 0),
-        epochs=setting(config, "trainer.total_epochs", 30),
-        total_steps=setting(config, "trainer.total_training_steps"),
-        shuffle=shuffle,
-        old_logprob_source=old_logprob_source,
-    )
-
-
-def _role(
-    config: Mapping[str, Any], section: str, gpus: int, group: int, *, minibatch: int, dynamic: bool
-) -> EarlyRoleSettings:
-    """One role; `minibatch` and `dynamic` are what holds where its section does not say."""
-    values = setting(config, section, {})
-    return EarlyRoleSettings(
-        section=section,
-        values=values,
-        processes=gpus // setting(values, "ulysses_sequence_parallel_size", 1),
-        minibatch=setting(values, "ppo_mini_batch_size", minibatch),
-        group=group,
-        dynamic=bool(setting(values, "use_dynamic_bsz", dynamic)),
-    )
-
-
-def plan_fork(
-    config: Mapping[str, Any],
-    settings: EarlySettings,
-    rows: int | None,
-    *,
-    framework: str,
-    sources: dict[str, str],
-    facts: Iterable[Fact],
-) -> ForkPlan:
-    """The plan of one configuration.
-
-    Args:
-        config: The configuration.
-        settings: Its settings, from `read_settings`.
-        rows: Rows of the training set after filtering; None if not known.
-        framework: Name of the fork.
-        sources: Where the fork computes what it computes differently.
-        facts: The fork's deviations.
-
-    Raises:
-        PlanError: The fork fails on this configuration.
-    """
-    written = written_settings(config)
-    schedule = make_schedule(settings, rows, framework=framework, sources=sources)
-    return ForkPlan(
-        schedule=msgspec.structs.replace(schedule, settings=written),
-        applied_deviations=tuple(known.deviation for known in facts if known.holds(written)),
-    )
-
-
-def make_schedule(settings: EarlySettings, rows: int | None, *, framework: str, sources: dict[str, str]) -> Schedule:
-    """The Schedule of one configuration.
-
-    Args:
-        settings: The settings.
-        rows: Rows of the training set after filtering; None if not known, whose totals are then not evaluated.
-        framework: Name of the fork.
-        sources: Where the fork computes what it computes differently.
-
-    Raises:
-        PlanError: The fork fails on this configuration.
-    """
-    if settings.prompts % settings.gpus:
-        raise PlanError(
-            f"AssertionError: only support equal chunk. Got size of DataProto {settings.prompts} and chunk {settings.gpus}.",
-            when="at the first rollout",
-            fix=f"choose data.train_batch_size as a multiple of {settings.gpus}",
-            source="protocol.py DataProto.chunk",
-        )
-    samples = settings.prompts * settings.group
-    minibatches = _minibatches(settings.policy, samples, "actor_rollout_ref.actor")
-    frozen = max(settings.critic_warmup - 1, 0)
-    updates = len(minibatches)
-    not_evaluated = {"syncs": "weights go to the engine whenever it wakes to generate, validation included"}
-    per_epoch = rollouts = horizon = None
-    if rows is None:
-        for name in ("rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks", "lr_horizon"):
-            not_evaluated[name] = "the rows of the training set are not known"
-    else:
-        per_epoch = _rollouts_per_epoch(settings, rows)
-        available = per_epoch * settings.epochs
-        horizon = available if settings.total_steps is None else settings.total_steps
-        # The counter starts at 1, is raised after a rollout and then compared, so that the last rollout never comes.
-        rollouts = min(available, max(horizon - 1, 1))
-    schedule = Schedule(
-        framework=framework,
-        version=VERSION,
-        algorithm=settings.algorithm,
-        loop="phases",
-        prompts_per_rollout=Fraction(settings.prompts),
-        samples_per_prompt=settings.group,
-        samples_per_rollout=samples,
-        # `ppo_epochs` is read by the Megatron workers only.
-        reuse_epochs=1,
-        remainder="keep",
-        frozen_rollouts=frozen,
-        rows=rows,
-        rows_dropped_per_epoch=None if rows is None else rows % settings.prompts,
-        rows_reshuffled=settings.shuffle,
-        rollouts_per_epoch=per_epoch,
-        microbatches_per_epoch=None,
-        rollouts=rollouts,
-        data_epochs=Fraction(rollouts * settings.prompts, rows) if rollouts and rows else None,
-        loader_epochs=Fraction(rollouts, per_epoch) if rollouts and per_epoch else None,
-        old_logprob_source=settings.old_logprob_source,
-        lags=tuple(range(updates)),
-        ratio_one_updates=(1,),
-        # The reference model is always there (main_ppo.py: Role.RefPolicy).
-        reference_source="at_rollout",
-        lr_horizon=horizon,
-        lr_clock="rollout",
-        step_unit="rollout",
-        step_means=f"1 step = 1 rollout = {updates} update{'s' if updates != 1 else ''}",
-        sources=sources,
-        not_evaluated=not_evaluated,
-        **_updates(settings.policy, minibatches, rollouts, frozen, not_evaluated),
-    )
-    if settings.critic is None:
-        return schedule
-    cut = _minibatches(settings.critic, samples, "critic")
-    reasons: dict[str, str] = {}
-    critic = msgspec.structs.replace(
-        schedule,
-        frozen_rollouts=0,
-        lags=(),
-        ratio_one_updates=(),
-        reference_source="none",
-        **_updates(settings.critic, cut, rollouts, 0, reasons),
-        not_evaluated=reasons,
-    )
-    return msgspec.structs.replace(
-        schedule, critic=critic, step_means=f"{schedule.step_means} of the policy and {len(cut)} of the critic"
-    )
-
-
-def _rollouts_per_epoch(settings: EarlySettings, rows: int) -> int:
-    per_epoch = rows // settings.prompts
-    if per_epoch == 0:
-        raise PlanError(
-            "AssertionError",
-            when="at the start",
-            fix=f"{rows} rows do not fill a single rollout: choose data.train_batch_size {rows} or smaller",
-            source="trainer/ppo/ray_trainer.py _create_dataloader: assert len(self.train_dataloader) >= 1",
-        )
-    return per_epoch
-
-
-def _minibatches(role: WorkerSizes, samples: int, section: str) -> tuple[int, ...]:
-    if role.minibatch == 0:
-        raise PlanError(
-            "RuntimeError in batch.split(0): a mini-batch of no samples",
-            when="after the first rollout",
-            fix=f"choose {section}.ppo_mini_batch_size {role.processes} or larger",
-            source="workers/actor/dp_actor.py update_policy, workers/critic/dp_critic.py update_critic",
-        )
-    return split_minibatches(samples, role.minibatch, role.processes)
-
-
-def _updates(
-    role: WorkerSizes, minibatches: tuple[int, ...], rollouts: int | None, frozen: int, not_evaluated: dict[str, str]
-) -> dict[str, Any]:
-    """The fields of a Schedule that concern the updates of one role."""
-    each = role.microbatch * role.processes if role.microbatch else None
-    counts = microbatches(minibatches, each) if each else ()
-    if each is None:
-        for name in ("samples_per_microbatch", "microbatches_per_rollout", "microbatches_per_update"):
-            not_evaluated[name] = "micro-batches are cut by token counts"
-    trained = None if rollouts is None else max(rollouts - frozen, 0)
+    name = role.replace(".", "_")
     return {
-        "world_size": role.processes,
-        "minibatches": minibatches,
-        "samples_per_microbatch": each,
-        "microbatches_per_rollout": sum(counts) if counts else None,
-        "microbatches_per_update": counts[0] if len(set(counts)) == 1 else None,
-        "samples_per_update": minibatches[0],
-        "updates_per_rollout": Fraction(len(minibatches)),
-        "updates": None if trained is None else trained * len(minibatches),
-        "lr_ticks": trained,
+        f"{role}samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {dynamic} "
+        f"else {own} * {role}world_size",
+        f"{name}cut": f"microbatches({role}minibatches, {role}samples_per_microbatch)",
+        f"{role}microbatches_per_rollout": f"sum({name}cut)",
+        f"{role}microbatches_per_update": f"max({name}cut) if max({name}cut) == min({name}cut) "
+        "else unknown('the last mini-batch of a pass is smaller')",
     }
+
+
+_LET: dict[str, str] = {
+    "asked": "asked_processes(launch)",
+    # With `--world-size` there are as many GPUs as give the policy that many processes.
+    "gpus": f"trainer.n_gpus_per_node * trainer.nnodes if asked is None else asked * {ACTOR}.ulysses_sequence_parallel_size",
+    "processes": f"gpus // {ACTOR}.ulysses_sequence_parallel_size",
+    # What the critic does not say is the policy's; its mini-batch is not multiplied by the samples of a prompt.
+    "critic_processes": "gpus // (critic.ulysses_sequence_parallel_size or 1)",
+    "critic_device": f"floor((critic.ppo_mini_batch_size or {ACTOR}.ppo_mini_batch_size) / critic.world_size)",
+    "critic_dynamic": f"critic.use_dynamic_bsz if critic.use_dynamic_bsz is not None else {ACTOR}.use_dynamic_bsz",
+    "minibatches": "split_minibatches(samples, device, world_size)",
+    "critic.minibatches": "split_minibatches(samples, critic_device, critic.world_size)",
+    **_microbatches("", "micro", f"{ACTOR}.use_dynamic_bsz"),
+    **_microbatches("critic.", "critic_micro", "critic_dynamic"),
+    "steps": "trainer.total_training_steps if trainer.total_training_steps is not None and known(available) else available",
+    # A critic has no ratio.
+    "critic.lags": "()",
+    "critic.ratio_one_updates": "()",
+    "critic.old_logprob_source": "old_logprob_source",
+}
+
+
+def _trains_something(role: str, device: str, processes: str, where: str = "") -> Check:
+    return Check(
+        f"{device} > 0",
+        "RuntimeError in batch.split(0): a mini-batch of no samples",
+        fix=f"choose {role}.ppo_mini_batch_size {{{processes}}} or larger",
+        when="after the first rollout",
+        source="workers/actor/dp_actor.py update_policy, workers/critic/dp_critic.py update_critic",
+        where=where,
+    )
+
+
+def _has_processes(role: str, processes: str, where: str = "") -> Demand:
+    sequence = f"{role}.ulysses_sequence_parallel_size"
+    return Demand(
+        f"{processes} > 0", f"{sequence} = {{{sequence}}} is more than all {{gpus}} GPUs", about=sequence, where=where
+    )
+
+
+def fork(
+    *,
+    name: str,
+    title: str,
+    version: str,
+    recognised: tuple[Entry, ...],
+    facts: tuple[Fact, ...],
+    sizes: Mapping[str, str],
+    let: Mapping[str, str],
+    sources: Mapping[str, str],
+    old_logprob_source: str,
+    first: tuple[Check, ...] = (),
+    of_policy: tuple[Check, ...],
+    of_critic: tuple[Check, ...],
+) -> System:
+    """The declaration of a fork.
+
+    Args:
+        name: Name for `--framework`, and of its folder.
+        title: As people write it.
+        version: The commit that was read.
+        recognised: How its launches are recognised.
+        facts: Its deviations.
+        sizes: `DIVIDED_FIRST` or `MULTIPLIED_FIRST` of the family.
+        let: Quantities that it works out otherwise.
+        sources: Where it computes "rollouts", "minibatches", "critic", "old_logprob_source" and "loader".
+        old_logprob_source: Where it takes old log-probs from.
+        first: What it refuses once it knows the algorithm.
+        of_policy: What it refuses of the policy's micro-batches.
+        of_critic: What it refuses of the critic's.
+    """
+    family = early_fork(
+        name=name,
+        title=title,
+        version=version,
+        source=f"{title} {version} verl",
+        recognised=recognised,
+        sizes=sizes,
+        let={**_LET, **let},
+        always={"step_means": _STEP + _STEP_OF_CRITIC, "critic.step_means": _STEP},
+        formulas=(
+            Formula("samples_per_rollout", "samples", sources["minibatches"]),
+            # Where a rollout does not fill a mini-batch, it is one.
+            Formula(
+                "samples_per_update",
+                "floor(samples / world_size) * world_size",
+                sources["minibatches"],
+                where="floor(samples / world_size) < device",
+            ),
+            Formula("samples_per_update", "device * world_size", sources["minibatches"]),
+            # The FSDP workers make one pass; `ppo_epochs` is read by the Megatron workers only.
+            Formula(
+                "updates_per_rollout", "ceil(floor(samples_per_rollout / world_size) / device)", sources["minibatches"]
+            ),
+            Formula(
+                "critic.samples_per_update",
+                "floor(samples / critic.world_size) * critic.world_size",
+                sources["critic"],
+                where="floor(samples / critic.world_size) < critic_device",
+            ),
+            Formula("critic.samples_per_update", "critic_device * critic.world_size", sources["critic"]),
+            Formula(
+                "critic.updates_per_rollout",
+                "ceil(floor(samples_per_rollout / critic.world_size) / critic_device)",
+                sources["critic"],
+            ),
+            Formula("rollouts_per_epoch", "floor(rows / prompts)", sources["loader"]),
+            # The counter starts at 1, is raised after a rollout and then compared, so that the last rollout never comes.
+            Formula("rollouts", "min(available, max(steps - 1, 1))", sources["rollouts"]),
+            Formula("lr_horizon", "steps", sources["rollouts"]),
+            Formula("old_logprob_source", repr(old_logprob_source), sources["old_logprob_source"]),
+        ),
+    )
+
+    def accepted_as_written(request: Request) -> bool:
+        read(system, msgspec.structs.replace(request, world_size_given=None))
+        return True
+
+    system: System = msgspec.structs.replace(
+        family,
+        settings=SETTINGS,
+        shown=tuple(_SHOWN),
+        # What `--world-size` sets instead.
+        resolved={
+            "trainer.nnodes": "trainer.nnodes if asked is None else 1",
+            "trainer.n_gpus_per_node": "trainer.n_gpus_per_node if asked is None else gpus",
+        },
+        functions={
+            "accepted_as_written": accepted_as_written,
+            "asked_processes": asked_processes,
+            "microbatches": microbatches,
+            "split_minibatches": split_minibatches,
+        },
+        let={key: value for key, value in family.let.items() if key != "old_logprob_source"},
+        checks=(
+            # What the fork refuses of the launch as it is written is refused, whatever `--world-size` says.
+            Demand(
+                "accepted_as_written(launch)",
+                "the launch is refused as it is written",
+                where="asked is not None and not ends(program, '.sh')",
+            ),
+            Check(
+                "algorithm.adv_estimator in ('gae', 'grpo')",
+                "NotImplementedError",
+                fix="choose algorithm.adv_estimator gae or grpo",
+                when="at the start",
+                source="trainer/ppo/ray_trainer.py RayPPOTrainer",
+            ),
+            *first,
+            _has_processes(ACTOR, "processes"),
+            *of_policy,
+            _has_processes("critic", "critic_processes", where="critic"),
+            *of_critic,
+            Check(
+                "prompts % gpus == 0",
+                "AssertionError: only support equal chunk. Got size of DataProto {prompts} and chunk {gpus}.",
+                fix="choose data.train_batch_size as a multiple of {gpus}",
+                when="at the first rollout",
+                source="protocol.py DataProto.chunk",
+            ),
+            _trains_something(ACTOR, "device", "world_size"),
+            Check(
+                "rows >= prompts",
+                "AssertionError",
+                fix="{rows} rows do not fill a single rollout: choose data.train_batch_size {rows} or smaller",
+                when="at the start",
+                source="trainer/ppo/ray_trainer.py _create_dataloader: assert len(self.train_dataloader) >= 1",
+            ),
+            _trains_something("critic", "critic_device", "critic_processes", where="critic"),
+        ),
+        notes=tuple(
+            Note(known.kind, f"{known.deviation.title}: {known.deviation.code}", known.when) for known in facts
+        ),
+        facts={
+            # Both forks leave the learning-rate schedule constant unless warm-up is asked for.
+            "lr_constant": "True",
+            "minibatch_unit": "'prompts'",
+            "nominal_updates_per_rollout": f"{ACTOR}.ppo_epochs * prompts / {ACTOR}.ppo_mini_batch_size",
+            "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",
+            "eval_every": "trainer.test_freq if trainer.test_freq > 0 else None",
+        },
+        deviations=f"rlstep_hooks.systems.{name}.deviations:DEVIATIONS",
+    )
+    return system

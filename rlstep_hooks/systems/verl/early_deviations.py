@@ -1,21 +1,24 @@
 """Deviations that all forks of verl 0.1 have, with each fork's own evidence.
 
-A fork's `plan` already says what the code does. `Fact.holds` tells whether a configuration meets the deviation, so that a plan can
+A fork's plan already says what the code does. `Fact.when` tells whether a configuration meets the deviation, so that a plan can
 name it; `Deviation.applies` tells whether a schedule left it out, for example one made from the settings alone, so that findings
 are explained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlstep_hooks.judge.deviations import Deviation
+from rlstep_hooks.planning.formula import FUNCTIONS, evaluate
+from rlstep_hooks.planning.reading import NoteKind
+from rlstep_hooks.systems.verl.family import SETTINGS
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.deviations import Evidence
+    from rlstep_hooks.planning.schedule import Schedule
 
 ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208", "RLS211"})
 """Findings about the number and the order of rollouts and updates."""
@@ -28,23 +31,45 @@ VERSION = "0.1"
 class Fact(msgspec.Struct, frozen=True):
     """A deviation and the configurations that meet it."""
 
+    kind: NoteKind
+    """Of the note on a plan."""
+    when: str
+    """Whether a configuration meets it: an expression of settings and of quantities that a Schedule has."""
     deviation: Deviation
-    holds: Callable[[Mapping[str, Any]], bool]
-    """Takes the settings of a Schedule, under their dotted names."""
 
 
-def fact(holds: Callable[[Mapping[str, Any]], bool], deviation: Deviation) -> Fact:
+class _Behind:
+    """The values behind a Schedule: its settings, else their defaults, else its own fields."""
+
+    functions = FUNCTIONS
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __getitem__(self, name: str) -> Any:
+        if "." not in name:
+            return getattr(self._schedule, name)
+        default = SETTINGS[name].default if name in SETTINGS else None
+        return self._schedule.settings.get(name, default)
+
+    def given(self, name: str) -> bool:
+        """Whether the Schedule has the setting."""
+        return name in self._schedule.settings
+
+
+def fact(kind: NoteKind, when: str, deviation: Deviation) -> Fact:
     """A deviation that explains findings only in runs whose settings meet it.
 
     Args:
-        holds: Whether settings meet it.
+        kind: Of the note on a plan.
+        when: Whether a configuration meets it.
         deviation: The deviation; its `applies` says whether the schedule left it out.
     """
 
     def applies(evidence: Evidence) -> bool:
-        return holds(evidence.progress.schedule.settings) and deviation.applies(evidence)
+        return bool(evaluate(when, _Behind(evidence.progress.schedule))) and deviation.applies(evidence)
 
-    return Fact(msgspec.structs.replace(deviation, applies=applies), holds)
+    return Fact(kind, when, msgspec.structs.replace(deviation, applies=applies))
 
 
 def _left_out_last_rollout(evidence: Evidence) -> bool:
@@ -56,7 +81,8 @@ def _left_out_last_rollout(evidence: Evidence) -> bool:
 def one_rollout_fewer(fork: str, evidence: str) -> Fact:
     """Training ends before its last rollout."""
     return fact(
-        lambda settings: settings.get("trainer.total_training_steps") != 1,
+        "shrinks",
+        "trainer.total_training_steps != 1",
         Deviation(
             name=f"{fork}-one-rollout-fewer",
             title="one rollout fewer than configured",
@@ -78,9 +104,8 @@ def one_rollout_fewer(fork: str, evidence: str) -> Fact:
 def single_pass(fork: str, evidence: str) -> Fact:
     """ppo_epochs has no effect."""
     return fact(
-        lambda settings: any(
-            settings.get(f"{section}.ppo_epochs", 1) > 1 for section in ("actor_rollout_ref.actor", "critic")
-        ),
+        "ignores",
+        "max(actor_rollout_ref.actor.ppo_epochs or 1, critic.ppo_epochs or 1) > 1",
         Deviation(
             name=f"{fork}-ppo-epochs-ignored",
             title="ppo_epochs is ignored",
@@ -104,10 +129,8 @@ def _left_out_of_critic(evidence: Evidence) -> bool:
 def critic_minibatch(fork: str, evidence: str) -> Fact:
     """The critic's mini-batch counts samples where the policy's counts prompts."""
     return fact(
-        lambda settings: (
-            settings.get("algorithm.adv_estimator", "gae") == "gae"
-            and settings.get("actor_rollout_ref.rollout.n", 1) > 1
-        ),
+        "grows",
+        "algorithm.adv_estimator == 'gae' and actor_rollout_ref.rollout.n > 1",
         Deviation(
             name=f"{fork}-critic-minibatch-in-samples",
             title="the critic's mini-batch is not multiplied by rollout.n",
@@ -126,10 +149,8 @@ def critic_minibatch(fork: str, evidence: str) -> Fact:
 def steps_are_rollouts(fork: str, evidence: str) -> Fact:
     """What the fork calls a step. It explains no finding: it is said in the plan."""
     return fact(
-        lambda settings: (
-            settings.get("actor_rollout_ref.actor.ppo_mini_batch_size", 256)
-            < settings.get("data.train_batch_size", 1024)
-        ),
+        "unit",
+        "actor_rollout_ref.actor.ppo_mini_batch_size < data.train_batch_size",
         Deviation(
             name=f"{fork}-steps-are-rollouts",
             title='"steps" are rollouts',

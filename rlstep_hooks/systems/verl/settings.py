@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rlstep_hooks.systems.quantities import Quantities
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -115,30 +112,6 @@ OF_SCHEDULE = tuple(
 
 
 # Nested configurations.
-
-
-def nested(launch: Quantities) -> dict[str, Any]:
-    """The settings of a launch as a nested configuration. One without a value is left out; one of null is None."""
-    config: dict[str, Any] = {}
-    for name in launch.system.settings:
-        value = launch[name]
-        if value is not None or launch.given(name):
-            place(config, name, float(value) if isinstance(value, Fraction) else value)
-    return config
-
-
-def place(config: dict[str, Any], name: str, value: Any) -> None:
-    """Store a value under its dotted name."""
-    *sections, last = name.split(".")
-    for section in sections:
-        config = config.setdefault(section, {})
-    config[last] = value
-
-
-def intervals(launch: Quantities) -> dict[str, Any]:
-    """The facts about checkpoints and evaluations, in rollouts."""
-    facts = (("save_every", "trainer.save_freq"), ("eval_every", "trainer.test_freq"))
-    return {fact: launch[name] for fact, name in facts if launch[name] > 0}
 
 
 def setting(config: Mapping[str, Any], name: str, default: Any = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning.refusal import PlanError
 from tests.golden.reading import read
 
@@ -56,6 +57,28 @@ def test_total_training_steps() -> None:
 def test_world_size_given_by_the_user() -> None:
     schedule = read(HEAD, rows=327_680, world_size=4).schedule
     assert schedule.world_size == 4
+
+
+def test_a_launch_that_is_refused_as_written_is_refused_for_other_processes_too() -> None:
+    for processes in (None, 4):
+        with pytest.raises(PlanError, match="ZeroDivisionError"):
+            read(HEAD + "trainer.n_gpus_per_node=128", rows=327_680, world_size=processes)
+
+
+@pytest.mark.parametrize("role", ["actor_rollout_ref.actor", "critic"])
+def test_more_sequence_parallel_processes_than_gpus(role: str) -> None:
+    with pytest.raises(SettingError, match="= 16 is more than all 2 GPUs"):
+        read(HEAD + f"{role}.ulysses_sequence_parallel_size=16", rows=327_680)
+
+
+def test_micro_batches_of_a_critic_whose_last_mini_batch_is_smaller() -> None:
+    more = "trainer.n_gpus_per_node=1 data.train_batch_size=7 actor_rollout_ref.actor.ppo_mini_batch_size=7 "
+    more += "actor_rollout_ref.actor.ppo_micro_batch_size=7 critic.ppo_mini_batch_size=2 critic.ppo_micro_batch_size=1"
+    schedule = read(SCRIPT + more, rows=327_680).schedule
+    assert schedule.microbatches_per_update == 1
+    assert schedule.critic is not None
+    assert (schedule.critic.minibatches, schedule.critic.microbatches_per_rollout) == ((2, 2, 2, 1), 7)
+    assert schedule.critic.microbatches_per_update is None
 
 
 def test_refusals() -> None:

@@ -18,12 +18,10 @@ from rlstep_hooks.judge.timeline import (
     expected_events,
 )
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.simplerl.plan import plan_config as plan_simplerl
-from rlstep_hooks.systems.tinyzero.plan import plan_config as plan_tinyzero
 from rlstep_hooks.systems.verl.minibatches import split_minibatches
 from rlstep_hooks.systems.verl.plan import plan_config
 from rlstep_hooks.systems.verl.releases import VerlRelease
-from tests.systems.plans.verl_configs import V091, verl_config
+from tests.systems.plans.verl_configs import V091, plan_simplerl, plan_tinyzero, verl_config
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule

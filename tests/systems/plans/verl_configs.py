@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.systems.reader import read_config
+from rlstep_hooks.systems.simplerl.system import SYSTEM as SIMPLERL
+from rlstep_hooks.systems.tinyzero.system import SYSTEM as TINYZERO
+from rlstep_hooks.systems.verl.early_deviations import VERSION
 from rlstep_hooks.systems.verl.releases import VerlRelease
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.reading import Reading
 
 V091 = VerlRelease("0.9.1")
 ROWS = 36
@@ -33,3 +40,13 @@ def verl_config(**settings: Any) -> dict[str, Any]:
             place = place.setdefault(section, {})
         place[last] = value
     return config
+
+
+def plan_tinyzero(config: dict[str, Any], *, rows: int) -> Reading:
+    """What TinyZero does with a configuration."""
+    return read_config(TINYZERO, config, rows=rows, version=VERSION)
+
+
+def plan_simplerl(config: dict[str, Any], *, rows: int) -> Reading:
+    """What SimpleRL does with a configuration."""
+    return read_config(SIMPLERL, config, rows=rows, version=VERSION)
