@@ -1,8 +1,8 @@
 """Questions that people asked in public: each command is planned, and what is printed must have the facts of the right answer.
 
 `field_questions.json` has the reference, a command with the sizes of the question, the file that it runs if it runs one, and the facts
-as patterns; no text of theirs. Why one launch trains unlike another is in `COMPARED`: what `rlstep diff` prints of both. What only a run
-can answer is in `RULES`: the rule whose page names the cause.
+as patterns; no text of theirs. Why one launch trains unlike another is in `COMPARED`: what `rlstep diff` prints of both. What only a
+run can answer is in `RULES`: the rule whose page names the cause.
 """
 
 from __future__ import annotations
