@@ -104,7 +104,7 @@ def _shared(samples: str, processes: str, when: str, where: str) -> tuple[Check,
 
 _LAST = "in the last rollout of an episode, which is smaller"
 
-CHECKS = (
+CHECKS: tuple[Check | Demand, ...] = (
     # Without GAE the critic's model is unset, and only that starts it (train_ppo_ray.py): its machines may be none.
     *(
         Demand(f"{name} >= 1", f"{name} = 0: the critic trains nowhere", about=name, where="critic")
