@@ -25,6 +25,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A package that the file also imports from: one that changes the trainer of another."""
     with_key: str = ""
     """A setting that the launch must also have, if the program alone does not identify the system."""
+    never: tuple[str, ...] = ()
+    """Settings that launches of its programs never have: with one of them, a common name is that of somebody else's program."""
     with_value: dict[str, str] = {}
     """Settings that must have a value of this pattern (lower case), for forks that have no settings of their own."""
     before: str = ""

@@ -148,7 +148,7 @@ def _recognised(
 ) -> str | None:
     candidates = tuple(candidates)
     for entry in candidates:
-        if entry.with_key and entry.with_key not in given:
+        if (entry.with_key and entry.with_key not in given) or not given.keys().isdisjoint(entry.never):
             continue
         if not all(fnmatchcase(given.get(name, "").lower(), like) for name, like in entry.with_value.items()):
             continue

@@ -35,6 +35,15 @@ SYSTEM = System(
             "nemo_rl",
             programs=("script:run_grpo.py", "script:run_grpo_*.py", "script:run_vlm_grpo.py", "script:run_ppo.py"),
             keys=("grpo.num_prompts_per_step", "ppo.num_prompts_per_step"),
+            # Scripts of TRL's users have these names too.
+            never=(
+                "num_generations",
+                "per_device_train_batch_size",
+                "output_dir",
+                "TrlParser.",
+                "HfArgumentParser.",
+                "GRPOTrainer.",
+            ),
         ),
     ),
     overrides=True,
