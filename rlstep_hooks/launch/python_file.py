@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,15 +77,24 @@ def read_calls(path: str | Path) -> Calls:
         LaunchError: It is not Python.
         OSError: It cannot be read.
     """
-    return _File(_parsed(path), str(path)).calls()
+    return _calls_in(_text_of(path), str(path))
 
 
-def _parsed(path: str | Path) -> ast.Module:
-    source = str(path)
+@lru_cache(maxsize=16)
+def _calls_in(text: bytes, source: str) -> Calls:
+    """The calls of a text. A script that runs one file a thousand times reads it once."""
+    return _File(_parsed(text, source), source).calls()
+
+
+def _text_of(path: str | Path) -> bytes:
     if Path(path).stat().st_size > LARGEST_FILE:
-        raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB", Place(source))
+        raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB", Place(str(path)))
+    return contents(Path(path))
+
+
+def _parsed(text: bytes, source: str) -> ast.Module:
     try:
-        return ast.parse(contents(Path(path)))
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
         raise LaunchError(
@@ -99,8 +109,13 @@ def names_in(path: str | Path) -> frozenset[str]:
         LaunchError: It is not Python.
         OSError: It cannot be read.
     """
+    return _names_in(_text_of(path), str(path))
+
+
+@lru_cache(maxsize=16)
+def _names_in(text: bytes, source: str) -> frozenset[str]:
     found: set[str] = set()
-    for node in ast.walk(_parsed(path)):
+    for node in ast.walk(_parsed(text, source)):
         if isinstance(node, ast.Name):
             found.add(node.id)
         elif isinstance(node, ast.Attribute):

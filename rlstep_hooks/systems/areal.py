@@ -11,6 +11,7 @@ import re
 
 from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.entry import OF_TRL
 
 _COMMIT = "AReaL 4aef98d"
 _TRAINER = f"{_COMMIT} areal/trainer/rl_trainer.py"
@@ -50,6 +51,7 @@ SYSTEM = System(
                 "script:gsm8k_rl.py",
             ),
             keys=("actor.ppo_n_minibatches", "gconfig.n_samples"),
+            never=OF_TRL,
         ),
     ),
     overrides=True,

@@ -65,6 +65,7 @@ quantities of `let`, `formulas` and `always`, and these:
     world_size      `--world-size`, else the quantity `processes` where it is declared, else as the launcher starts processes, else 1
     program         the program's name, for example "train_async.py"
     program_kind    "module", "script", "executable" or "config"
+    no_program      whether the launch is a configuration file alone, which does not say which program reads it
     version         the release as text
     release         the release as numbers: `release >= (0, 17)`
     launch          the whole `Request`, for functions of Python
@@ -125,7 +126,19 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.entry import Entry, named
 from rlstep_hooks.systems.links import Link, LinkName
-from rlstep_hooks.systems.parts import NOTHING, REQUIRED, Check, Demand, Keys, Typed, count, flag, number, text
+from rlstep_hooks.systems.parts import (
+    NOTHING,
+    REQUIRED,
+    Check,
+    Demand,
+    Keys,
+    Typed,
+    count,
+    flag,
+    number,
+    program_assumed,
+    text,
+)
 from rlstep_hooks.systems.request import Request, release_of
 
 if TYPE_CHECKING:
@@ -133,7 +146,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number", "text",
+    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number",
+    "program_assumed", "text",
 ]  # fmt: skip
 
 

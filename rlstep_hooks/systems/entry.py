@@ -7,6 +7,11 @@ from typing import Any
 
 import msgspec
 
+OF_TRL = (
+    "num_generations", "per_device_train_batch_size", "output_dir", "TrlParser.", "HfArgumentParser.", "GRPOTrainer.",
+)  # fmt: skip
+"""What only launches of TRL's scripts have: its users give them the names of other frameworks' programs."""
+
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """How one system is recognised; a system may have several."""
@@ -25,6 +30,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A package that the file also imports from: one that changes the trainer of another."""
     with_key: str = ""
     """A setting that the launch must also have, if the program alone does not identify the system."""
+    never: tuple[str, ...] = ()
+    """Settings that launches of its programs never have: with one of them, a common name is that of somebody else's program."""
     with_value: dict[str, str] = {}
     """Settings that must have a value of this pattern (lower case), for forks that have no settings of their own."""
     before: str = ""

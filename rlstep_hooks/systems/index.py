@@ -25,6 +25,7 @@ from rlstep_hooks.systems.entry import Entry, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
     from importlib.metadata import EntryPoint
     from types import ModuleType
 
@@ -147,7 +148,7 @@ def _recognised(
 ) -> str | None:
     candidates = tuple(candidates)
     for entry in candidates:
-        if entry.with_key and entry.with_key not in given:
+        if (entry.with_key and entry.with_key not in given) or not given.keys().isdisjoint(entry.never):
             continue
         if not all(fnmatchcase(given.get(name, "").lower(), like) for name, like in entry.with_value.items()):
             continue
@@ -158,12 +159,14 @@ def _recognised(
     for entry in candidates:
         if entry.beside and entry.beside not in packages.values():
             continue
-        own = set(given)
+        own: AbstractSet[str] = given.keys()
         if entry.packages:
             # What a file does not import is the name of the more general system's.
             unsaid = "" if entry.before else entry.packages[0]
             own = {key for key in given if packages.get(key.partition(".")[0], unsaid) in entry.packages}
-        if own & {*entry.keys} or {key.partition(".")[0] for key in own}.intersection(entry.calls):
+        if not own.isdisjoint(entry.keys) or (
+            entry.calls and {key.partition(".")[0] for key in own}.intersection(entry.calls)
+        ):
             return entry.name
     return None
 

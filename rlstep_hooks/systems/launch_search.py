@@ -175,8 +175,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     packages = calls.packages if calls is not None else {}
     values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
     framework = options.framework or index.recognise(command, keys, values, packages)
-    if framework is None:
-        framework = index.recognise(command, {*keys, *quiet_config_keys(command, folder)}, values, packages)
+    if framework is None and (configured := quiet_config_keys(command, folder) - keys):
+        framework = index.recognise(command, keys | configured, values, packages)
     if framework is None:
         return None
     system = index.system_of(framework)

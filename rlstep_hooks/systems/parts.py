@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from rlstep_hooks.launch.settings import MISSING
+from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.request import release_of
 
 REQUIRED: Any = MISSING
@@ -100,6 +101,21 @@ class Demand(msgspec.Struct, frozen=True):
     about: str = ""
     """The setting whose place is shown; "program" for that of the program."""
     where: str = ""
+
+
+def program_assumed(program: str, where: str = "") -> Note:
+    """The note on a configuration file alone that several programs of the framework read, each in its own way.
+
+    Args:
+        program: The program that the plan is of; with {expressions}.
+        where: The condition under which the file's settings do not say it.
+    """
+    when = f"no_program and ({where})" if where else "no_program"
+    return Note(
+        "assumes",
+        f"{program} reads this file: it names no program, and others read the same settings in their own way",
+        when,
+    )
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from rlstep_hooks.launch.settings import plain
 from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
+from rlstep_hooks.systems.launch_settings import CONFIGS
 from rlstep_hooks.systems.parts import REQUIRED
 from rlstep_hooks.systems.request import release_of
 
@@ -129,6 +130,7 @@ class Quantities:
         others: dict[str, Callable[[], Any]] = {
             "program": lambda: program.name,
             "program_kind": lambda: program.kind,
+            "no_program": lambda: program.kind == "config" and program.name.endswith(CONFIGS),
             "version": lambda: self.request.version,
             "release": lambda: release_of(self.request.version),
             "launch": lambda: self.request,

@@ -9,7 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.planning.reading import Conversion
-from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.declaration import (
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    number,
+    program_assumed,
+    text,
+)
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -300,6 +312,7 @@ SYSTEM = System(
         ),
     ),
     notes=(
+        program_assumed("main_base", "not fully and not one_ahead"),
         Note("unit", "train_batch_size and policy_mini_batch_size count prompts, not samples"),
         Note(
             "assumes",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag
+from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, program_assumed
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.request import Request
@@ -115,6 +115,7 @@ SYSTEM = System(
         ),
     ),
     notes=(
+        program_assumed("ppo_mujoco.py", "not atari"),
         Note(
             "unit", "frames_per_batch, mini_batch_size and total_frames count frames, {skip} for each timestep", "atari"
         ),

@@ -25,6 +25,8 @@ OTHER_WORK = frozenset((
 ))  # fmt: skip
 """Words in the names of programs that take a trainer's settings and train nothing by them."""
 TRAINING = frozenset(("train", "training", "trainer"))
+STARTS = frozenset(("train", "fit"))
+"""The methods of trainers that train: a file that only evaluates has the trainer too, and calls none of them."""
 
 _WORD = re.compile(r"[^a-z0-9]+")
 
@@ -43,20 +45,25 @@ def why_not(command: Command, system: System, folder: Path) -> str:
         return ""  # only the name of a script on its own may be anybody's
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
-    if said and not TRAINING.intersection(words) and not own:
-        return f'{program.name} has settings of {system.title}, but by its name ("{said}") it trains nothing'
     path = _file_of(command, folder)
-    if path is None or not system.trains:
-        return ""
     from rlstep_hooks.launch.python_file import names_in
 
-    used = names_in(path)
+    used = names_in(path) if path is not None and system.trains else frozenset()
+    trains = STARTS.intersection(used) and _uses(used, system.trains)  # a file that is here says more than its name
+    if said and not TRAINING.intersection(words) and not own and not trains:
+        return f'{program.name} has settings of {system.title}, but by its name ("{said}") it trains nothing'
+    if path is None or not system.trains:
+        return ""
     # A file on its own may be the part of a script that configures.
     enough = system.trains if command.arguments else (*system.trains, *_calls(system))
-    if any(fnmatchcase(name, pattern) for name in used for pattern in enough):
+    if _uses(used, enough):
         return ""
     wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
     return f"{program.name} has settings of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
+
+
+def _uses(names: frozenset[str], patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _calls(system: System) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ Read at PrimeIntellect-ai/verifiers v0.1.7, v0.1.8, v0.1.9 and v0.1.14 (there pa
 each turn is a row of its own. The older GRPOTrainer is `rlstep_hooks.systems.verifiers_grpo`.
 """
 
-from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, text
+from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, number, text
 
 _SOURCE = "verifiers 0.1.14 verifiers_rl/rl/trainer"
 _ORCHESTRATOR = f"{_SOURCE}/orchestrator.py"
@@ -45,7 +45,7 @@ SYSTEM = System(
         "max_steps": count(500, also=_args("max_steps")),
         "lr_scheduler_type": text("constant", also=_args("lr_scheduler_type")),
         "warmup_steps": count(0, least=0, also=_args("warmup_steps")),
-        "save_steps": count(50, also=_args("save_steps")),
+        "save_steps": number(50, also=_args("save_steps")),
         "trainer.gpus": count(1),
     },
     let={
@@ -114,7 +114,7 @@ SYSTEM = System(
     facts={
         "lr_constant": "starts(lr_scheduler_type, 'constant')",
         "lr_warmup": "warmup_steps",
-        "save_every": "save_steps",
+        "save_every": "floor(save_steps) if save_steps >= 1 else None",
         "minibatch_unit": "'samples'",
         "nominal_updates_per_rollout": "1",
     },

@@ -52,7 +52,7 @@ SYSTEM = System(
         "shuffle_dataset": flag(True),
         "lr_scheduler_type": text("linear"),
         "warmup_steps": count(0, least=0),
-        "save_steps": count(500),
+        "save_steps": number(500),
     },
     let={
         "algorithm": "'GRPO'",
@@ -135,7 +135,7 @@ SYSTEM = System(
     facts={
         "lr_constant": "starts(lr_scheduler_type, 'constant')",
         "lr_warmup": "warmup_steps",
-        "save_every": "save_steps",
+        "save_every": "floor(save_steps) if save_steps >= 1 else None",
         "minibatch_unit": "'samples'",
         "nominal_updates_per_rollout": "num_iterations",
     },

@@ -138,3 +138,32 @@ def test_a_frameworks_own_module_is_known_by_its_name(tmp_path: Path, monkeypatc
     (tmp_path / "verl" / "trainer" / "main_ppo.py").write_text("from .v2 import launch\nlaunch()\n")
     monkeypatch.chdir(tmp_path)
     assert plan_launch(f"python -m verl.trainer.main_ppo {VERL}".split()).schedule is not None
+
+
+@pytest.mark.parametrize("name", ["run_grpo.py", "run_grpo_math.py", "gsm8k_grpo.py"])
+def test_a_common_name_is_not_taken_for_the_framework_that_has_it(tmp_path: Path, name: str) -> None:
+    """NeMo-RL's `run_grpo.py` and AReaL's `gsm8k_grpo.py` take Hydra overrides; TRL's users have scripts of these names too."""
+    flags = "--num_generations 8 --per_device_train_batch_size 8 --max_steps 3"
+    plan = plan_launch(f"accelerate launch --num_processes 2 {name} {flags}".split(), Options(rows=1000))
+    assert (plan.title, plan.schedule is not None) == ("TRL", True)
+    (tmp_path / name).write_text(
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "args = GRPOConfig(num_generations=8, per_device_train_batch_size=8, max_steps=3)\n"
+        "GRPOTrainer(args=args).train()\n"
+    )
+    assert plan_launch([str(tmp_path / name)], Options(rows=1000, world_size=2)).title == "TRL"
+    if name.startswith("run_grpo"):
+        assert plan_launch(["python", name, *NEMO.split()], Options(rows=1000)).title == "NeMo-RL"
+
+
+@pytest.mark.parametrize("name", ["sft_then_grpo.py", "grpo_eval_reward.py"])
+@pytest.mark.parametrize(("method", "trains"), [("train", True), ("evaluate", False)])
+def test_a_file_that_is_here_says_more_than_its_name(tmp_path: Path, name: str, method: str, *, trains: bool) -> None:
+    script = tmp_path / name
+    script.write_text(f"from trl import GRPOTrainer\nGRPOTrainer().{method}()\n")
+    words = ["python", str(script), "--num_generations", "8", "--max_steps", "3"]
+    if trains:
+        assert plan_launch(words, Options(rows=1000)).title == "TRL"
+        return
+    with pytest.raises(NoLaunchError, match="by its name"):
+        plan_launch(words, Options(rows=1000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 import pytest
@@ -163,3 +164,28 @@ def test_words_for_another_machine_that_are_not_shell_are_left_alone(tmp_path: P
         f"python {SKYRL}\n"
     )
     assert planned(tmp_path, text).updates_per_rollout == 2
+
+
+SWEEP = """\
+for a in 1 2 3 4 5 6 7 8; do for b in 1 2 3 4 5 6 7 8; do for c in 1 2 3 4 5 6 7 8; do bash one.sh $a $b $c; done; done; done
+"""
+
+
+def test_a_file_that_a_sweep_runs_many_times_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.sh").write_text(SWEEP)
+    (tmp_path / "one.sh").write_text("python bench.py --batch $1 --layers $2\npython bench.py --graphs $3\n")
+    (tmp_path / "bench.py").write_text("measure(batch=1)\n")
+    parsed = []
+    parse = ast.parse
+    monkeypatch.setattr("ast.parse", lambda text, *more, **named: parsed.append(text) or parse(text, *more, **named))
+    with pytest.raises(NoLaunchError, match=r"none of these starts a known trainer: bench\.py"):
+        plan_launch([str(tmp_path / "run.sh")])
+    assert parsed.count(b"measure(batch=1)\n") == 1
+
+
+def test_the_scripts_that_a_script_runs_are_bounded_together(tmp_path: Path) -> None:
+    """512 runs of a script of 41 statements: none of them is long."""
+    (tmp_path / "run.sh").write_text(SWEEP)
+    (tmp_path / "one.sh").write_text("echo\n" * 41)
+    with pytest.raises(LaunchError, match="more than 20000 statements, with those of the scripts that it runs"):
+        plan_launch([str(tmp_path / "run.sh")])

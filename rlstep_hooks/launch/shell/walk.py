@@ -118,7 +118,9 @@ class Walk:
     ) -> list[Command]:
         """The commands of a text that this one runs as a script of its own. Its arguments are those of `read_text`."""
         walk = Walk(self._kinds, Scope(source, arguments, given, script), folder, self.depth + 1)
+        walk._statements = self._statements  # all scripts of a launch together are bounded
         walk.read(text)
+        self._statements = walk._statements
         return walk.commands
 
     def parsed(self, text: bytes) -> Node:
@@ -146,7 +148,8 @@ class Walk:
         self._statements += 1
         if self._statements > _MOST_STATEMENTS:
             raise LaunchError(
-                f"more than {_MOST_STATEMENTS} statements; is there a loop without an end?", self.scope.place(node)
+                f"more than {_MOST_STATEMENTS} statements, with those of the scripts that it runs; is there a loop without an end?",
+                self.scope.place(node),
             )
         if depth > DEEPEST:
             raise LaunchError("nested too deeply", self.scope.place(node))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 
 from rlstep_hooks.systems.declaration import NOTHING, Entry, Formula, Note, System
+from rlstep_hooks.systems.entry import OF_TRL
 from rlstep_hooks.systems.nemo_rl.checks import CHECKS
 from rlstep_hooks.systems.nemo_rl.launch import is_ppo, reward_model, teacher_nodes
 from rlstep_hooks.systems.nemo_rl.settings import APART, OWN_CONFIGS, SETTINGS
@@ -35,6 +36,8 @@ SYSTEM = System(
             "nemo_rl",
             programs=("script:run_grpo.py", "script:run_grpo_*.py", "script:run_vlm_grpo.py", "script:run_ppo.py"),
             keys=("grpo.num_prompts_per_step", "ppo.num_prompts_per_step"),
+            # Scripts of TRL's users have these names too.
+            never=OF_TRL,
         ),
     ),
     overrides=True,

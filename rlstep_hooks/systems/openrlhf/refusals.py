@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Check
+from rlstep_hooks.systems.declaration import Check, Demand
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, NEEDS_GROUP
 
 _CLI = "{home} cli/train_ppo_ray.py"
@@ -104,7 +104,12 @@ def _shared(samples: str, processes: str, when: str, where: str) -> tuple[Check,
 
 _LAST = "in the last rollout of an episode, which is smaller"
 
-CHECKS = (
+CHECKS: tuple[Check | Demand, ...] = (
+    # Without GAE the critic's model is unset, and only that starts it (train_ppo_ray.py): its machines may be none.
+    *(
+        Demand(f"{name} >= 1", f"{name} = 0: the critic trains nowhere", about=name, where="critic")
+        for name in ("critic.num_nodes", "critic.num_gpus_per_node")
+    ),
     Check(
         f"algo.advantage.estimator in {tuple(ALGORITHMS)}",
         f"argument --{flag_of('algo.advantage.estimator')}: invalid choice: {{quoted(algo.advantage.estimator)}} (choose from "

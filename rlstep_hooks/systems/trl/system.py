@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.declaration import (
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    number,
+    program_assumed,
+    text,
+)
 from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
@@ -307,6 +319,7 @@ SYSTEM = System(
     ),
     notes=(
         ADAPTER_OFF,
+        program_assumed("{'trl rloo' if algorithm == 'RLOO' else 'trl grpo'}"),
         Note(
             "unit",
             "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts",

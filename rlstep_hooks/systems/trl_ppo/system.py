@@ -9,7 +9,19 @@ OnPolicyConfig and PPOConfig, the same in all releases.
 from __future__ import annotations
 
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags, windows_of
-from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
+from rlstep_hooks.systems.declaration import (
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    number,
+    program_assumed,
+    text,
+)
 from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl.releases import FIRST
@@ -241,6 +253,7 @@ SYSTEM: System = System(
     ),
     notes=(
         ADAPTER_OFF,
+        program_assumed("a script with PPOTrainer", "algorithm == 'PPO'"),
         Note(
             "shrinks",
             "{updates_per_rollout} updates for each rollout, not num_ppo_epochs x num_mini_batches = "

@@ -6,7 +6,7 @@ Its quantities have a file for each question: which trainer runs (`trainers`), h
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Entry, Note, System
+from rlstep_hooks.systems.declaration import Entry, Note, System, program_assumed
 from rlstep_hooks.systems.links import yes
 from rlstep_hooks.systems.verl import remarks
 from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
@@ -90,6 +90,7 @@ SYSTEM = System(
     formulas=FORMULAS,
     checks=CHECKS,
     notes=(
+        program_assumed("verl.trainer.main_ppo"),
         *remarks.REMARKS,
         Note(
             "unit",

@@ -189,3 +189,11 @@ def test_what_cannot_be_written() -> None:
         system_of("openrlhf").write(read(skyrl, rows=16).schedule)
     kept = system_of("openrlhf").write(read(skyrl, rows=8).schedule)
     assert "--train.num_episodes" in kept.arguments
+
+
+def test_a_critic_without_machines_is_fine_where_there_is_no_critic() -> None:
+    """Only `critic.model_name_or_path` starts the critic, and every other estimator than GAE unsets it (train_ppo_ray.py)."""
+    none = "--critic.num_nodes 0 --critic.num_gpus_per_node 0"
+    assert read(f"{EXAMPLE} {none}", rows=2560).schedule.updates == read(EXAMPLE, rows=2560).schedule.updates
+    with pytest.raises(SettingError, match=r"critic\.num_nodes = 0: the critic trains nowhere"):
+        read(f"{EXAMPLE.replace('group_norm', 'gae')} {none}", rows=2560)

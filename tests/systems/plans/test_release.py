@@ -331,3 +331,42 @@ def test_a_fork_may_have_settings_of_several_releases() -> None:
 
 def test_a_setting_of_another_release_alone_is_planned_for_that_release() -> None:
     assert planned(f"{VERL} {GONE}=True").version == "0.9.0"
+
+
+GRPO_OF_VERL = """\
+data: {train_batch_size: 64}
+actor_rollout_ref:
+  actor: {ppo_mini_batch_size: 32, ppo_micro_batch_size_per_gpu: 4}
+  rollout: {n: 8, log_prob_micro_batch_size_per_gpu: 4}
+algorithm: {adv_estimator: grpo}
+"""
+GRPO_OF_TRL = "{num_generations: 8, per_device_train_batch_size: 8}"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "program"),
+    [
+        ("run.yaml", GRPO_OF_VERL, "verl.trainer.main_ppo"),
+        ("run.yaml", GRPO_OF_TRL, "trl grpo"),
+        ("rloo.yaml", GRPO_OF_TRL, "trl rloo"),
+        ("run.yaml", "{num_ppo_epochs: 4, per_device_train_batch_size: 8}", "a script with PPOTrainer"),
+        ("run.yaml", "trainer: {policy_mini_batch_size: 64, train_batch_size: 128}", "main_base"),
+        ("fully_async.yaml", "trainer: {policy_mini_batch_size: 64, train_batch_size: 128}", ""),
+        ("run.yaml", "collector: {frames_per_batch: 2048}", "ppo_mujoco.py"),
+        ("config_atari.yaml", "collector: {frames_per_batch: 4096}", ""),
+    ],
+)
+def test_a_configuration_alone_says_which_program_is_assumed(
+    file: str, text: str, program: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(text)
+    plan = plan_launch([str(tmp_path / file)], Options(rows=10_000, world_size=8))
+    notes = [note for note in plan.notes if "reads this file" in note.text]
+    assert [note.text.partition(" reads ")[0] for note in notes] == [program] * bool(program)
+    assert all(note.kind == "assumes" for note in notes)
+
+
+def test_a_command_names_its_program(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(GRPO_OF_TRL)
+    assert "reads this file" not in said(planned(f"trl grpo --config {tmp_path / 'run.yaml'}"))
+    assert "reads this file" not in said(planned(VERL))

@@ -128,3 +128,13 @@ def test_a_configuration_that_is_not_in_the_file_is_not_planned(tmp_path: Path) 
     (tmp_path / "train.py").write_text("from verifiers import GRPOTrainer\ntrainer = GRPOTrainer(args=None)\n")
     with pytest.raises(LaunchError, match="is not in this file"):
         planned(tmp_path / "train.py")
+
+
+@pytest.mark.parametrize(("steps", "every"), [("0", None), ("0.1", None), ("100", 100)])
+def test_checkpoints_may_be_off_or_a_part_of_the_run(steps: str, every: int | None, tmp_path: Path) -> None:
+    """`state.save_steps > 0 and ...`, and parts of the run below 1 (transformers trainer_callback.py, training_args.py)."""
+    (tmp_path / "train.py").write_text(SCRIPT.format(more=f"args.save_steps = {steps}"))
+    assert read(f"python {tmp_path}/train.py", rows=2000).facts.get("save_every") == every
+    file = toml(tmp_path)
+    file.write_text(f"{file.read_text()}save_steps = {steps}\n")
+    assert read(f"vf-rl @ {file}", rows=2000).facts.get("save_every") == every

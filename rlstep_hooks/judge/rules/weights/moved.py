@@ -141,7 +141,8 @@ class ReferenceNotThePolicy(Rule):
         path, not from the model in memory.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, in a run that begins at update 0.
+        - TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer and in a run that begins at update 0: later
+          the policy has moved on.
         - With adapters the reference may be the base model, and with dropout both forwards differ: then it is not compared.
 
     Sources:
@@ -165,7 +166,8 @@ class ReferenceNotThePolicy(Rule):
         return self._compare(values.reference_gap, self.progress.where_at(place, event))
 
     def _compare(self, gap: float | None, where: Where) -> Finding | None:
-        if gap is None or self.progress.started.facts.get("dropout_modules"):
+        facts = self.progress.started.facts
+        if gap is None or facts.get("dropout_modules") or facts.get("trained_before"):
             return None
         self.checks += 1
         tolerance = REFERENCE_GAP[self.progress.precision]

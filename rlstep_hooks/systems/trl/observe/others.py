@@ -38,7 +38,7 @@ _REASONS = {
 }
 """By trainer: what keeps it from being audited. Read in TRL 0.16.1, 0.18.2, 0.24.0, 1.0.0 and 1.16.0."""
 
-AUDITED = "GRPOTrainer, RLOOTrainer, their subclasses, and PPOTrainer"
+AUDITED = "GRPOTrainer, RLOOTrainer, their subclasses, PPOTrainer, and AsyncGRPOTrainer of 1.16"
 
 
 def why_not(trainer: Any) -> str:
