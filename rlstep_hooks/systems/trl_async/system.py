@@ -199,8 +199,8 @@ SYSTEM = System(
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("there is none"),
         "sampler": yes(
-            "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the engine holds, where its "
-            "model is in this process",
+            "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the "
+            "engine holds, where its model is in this process",
             "not what an engine in another process does with the weights",
         ),
         "weights between updates": yes("a probe between updates"),

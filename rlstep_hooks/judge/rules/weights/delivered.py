@@ -32,7 +32,7 @@ class NotHeld(Rule):
         rollout 0, update 2
           expected  the weights of version 2 in the engine after sync 1
           observed  the sync changed nothing, the weights are still those of version
-                    1: 1 of 1 tensor that were looked at
+                    1: 1 of 1 tensors looked at
                     (model.layers.0.mlp.down_proj.weight)
           why       the engine samples from other weights than those that are
                     trained, and neither a label nor the ratio shows it
