@@ -224,7 +224,9 @@ def _add_check(verbs: _Verbs) -> None:
     check = _add(
         verbs, "check", _check, "Plan many launch files at once, for CI and commit hooks; other files are passed over."
     )
-    check.add_argument("paths", nargs="*", metavar="PATH", help="scripts, configurations, Python files, or folders of them")
+    check.add_argument(
+        "paths", nargs="*", metavar="PATH", help="scripts, configurations, Python files, or folders of them"
+    )
     check.add_argument(
         "--base",
         metavar="REVISION",
