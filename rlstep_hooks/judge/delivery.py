@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -97,7 +97,7 @@ def kind_of_tensor(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
-def _forget(waiting: OrderedDict[int, object]) -> None:  # type: ignore[type-arg]
+def _forget(waiting: OrderedDict[int, Any]) -> None:
     while len(waiting) > REMEMBERED:
         waiting.popitem(last=False)
 

@@ -78,9 +78,9 @@ class SyncWatch:
         """Emit what has arrived from the device."""
         with self._guard:
             at = self._recorder.now()
-            events = [*self._sent.ready(at, wait=wait), *self._held.ready(at, wait=wait)]
-            if events:
-                self._recorder.emit(*events)
+            sent, held = self._sent.ready(at, wait=wait), self._held.ready(at, wait=wait)
+            if sent or held:
+                self._recorder.emit(*sent, *held)
 
     def through(
         self, tensors: Iterable[tuple[str, Any]], *see: Callable[[str, Any], None]
