@@ -143,7 +143,7 @@ def rows(path: str, name: str | None = None, split: str | None = None, streaming
 
 
 def pytest_configure() -> None:
-    """Put `rows` in the place of `load_dataset`, before the tests import it; say that the CPU is meant, which bf16, the default, needs."""
+    """Put `rows` in the place of `load_dataset` before the tests import it, and say that the CPU is meant: bf16, the default, asks."""
     import datasets
     from transformers import TrainingArguments
 
