@@ -254,11 +254,13 @@ def _add_check(verbs: _Verbs) -> None:
     check = _add(
         verbs, "check", _check, "Plan many launch files at once, for CI and commit hooks; other files are passed over."
     )
-    check.add_argument("paths", nargs="*", metavar="FILE", help="scripts, configurations, Python files")
+    check.add_argument(
+        "paths", nargs="*", metavar="PATH", help="scripts, configurations, Python files, or folders of them"
+    )
     check.add_argument(
         "--base",
         metavar="REVISION",
-        help="compare with this revision of git; without FILE, all files that differ from it",
+        help="compare with this revision of git; without PATH, all files that differ from it",
     )
     _add_launch_options(check)
     check.add_argument("--sarif", type=Path, metavar="FILE", help="write the findings as SARIF, at file and line")

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from rlstep_hooks.judge.conformance import Difference
+    from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.record.events import (
+        AdapterUsed,
         ConfigChanged,
         Evaluated,
         MicroBatch,
@@ -222,6 +224,12 @@ class Rule:
     def weight_sync(self, event: WeightSync) -> Finding | None:
         """Weights went to the rollout engine."""
 
+    def delivered(self, delivery: Delivery) -> Finding | None:
+        """Both sides of a weight sync are known."""
+
+    def adapter_used(self, event: AdapterUsed) -> Finding | None:
+        """An engine that was given an adapter has run requests."""
+
     def evaluated(self, event: Evaluated) -> Finding | None:
         """An evaluation ended."""
 
@@ -257,6 +265,8 @@ HANDLERS = (
     "critic_update",
     "critic_microbatch",
     "weight_sync",
+    "delivered",
+    "adapter_used",
     "evaluated",
     "config_changed",
     "rollout_values",
