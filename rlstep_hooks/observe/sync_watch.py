@@ -45,9 +45,10 @@ class SyncWatch:
         """A sync begins."""
         with self._guard:
             policy = self._policy()
-            self._own = dict(policy.named_parameters())
-            # Adapters are merged, and their tensors are not handed over.
-            self._tensors = None if hasattr(policy, "peft_config") else len(self._own)
+            self._own = {_plain(name): tensor for name, tensor in policy.named_parameters()}
+            # Adapters are merged and not handed over themselves; flat parameters of FSDP have no names of their own.
+            several = hasattr(policy, "peft_config") or any("flat_param" in name for name in self._own)
+            self._tensors = None if several else len(self._own)
             self._sent.begin()
             self._held.begin(self._sent.number)
 
@@ -95,3 +96,15 @@ class SyncWatch:
         own = self._own.get(name)
         # A sharded parameter has only a part of its elements here.
         return None if own is None or hasattr(own, "full_tensor") or not own.numel() else own
+
+
+_WRAPPED = ("_checkpoint_wrapped_module.", "_orig_mod.", "modules_to_save.default.", ".base_layer")
+"""What activation checkpointing, torch.compile and PEFT add to names, and frameworks take off before they hand tensors over."""
+
+
+def _plain(name: str) -> str:
+    """The name under which a parameter is handed over."""
+    name = name.removeprefix("base_model.model.")
+    for part in _WRAPPED:
+        name = name.replace(part, "")
+    return name
