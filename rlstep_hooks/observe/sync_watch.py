@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.delivery import HeldWatch, SentWatch
+from rlstep_hooks.observe.delivery import CHOSEN, HeldWatch, SentWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,17 +53,17 @@ class SyncWatch:
 
     def handed_over(self, name: str, tensor: Any) -> None:
         """The trainer hands a tensor over."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._sent.see(name, tensor)
 
     def arrives(self, name: str, tensor: Any) -> None:
         """A tensor arrives in the engine and is not loaded yet."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._held.see(name, tensor)
 
     def end(self, version: int) -> None:
         """All tensors are loaded."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._held.end()
             self._sent.end(version, self._tensors)
             self._own = {}
@@ -72,7 +71,7 @@ class SyncWatch:
 
     def woken(self) -> None:
         """The engine is about to generate after it was woken up."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._held.woken()
 
     def collect(self, *, wait: bool = False) -> None:
@@ -102,6 +101,7 @@ _WRAPPED = ("_checkpoint_wrapped_module.", "_orig_mod.", "modules_to_save.defaul
 """What activation checkpointing, torch.compile and PEFT add to names, and frameworks take off before they hand tensors over."""
 
 
+@lru_cache(CHOSEN)
 def _plain(name: str) -> str:
     """The name under which a parameter is handed over."""
     name = name.removeprefix("base_model.model.")
