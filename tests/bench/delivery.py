@@ -1,7 +1,7 @@
-"""What the proof of a weight sync costs: syncs with and without it, in turn, in seconds of the processor, of a model with the tensors of Qwen2.5-0.5B.
+"""What the proof of a weight sync costs, in seconds of the processor: syncs with and without it, in turn.
 
-`python -m tests.bench.delivery` needs 3 GB of memory. The sync is the cheapest there is, a copy within one process: any real one (a
-broadcast, shared memory, a loader that fuses tensors) takes longer, and the share is smaller.
+`python -m tests.bench.delivery` needs 3 GB of memory. The model has the tensors of Qwen2.5-0.5B. The sync is the cheapest there is, a
+copy within one process: any real one (a broadcast, shared memory, a loader that fuses tensors) takes longer, and the share is smaller.
 """
 
 from __future__ import annotations

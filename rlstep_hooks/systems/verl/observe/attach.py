@@ -56,8 +56,8 @@ def _name_run() -> None:
     """Tell the engine processes that this one may start (vLLM's, `rlstep_hooks.systems.vllm_engine`) which run they belong to."""
     try:
         os.environ[RUN] = run_name()
-    except LookupError:
-        return  # the driver, which starts no engine
+    except Exception:  # noqa: BLE001 - the driver has no Ray yet and starts no engine; nothing here may reach verl
+        return
 
 
 def detach() -> list[str]:
