@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.launch.embedded import NOTEBOOK, code_of
 from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
@@ -87,9 +88,10 @@ def _calls_in(text: bytes, source: str) -> Calls:
 
 
 def _text_of(path: str | Path) -> bytes:
-    if Path(path).stat().st_size > LARGEST_FILE:
-        raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB", Place(str(path)))
-    return contents(Path(path))
+    most = LARGEST_FILE * (8 if str(path).endswith(NOTEBOOK) else 1)  # notebooks hold what they printed
+    if Path(path).stat().st_size > most:
+        raise LaunchError(f"larger than {most >> 20} MiB", Place(str(path)))
+    return code_of(Path(path)) if str(path).endswith(NOTEBOOK) else contents(Path(path))
 
 
 def _parsed(text: bytes, source: str) -> ast.Module:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.embedded import NOTEBOOK
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import over
 from rlstep_hooks.launch.settings import Setting
@@ -26,7 +27,7 @@ _PARSED = "parsed."
 
 def calls_of(command: Command, folder: Path) -> Calls | None:
     """Calls in the Python file that a command runs, if it is here."""
-    if command.program.kind != "script" or not command.program.name.endswith(".py"):
+    if command.program.kind != "script" or not command.program.name.endswith((".py", NOTEBOOK)):
         return None
     path = find_file(command.program.name, folder, command.folder)
     if path is None:

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.embedded import NOTEBOOK
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.systems import index
 
@@ -90,6 +91,6 @@ def _file_of(command: Command, folder: Path) -> Path | None:
     program = command.program
     if program.kind == "module":
         return find_file(program.name.replace(".", "/") + ".py", folder, command.folder)
-    if program.kind == "script" and program.name.endswith(".py"):
+    if program.kind == "script" and program.name.endswith((".py", NOTEBOOK)):
         return find_file(program.name, folder, command.folder)
     return None
