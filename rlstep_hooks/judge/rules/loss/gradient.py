@@ -176,7 +176,7 @@ class GradientAltered(ValueRule):
 
     code = "RLS810"
     title = "Gradients altered before the step"
-    topics = ("gradient", "weights")
+    topics = ("gradient", "weights", "order")
     nothing_seen = "gradients were not followed from the backward passes to the step"
     optional = True
     several = 1
