@@ -39,7 +39,7 @@ LINKS = (
     Link("gradient and optimizer", ("RLS803", "RLS806", "RLS807", "RLS808", "RLS809", "RLS810"), matters=False),
     Link("updates of the weights", ("RLS4",)),
     Link("learning rate", ("RLS6",)),
-    Link("weights of the sampler", ("RLS402", "RLS403", "RLS405", "RLS412")),
+    Link("weights of the sampler", ("RLS402", "RLS403", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418")),
     Link("rows of the data set", ("RLS506",), matters=False),
     Link("evaluation", ("RLS504",), matters=False),
     Link("resume", ("RLS7",), matters=False),

@@ -283,6 +283,58 @@ class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
     """The framework's name for these weights when it hands them to the engine."""
 
 
+class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A few elements of one tensor."""
+
+    name: str
+    """The tensor's name in the policy."""
+    dtype: str
+    """As torch names it."""
+    bits: tuple[int, ...]
+    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
+
+
+class WeightsSent(Event, frozen=True, kw_only=True, gc=False, tag="weights_sent"):
+    """What a trainer handed over for one sync of weights."""
+
+    number: int
+    """Counts syncs of this run from 0."""
+    policy_version: int
+    tensors: int | None
+    """Tensors that the policy has for the engine; None if that is not known."""
+    sent: int
+    """Tensors that were handed over."""
+    policy: tuple[Probe, ...]
+    """Of the policy itself, where it could be read; else of what was handed over."""
+    sent_as: tuple[Probe, ...] = ()
+    """Of the tensors among these that were handed over with other values than the policy has."""
+
+
+class WeightsHeld(Event, frozen=True, kw_only=True, gc=False, tag="weights_held"):
+    """What an engine holds after one sync of weights, or when it generates after it was woken up."""
+
+    number: int
+    """Counts syncs of this run from 0."""
+    engine: str
+    """The engine, as a finding names it."""
+    arrived: int
+    """Tensors that arrived."""
+    before: tuple[Probe, ...]
+    """Of the engine's own tensors before the sync."""
+    after: tuple[Probe, ...]
+    woken: bool = False
+    """Whether nothing was synced, and the engine was woken up."""
+
+
+class AdapterUsed(Event, frozen=True, kw_only=True, gc=False, tag="adapter_used"):
+    """Requests of an engine to which an adapter was delivered."""
+
+    engine: str
+    requests: int
+    bound: int
+    """Requests among these that ran with an adapter."""
+
+
 class EpochEnd(Event, frozen=True, kw_only=True, gc=False, tag="epoch_end"):
     """The end of one pass of the loader."""
 
@@ -484,6 +536,7 @@ TOPICS = (
     "sampler",
     "sampler_weights",
     "drawn",
+    "delivery",
     "learning_rate",
     "ranks",
     "checkpoints",
@@ -510,6 +563,9 @@ AnyEvent = (
     | MicroBatch
     | Update
     | WeightSync
+    | WeightsSent
+    | WeightsHeld
+    | AdapterUsed
     | EpochEnd
     | Evaluated
     | ConfigChanged

@@ -49,7 +49,7 @@ RULES: dict[LinkName, tuple[str, ...]] = {
     "optimizer moments": ("RLS807",),
     "learning rate": ("RLS605",),
     "reference": ("RLS411",),
-    "sampler": ("RLS402", "RLS403", "RLS410"),
+    "sampler": ("RLS402", "RLS403", "RLS410", "RLS415", "RLS416", "RLS417", "RLS418"),
     "weights between updates": ("RLS404", "RLS412"),
 }
 """Rules that judge a link."""

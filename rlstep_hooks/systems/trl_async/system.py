@@ -202,13 +202,14 @@ SYSTEM = System(
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("there is none"),
         "sampler": yes(
-            "the version behind each group; the ratio to the engine's log-probs",
-            "not what the engine does with the weights",
+            "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the "
+            "engine holds, where its model is in this process",
+            "not what an engine in another process does with the weights",
         ),
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(
-        "what the engine does with the weights",
+        "what an engine in another process does with the weights",
         "the samples of several processes, which one of them takes from the queue",
         "the order of micro-batches that are cut by tokens",
         "rewards and advantages, which the worker computes in a process of its own",

@@ -142,7 +142,7 @@ SYSTEM = System(
         "correct_by": "'algorithm.rollout_correction.rollout_is=token, or algorithm.rollout_correction.bypass_mode=True'",
         "more_updates": f"'{ACTOR}.ppo_epochs above 1, or {ACTOR}.ppo_mini_batch_size below data.train_batch_size,'",
         "nominal_updates_per_rollout": f"reuse_epochs * prompts_per_rollout / {MINIBATCH}",
-        "lr_warmup": f"{_OPTIM}.lr_warmup_steps if {_OPTIM}.lr_warmup_steps >= 0 "
+        "lr_warmup": f"{_OPTIM}.lr_warmup_steps if {_OPTIM}.lr_warmup_steps is not None and {_OPTIM}.lr_warmup_steps >= 0 "
         f"else floor({_OPTIM}.lr_warmup_steps_ratio * lr_horizon)",
         "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",
         "eval_every": "trainer.test_freq if trainer.test_freq > 0 else None",

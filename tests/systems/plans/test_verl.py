@@ -213,6 +213,12 @@ def test_facts_for_the_rules() -> None:
     assert facts["lr_warmup"] == 8
     assert facts["save_every"] == 20
     assert "eval_every" not in facts
+    steps = " actor_rollout_ref.actor.optim.lr_warmup_steps="
+    assert [read(GRPO + more + steps + given, rows=8532).facts["lr_warmup"] for given in ("null", "-1", "3")] == [
+        8,
+        8,
+        3,
+    ]
 
 
 @pytest.mark.parametrize(
