@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.files import MAKEFILES, NOTEBOOK, contents, holds_commands
 from rlstep_hooks.launch.text import LaunchError, Place
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import yaml
-
-NOTEBOOK = ".ipynb"
 
 
 class Embedded(msgspec.Struct, frozen=True):
@@ -36,22 +34,13 @@ class Embedded(msgspec.Struct, frozen=True):
     """What the file sets for it."""
 
 
-def holds_commands(path: str) -> bool:
-    """Whether a file of this name is read for the commands in it."""
-    name = path.rpartition("/")[2]
-    return name.endswith((NOTEBOOK, ".mk", ".dockerfile")) or name in _MAKEFILES or name.startswith("Dockerfile")
-
-
-_MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
-
-
 def shell_in(path: Path) -> list[Embedded]:
     """The shell texts in a file, in order; none if it is no such file or cannot be read as one.
 
     Raises:
         OSError: It cannot be read.
     """
-    kind = path.suffix if path.suffix in _KINDS else "Makefile" if path.name in _MAKEFILES else "Dockerfile"
+    kind = path.suffix if path.suffix in _KINDS else "Makefile" if path.name in MAKEFILES else "Dockerfile"
     if path.stat().st_size > LARGEST_FILE * 8 or (path.suffix not in _KINDS and not holds_commands(path.name)):
         return []
     text = contents(path).decode(errors="replace")

@@ -11,7 +11,7 @@ import msgspec
 
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
-from rlstep_hooks.launch.embedded import NOTEBOOK, holds_commands, shell_in
+from rlstep_hooks.launch.files import NOTEBOOK, holds_commands
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.skypilot import task_of
@@ -111,6 +111,7 @@ def _started(path: Path, options: Options) -> Launch | None:
 
 def _embedded(path: Path, options: Options) -> list[Command]:
     """The commands in a file that is no shell script. A text in it that is not shell starts none."""
+    from rlstep_hooks.launch.embedded import shell_in
     from rlstep_hooks.launch.shell.script import read_text
 
     commands: list[Command] = []

@@ -10,8 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.embedded import NOTEBOOK
-from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.launch.files import NOTEBOOK, find_file
 from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
