@@ -14,6 +14,7 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record import suite
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
@@ -115,7 +116,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
-            facts=rate_facts(self.model),
+            facts=rate_facts(self.model) | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
             rate_of_rollout=True,
             session=session,

@@ -61,6 +61,7 @@ class RolloutHooks:
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
         self._rows_guard = Contained(recorder, ("rows",))
+        self._rewards_guard = Contained(recorder, ("rewards",))
         self._reference = ReferenceWatch(trainer, recorder)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
@@ -82,6 +83,10 @@ class RolloutHooks:
         self._replay.attach(patches)
         self._rewards.attach(patches)
         self._reference.attach()
+        for name, configured, used in self._settings.not_as_configured():
+            self._recorder.emit(
+                ConfigChanged(at=self._recorder.now(), name=name, before=configured, after=used, since="configuration")
+            )
 
     def _around_generation(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         seen = self._observation
@@ -224,6 +229,7 @@ class RolloutHooks:
             seen.form.mark(output, parts)
             compared = purpose == "training" and is_compared(index)
             penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
+            misplaced = self._misplaced(parts) if compared else None
             scored = self._rewards.take(index, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
             reference = self._reference.look() if compared else None
@@ -231,6 +237,7 @@ class RolloutHooks:
                 index,
                 parts,
                 scored=scored,
+                misplaced=misplaced,
                 rule=rule,
                 reference=reference,
                 penalty_gap=gap,
@@ -253,6 +260,11 @@ class RolloutHooks:
         if purpose == "training":
             self._check_settings()
         seen.numbers.collect()
+
+    def _misplaced(self, parts: list[dict[str, Any]]) -> Tensor | None:
+        with self._rewards_guard:
+            return self._rewards.misplaced(parts[0]["completion_ids"]) if len(parts) == 1 else None
+        return None
 
     def _penalty(self, calls: list[LogProbCall], part: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
         """RLOO's KL penalty of each sample (rloo_trainer.py 0.24.0 to 1.16.0), and the mean |policy - reference| where no update has
