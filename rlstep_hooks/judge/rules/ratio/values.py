@@ -130,8 +130,9 @@ class RatioStuckAtOne(Rule):
     What it checks:
         On micro-batches at a lag above 0, after updates that visibly changed weights: the log ratio is not exactly 0 on
         every real token. Updates whose log-probs got no gradient do not count, where that is observed: they change a
-        critic that shares the optimizer, and not the policy. The test is exact, because rounding moves some token of a micro-batch once weights differ
-        visibly. In reduced precision a tiny model can round to the same logits, so there the rule only warns.
+        critic that shares the optimizer, and not the policy. The test is exact, because rounding moves some token of a
+        micro-batch once weights differ visibly. In reduced precision a tiny model can round to the same logits, so
+        there the rule only warns.
 
     Why it matters:
         Old log-probs that always equal the new ones are recomputed with the current weights, or are the same tensor.
