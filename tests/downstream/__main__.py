@@ -72,7 +72,7 @@ def compare(checkout: Path, folder: Path, files: Sequence[str]) -> int:
         **os.environ,
         "HF_HOME": str(folder / "hub"),
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
     }
     subprocess.run(
         [sys.executable, str(HERE / "local_hub.py"), str(folder / "hub"), str(checkout)], env=variables, check=True
