@@ -67,7 +67,12 @@ def _made(path: str, error: Exception, kwargs: dict[str, Any]) -> Any:
     names = [*columns_of(path)] or [*named.columns]
     names += [name for name in settings().columns if name not in names]
     rows = Dataset.from_list(
-        made_rows(names, conversational=named.conversational, marked=named.marked or "gsm8k" in path.lower())
+        made_rows(
+            names,
+            conversational=named.conversational,
+            marked=named.marked or "gsm8k" in path.lower(),
+            beginnings=named.beginnings,
+        )
     )
     if path not in made:
         made.add(path)

@@ -90,7 +90,8 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
     elif doubtful and strict:
         status, sentence = 1, f"{doubtful[0].what}: {doubtful[0].detail}"
     else:
-        status, sentence = 0, "the launch trains as planned, in small"
+        doubts = f"; {number(len(doubtful), 'doubts')}" if doubtful else ""
+        status, sentence = 0, f"the launch trains as planned, in small{doubts}"
     return Outcome(
         status=status,
         sentence=sentence,
@@ -237,9 +238,12 @@ def _resume(rehearsed: Rehearsed, own_rate: bool) -> list[Line]:
     if errors:
         return [Line(what=what, state="wrong", detail=f"{errors[0].code} {errors[0].title}: {errors[0].observed}")]
     updates = part.of("trained")[-1].values["updates"]
+    if [each.values for each in rehearsed.first.of("set")] != [each.values for each in part.of("set")]:
+        detail = "the resumed run has other rows than the first: the script draws or splits them without a seed"
+        return [Line(what=what, state="doubtful", detail=detail)]
     again = _rows_again(rehearsed.first, part)
     if again:
-        detail = f"{again} rows that the data epoch has had before the checkpoint come again after it"
+        detail = f"{number(again, 'rows')} of a data epoch that were trained before the checkpoint come again after it"
         return [Line(what=what, state="wrong", detail=detail)]
     return [
         Line(what=what, state="proved", detail=f"{number(report.counts.updates, 'updates')} more, to update {updates}")

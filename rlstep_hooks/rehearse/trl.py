@@ -314,7 +314,10 @@ def _shorten(config: Any, real: Real, dataset: Any, evaluation: Any) -> tuple[An
         updates=length.updates,
         real_updates=real.updates,
     )
-    return _take(dataset, length.rows), _evaluation(evaluation, config)
+    taken = _take(dataset, length.rows)
+    if hasattr(taken, "__len__"):
+        say("set", rows=zlib.crc32("".join(repr(sorted(row.items())) for row in taken).encode()))
+    return taken, _evaluation(evaluation, config)
 
 
 def _length(real: Real, schedule: Any, small: Shrunk, rows: int | None, *, available: int | None) -> _Length:
@@ -421,11 +424,12 @@ def _around_scheduler(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any
 
 def _look_at_rate(trainer: Any, real: Real, own: bool) -> None:
     """The learning rate over the updates of the real run, without making them."""
-    updates = real.updates
+    updates, known = real.updates, real.updates is not None
     if updates is None:
-        built = "the script builds it" if own else "the framework builds it for the length of the run"
-        say("learning rate", f"{built}; the real number of updates is not known: give --rows", own=own)
-        return
+        if own or (real.config.warmup_steps or 0) >= 1:
+            say("learning rate", "the real number of updates is not known: give --rows", own=own)
+            return
+        updates = 1000  # all that the framework builds is in proportion to the run
     rates = _own_rates(trainer.lr_scheduler, updates) if own else _built_rates(real.config, updates)
     if rates is None:
         say("learning rate", f"{type(trainer.lr_scheduler).__name__} is not a schedule that can be read ahead", own=own)
@@ -436,7 +440,8 @@ def _look_at_rate(trainer: Any, real: Real, own: bool) -> None:
         text = f"it is zero from update {first + 1:,} to {updates:,}, {share:.0%} of the run"
         say("learning rate", text, level="problem", own=own)
     else:
-        text = f"{max(rates):.3g} at its highest, {rates[-1]:.3g} at the last of {updates:,} updates"
+        last = f"the last of {updates:,} updates" if known else "the last update, however many there are"
+        text = f"{max(rates):.3g} at its highest, {rates[-1]:.3g} at {last}"
         say("learning rate", text, own=own)
 
 
