@@ -55,7 +55,8 @@ _ALTERED = Cause(
 )
 _LOSS = Cause("the loss, or the factor of its gradient, is not the documented one", ("RLS801", "RLS802", "RLS805"))
 _STEP = Cause(
-    "the optimizer's step, its moments or the clipped norm are not those documented", ("RLS806", "RLS807", "RLS808")
+    "gradients, the optimizer's step, its moments or the clipped norm are not those documented",
+    ("RLS806", "RLS807", "RLS808", "RLS810"),
 )
 _LEFT_OVER = Cause("gradients of the update before are added", ("RLS803",))
 _FEWER_UPDATES = Cause("updates are missing or skipped", ("RLS203", "RLS204", "RLS210"))

@@ -388,6 +388,17 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS809": lambda: judged(
         measured(measured(run(), "microbatches", max_abs_advantage=1.2, clipped=0.0), "updates", 4, with_gradient=0)
     ),
+    "RLS810": lambda: judged(
+        measured(
+            run(),
+            "updates",
+            1,
+            gradient_off=4e6,
+            gradient_factor=1.0,
+            gradient_tensor="layers.1.weight",
+            gradient_tensor_factor=10.0,
+        )
+    ),
     # The observation itself
     "RLS901": lambda: played([line for line in in_phases(world_size=2) if line[0] != "rank1"]),
     "RLS902": lambda: played(one_rank_skips()),

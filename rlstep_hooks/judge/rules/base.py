@@ -62,6 +62,10 @@ class _Reported(msgspec.Struct):
         return msgspec.structs.replace(self.finding, occurrences=self.occurrences, rollouts=rollouts)
 
 
+NOTHING_MADE = "the run made no rollout and trained nothing"
+"""The reason for NOT EVALUATED of all rules about a run that came to nothing."""
+
+
 class Rule:
     """One thing that must hold. Subclasses override the handlers of the events they look at."""
 
@@ -186,7 +190,11 @@ class Rule:
 
     def reason(self) -> str:
         """Why nothing was compared."""
-        return self.nothing_seen if self.absent() else self.cannot_see
+        if not self.absent():
+            return self.cannot_see
+        # What the run did not come to says nothing of its plan, of its settings, or of what the observer can see.
+        nothing_made = self.seen_in == "run" and not self.optional and not self.progress.rollouts
+        return NOTHING_MADE if nothing_made and not self.progress.trained else self.nothing_seen
 
     def note(self) -> str:
         """What limits the checks to less than the title says; empty if nothing does."""

@@ -109,6 +109,7 @@ RULES: tuple[type[Rule], ...] = (
     optimizer.MomentsLost,
     optimizer.NormNotClipped,
     gradient.GradientMissing,
+    gradient.GradientAltered,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )

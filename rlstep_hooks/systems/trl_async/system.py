@@ -186,6 +186,8 @@ SYSTEM = System(
         "syncs to the engine, as far as the trainer hands the weights over",
     ),
     links={
+        "settings in force": yes("those of the optimizer, when training begins and in compared updates"),
+        "rewards on the way": no("the worker computes them in a process of its own"),
         "advantages": no("the worker computes them in a process of its own"),
         "advantages on the way": no("the worker computes them in a process of its own"),
         "mask": no("the worker makes it in a process of its own"),
@@ -193,6 +195,7 @@ SYSTEM = System(
         "loss": no("its value is not compared; the ratio that it takes is"),
         "backward": no("the loss is not followed into its backward"),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradients on the way": no("micro-batches and steps are not seen from the beginning of a window"),
         "gradient norm": no("no limit is read here"),
         "optimizer step": yes("SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers"),
         "optimizer moments": yes("between a replayed step and the next"),
