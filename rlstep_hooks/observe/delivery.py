@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ELEMENTS = 8
 """Elements that are read of a tensor."""
 
-TURNS = 4
+TURNS = 8
 """A tensor's turn comes once in this many syncs."""
 
 WHOLE_SYNCS = 2
@@ -33,32 +33,27 @@ CHOSEN = 16_384
 
 def is_due(name: str, number: int) -> bool:
     """Whether a tensor is read in this sync."""
-    return number < WHOLE_SYNCS or _checksum(name) % TURNS == number % TURNS
+    return number < WHOLE_SYNCS or _turn(name) == number % TURNS
 
 
 @lru_cache(CHOSEN)
-def _checksum(name: str) -> int:
-    return zlib.crc32(name.encode())
+def _turn(name: str) -> int:
+    return zlib.crc32(name.encode()) % TURNS
 
 
 @lru_cache(CHOSEN)
-def elements_of(name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Which elements of a tensor are read: for each dimension, the place of each element in it."""
+def elements_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Which elements of a tensor are read, as places in the flat tensor."""
     size = prod(shape)
-    flat = sorted({zlib.crc32(b"%d:" % i + name.encode()) % size for i in range(ELEMENTS)}) if size else []
-    places = []
-    for extent in reversed(shape):
-        places.append(tuple(place % extent for place in flat))
-        flat = [place // extent for place in flat]
-    return tuple(reversed(places))
+    return tuple(sorted({zlib.crc32(b"%d:" % i + name.encode()) % size for i in range(ELEMENTS)}))
 
 
 class Reader:
-    """Reads the chosen elements of tensors, as float32 on their device."""
+    """Reads the chosen elements of tensors, on their device and in their dtype."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, tuple[int, ...], int, Any], Any] = {}
-        """The places as tensors on the device."""
+        self._places: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        """Of a tensor: shape, row and device for which its places are, and these, as a tensor on the device."""
 
     def read(self, name: str, tensor: Any, shape: tuple[int, ...] | None = None, row: int = 0) -> Any:
         """The chosen elements of a tensor.
@@ -69,22 +64,21 @@ class Reader:
             shape: Its shape, if `tensor` is a larger one.
             row: The row of `tensor` at which it begins.
         """
-        shape = tuple(tensor.shape) if shape is None else shape
-        key = name, shape, row, tensor.device
-        places = self._places.get(key)
-        if places is None:
+        valid = tensor.shape if shape is None else shape, row, tensor.device
+        known = self._places.get(name)
+        if known is None or known[0] != valid:
             if len(self._places) >= CHOSEN:
                 self._places.clear()
-            places = self._places[key] = _on_device(elements_of(name, shape), row, tensor.device)
-        chosen = tensor.detach()[places] if places else tensor.detach().reshape(1)
-        return chosen.float()
+            known = self._places[name] = valid, _on_device(name, tuple(valid[0]), row, tensor.device)
+        return tensor.detach().take(known[1])
 
 
-def _on_device(places: tuple[tuple[int, ...], ...], row: int, device: Any) -> Any:
+def _on_device(name: str, shape: tuple[int, ...], row: int, device: Any) -> Any:
     import torch
 
-    moved = [[place + row for place in of] if dimension == 0 else list(of) for dimension, of in enumerate(places)]
-    return tuple(torch.tensor(of, dtype=torch.int64).to(device, non_blocking=True) for of in moved)
+    before = row * prod(shape[1:])
+    places = [before + place for place in elements_of(name, shape)]
+    return torch.tensor(places, dtype=torch.int64).to(device, non_blocking=True)
 
 
 class _Key(NamedTuple):
@@ -142,7 +136,7 @@ class SentWatch:
 
     def __init__(self, own: Callable[[str], Any] = lambda _: None) -> None:
         self._own = own
-        self._reader = Reader()
+        self._reader, self._own_reader = Reader(), Reader()
         self._readings = Readings()
         self._number = -1
         self._names: set[str] = set()
@@ -167,7 +161,7 @@ class SentWatch:
         sent = self._reader.read(name, tensor)
         own = self._own(name)
         if own is not None and own.data_ptr() != tensor.data_ptr() and own.shape == tensor.shape:
-            self._readings.add(self._number, "policy", name, own, self._reader.read(name, own))
+            self._readings.add(self._number, "policy", name, own, self._own_reader.read(name, own))
             self._readings.add(self._number, "sent", name, tensor, sent)
         else:
             self._readings.add(self._number, "policy", name, tensor, sent)

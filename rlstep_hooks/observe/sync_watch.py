@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.delivery import HeldWatch, SentWatch
+from rlstep_hooks.observe.delivery import CHOSEN, HeldWatch, SentWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,25 +44,26 @@ class SyncWatch:
         """A sync begins."""
         with self._guard:
             policy = self._policy()
-            self._own = dict(policy.named_parameters())
-            # Adapters are merged, and their tensors are not handed over.
-            self._tensors = None if hasattr(policy, "peft_config") else len(self._own)
+            self._own = {_plain(name): tensor for name, tensor in policy.named_parameters()}
+            # Adapters are merged and not handed over themselves; flat parameters of FSDP have no names of their own.
+            several = hasattr(policy, "peft_config") or any("flat_param" in name for name in self._own)
+            self._tensors = None if several else len(self._own)
             self._sent.begin()
             self._held.begin(self._sent.number)
 
     def handed_over(self, name: str, tensor: Any) -> None:
         """The trainer hands a tensor over."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._sent.see(name, tensor)
 
     def arrives(self, name: str, tensor: Any) -> None:
         """A tensor arrives in the engine and is not loaded yet."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._held.see(name, tensor)
 
     def end(self, version: int) -> None:
         """All tensors are loaded."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._held.end()
             self._sent.end(version, self._tensors)
             self._own = {}
@@ -71,7 +71,7 @@ class SyncWatch:
 
     def woken(self) -> None:
         """The engine is about to generate after it was woken up."""
-        with self._guard, torch.no_grad():
+        with self._guard:
             self._held.woken()
 
     def collect(self, *, wait: bool = False) -> None:
@@ -95,3 +95,16 @@ class SyncWatch:
         own = self._own.get(name)
         # A sharded parameter has only a part of its elements here.
         return None if own is None or hasattr(own, "full_tensor") or not own.numel() else own
+
+
+_WRAPPED = ("_checkpoint_wrapped_module.", "_orig_mod.", "modules_to_save.default.", ".base_layer")
+"""What activation checkpointing, torch.compile and PEFT add to names, and frameworks take off before they hand tensors over."""
+
+
+@lru_cache(CHOSEN)
+def _plain(name: str) -> str:
+    """The name under which a parameter is handed over."""
+    name = name.removeprefix("base_model.model.")
+    for part in _WRAPPED:
+        name = name.replace(part, "")
+    return name

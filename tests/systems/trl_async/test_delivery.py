@@ -98,7 +98,7 @@ def test_a_healthy_run_is_proved(build: Callable[..., Any], settings: dict[str, 
     tensors = {name for name, _ in trainer.model.named_parameters()}
     read = [{probe.name for probe in event.after} for event in syncs]
     assert read[0] == tensors, "all of them at first"
-    assert set().union(*read[2:6]) == tensors or len(syncs) < 6, "then by turns"
+    assert all(len(names) < len(tensors) / 2 for names in read[2:]), "then by turns"
     sent = [event for event in events_of(audit) if isinstance(event, WeightsSent)]
     assert [event.number for event in sent] == list(range(len(syncs)))
     assert all(event.sent == event.tensors == len(tensors) for event in sent)

@@ -20,7 +20,7 @@ class NotHeld(Rule):
     """The engine does not hold the weights of the policy after a sync.
 
     What it checks:
-        Eight elements of a quarter of the tensors, by turns, and of all tensors in the first two syncs: what the engine holds after
+        Eight elements of an eighth of the tensors, by turns, and of all tensors in the first two syncs: what the engine holds after
         the sync is what the policy has, in the engine's dtype. Exact. Looked at again when an engine generates after it was woken up.
 
     Why it matters:
@@ -47,7 +47,7 @@ class NotHeld(Rule):
         - The engine must be in a process that is observed: vLLM with this package installed, or an engine whose model is given.
         - A tensor that is split over several processes, quantised or stored in another layout is compared only once its
           kind was seen equal; with tensor parallelism only whole tensors are compared.
-        - A single wrong tensor is found within four syncs.
+        - A single wrong tensor is found within eight syncs.
 
     Sources:
         - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights
