@@ -177,7 +177,7 @@ class MicroBatchMeter:
         ]
         if old is not None:
             checks.append(bit_checksum(old, per_token=old.dim() == 2))
-        output[CHECKS] = torch.stack(checks, -1)
+        output[CHECKS] = torch.stack(checks, -1)  # of the largest type among them, int64
 
     def hold(
         self,
@@ -204,7 +204,9 @@ class MicroBatchMeter:
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
-        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"].detach()
+        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"]
+        if advantages.requires_grad:
+            advantages = advantages.detach()
         checks = inputs.get(CHECKS)
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
@@ -294,7 +296,7 @@ class MicroBatchMeter:
             known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * _FACTOR
             known = (known ^ (known >> 32)) * _FACTOR | 1
             self._positions = known
-        return (completion_ids * known[:width]).sum(-1)
+        return (completion_ids * (known if known.shape[0] == width else known[:width])).sum(-1)
 
 
 def version_of(tensor: Tensor) -> int:
@@ -308,9 +310,14 @@ def version_of(tensor: Tensor) -> int:
 def _versions(
     new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None, entropies: Tensor | None
 ) -> tuple[int, ...]:
-    used = [new, mask, tokens, advantages, entropies]
-    used += [] if loss is None else [loss.value, loss.reference]
-    return tuple([0 if tensor is None else version_of(tensor) for tensor in used])
+    try:
+        versions = new._version, mask._version, tokens._version, advantages._version
+    except RuntimeError:  # one was made in inference mode
+        versions = version_of(new), version_of(mask), version_of(tokens), version_of(advantages)
+    if loss is None and entropies is None:
+        return versions
+    others = (entropies,) if loss is None else (entropies, loss.value, loss.reference)
+    return (*versions, *[0 if tensor is None else version_of(tensor) for tensor in others])
 
 
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
@@ -319,8 +326,8 @@ def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
 
 
 def bit_checksum(values: Tensor, *, per_token: bool) -> Tensor:
-    """The bit patterns of floating point numbers as int64; (..., T) is summed to (...), exact in any order of summation."""
-    return bits(values).sum(-1, dtype=torch.int64) if per_token else bits(values).to(torch.int64)
+    """The bit patterns of floating point numbers as integers; (..., T) is summed to (...) as int64, exact in any order of summation."""
+    return bits(values).sum(-1, dtype=torch.int64) if per_token else bits(values)
 
 
 def token_mask(inputs: dict[str, Any]) -> Tensor:
