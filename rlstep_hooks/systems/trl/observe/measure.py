@@ -241,7 +241,7 @@ class MicroBatchMeter:
     def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[LossInputs, LossSettings] | None]:
         """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
-        advantages = torch.stack([as_column(held.advantages) for held in group])
+        advantages = stacked_columns([held.advantages for held in group])
         signal = (advantages.detach().float().abs() * mask).flatten(1).amax(1)
         columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal}
         copies = [held.old for held in group if held.old is not None]
@@ -335,6 +335,12 @@ def token_mask(inputs: dict[str, Any]) -> Tensor:
     mask: Tensor = inputs["completion_mask"]
     tool_mask = inputs.get("tool_mask")
     return mask if tool_mask is None else mask * tool_mask
+
+
+def stacked_columns(advantages: list[Tensor]) -> Tensor:
+    """N times advantages of one shape, (B,) as (N, B, 1) and (B, T) as (N, B, T)."""
+    stacked = torch.stack(advantages)
+    return stacked.unsqueeze(2) if stacked.dim() == 2 else stacked
 
 
 def as_column(advantages: Tensor) -> Tensor:
