@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(metavar="VERB", required=True)
     _add_plan(verbs)
     _add_run(verbs)
+    _add_rehearse(verbs)
     _add_report(verbs)
     _add_why(verbs)
     _add_diff(verbs)
@@ -152,6 +153,35 @@ def _add_run(verbs: _Verbs) -> None:
     )
 
 
+def _add_rehearse(verbs: _Verbs) -> None:
+    words = "Run a launch in small on this machine, with a tiny random model, and say what that proves."
+    rehearse = _add(verbs, "rehearse", _rehearse, words)
+    rehearse.usage = "rlstep rehearse [options] -- <launch command>"
+    _add_launch_options(rehearse)
+    rehearse.add_argument(
+        "--budget",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long it may take; sizes shrink to fit (default: 120)",
+    )
+    rehearse.add_argument("--rollouts", type=int, metavar="N", help="rollouts of the rehearsed run")
+    rehearse.add_argument("--no-resume", action="store_true", help="leave out the resume from a checkpoint")
+    rehearse.add_argument(
+        "--confirm", action="store_true", help="have the framework itself refuse what the plan says it refuses"
+    )
+    rehearse.add_argument(
+        "--columns",
+        metavar="A,B",
+        help="columns of a data set that is not here and that the script does not show",
+    )
+    rehearse.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default: cpu)")
+    rehearse.add_argument("--online", action="store_true", help="ask hubs for configurations, tokenizers and rows")
+    rehearse.add_argument("--strict", action="store_true", help="doubts fail too")
+    rehearse.add_argument("--json", action="store_true", help="print JSON")
+    rehearse.add_argument("--html", type=Path, metavar="FILE", help="write the report of the rehearsed run as a page")
+
+
 def _folder(place: str) -> Path:
     """A folder to record in.
 
@@ -224,11 +254,13 @@ def _add_check(verbs: _Verbs) -> None:
     check = _add(
         verbs, "check", _check, "Plan many launch files at once, for CI and commit hooks; other files are passed over."
     )
-    check.add_argument("paths", nargs="*", metavar="FILE", help="scripts, configurations, Python files")
+    check.add_argument(
+        "paths", nargs="*", metavar="PATH", help="scripts, configurations, Python files, or folders of them"
+    )
     check.add_argument(
         "--base",
         metavar="REVISION",
-        help="compare with this revision of git; without FILE, all files that differ from it",
+        help="compare with this revision of git; without PATH, all files that differ from it",
     )
     _add_launch_options(check)
     check.add_argument("--sarif", type=Path, metavar="FILE", help="write the findings as SARIF, at file and line")
@@ -287,6 +319,35 @@ def _run(given: argparse.Namespace) -> int:
         print("rlstep: there is no command; write `rlstep run -- <launch command>`", file=sys.stderr)
         return 2
     return run.run(given.command, lambda: _options(given), folder=given.dir, strict=given.strict, copy_to=given.copy_to)
+
+
+def _rehearse(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import launches, rehearse
+    from rlstep_hooks.rehearse.run import Asked
+
+    if not given.command:
+        print("rlstep: there is no command; write `rlstep rehearse -- <launch command>`", file=sys.stderr)
+        return 2
+    asked = Asked(
+        budget=given.budget,
+        rollouts=given.rollouts,
+        resume=not given.no_resume,
+        rows=given.rows,
+        columns=tuple(filter(None, (given.columns or "").split(","))),
+        online=given.online,
+        cuda=given.device == "cuda",
+        html=given.html,
+    )
+    return launches.run(
+        lambda: rehearse.show(
+            given.command,
+            _options(given),
+            asked,
+            confirm=given.confirm,
+            as_json=given.json,
+            strict=given.strict,
+        )
+    )
 
 
 def _report(given: argparse.Namespace) -> int:

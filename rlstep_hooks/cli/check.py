@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.show.junit import fails, junit
-from rlstep_hooks.systems.checking import changed_since, check, may_be_launches
+from rlstep_hooks.systems.checking import changed_since, check, may_be_launches, with_folders_opened
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
@@ -26,7 +26,7 @@ def show(
     """Plan each file that is a launch; print a table, and write what CI reads.
 
     Args:
-        paths: The files; with a base, those that differ from it if none is named.
+        paths: Files and folders; with a base, the files that differ from it if none is named.
         options: What completes each launch.
         base: A revision of git that each plan is compared with.
         sarif_file: Where to write the findings as SARIF.
@@ -42,9 +42,9 @@ def show(
         OSError: A file cannot be written.
     """
     if not paths and base is None:
-        raise LaunchError("there is no file; write `rlstep check FILE...` or `rlstep check --base REVISION`")
+        raise LaunchError("there is no file; write `rlstep check PATH...` or `rlstep check --base REVISION`")
     changed, before = changed_since(base, Path()) if base is not None else ([], None)
-    found = check(paths or may_be_launches(changed), options, before=before)
+    found = check(with_folders_opened(paths) or may_be_launches(changed), options, before=before)
     launches = [one for one in found if one.is_launch]
     if sarif_file is not None:
         from rlstep_hooks.record.wire import to_json
@@ -62,7 +62,8 @@ def show(
 
         from rlstep_hooks.show.checked import text
 
-        Console(highlight=False).print(text(launches))
+        console = Console(highlight=False)
+        console.print(text(launches, console.width))
     else:
         print(f"none of {len(found)} files is a launch that is known")
     return int(any(fails(each.finding.severity, strict=strict) for one in launches for each in one.findings))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
 from rlstep_hooks.cli.ray_job import advice
 from rlstep_hooks.observe.options import on_fail_asked
-from rlstep_hooks.record.ledger import record_files, records
+from rlstep_hooks.record.ledger import record_files
+from rlstep_hooks.record.suite import suite_files
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.injection import environment
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.judge.suite import Suite
     from rlstep_hooks.planning.launched import Options
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
@@ -48,7 +50,7 @@ def run(
         The command's own exit status (128 + n after signal n), 2 if it cannot be started; 1 in place of 0 where the audit ended
         training (RLSTEP_ON_FAIL); see also `strict`.
     """
-    before = set(record_files(folder))
+    before = {*record_files(folder), *(path.name for path in suite_files(folder))}
     try:
         on_fail_asked()
     except ValueError as error:
@@ -73,13 +75,14 @@ def run(
     except OSError as error:
         print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
         return 2
-    reports = _report(folder, before, status)
+    suite, reports = _report(folder, before, status)
     if status:
         return status
     if strict:
-        return _exit_status(reports)
+        return _exit_status(suite, reports)
     # A run that the audit ended with `on_fail` is not one that came to its end, whatever the command says.
-    return 1 if any(report.stopped_by for report in reports) else 0
+    every = [*reports, *(report for test in suite.tests for report in test.reports)]
+    return 1 if any(report.stopped_by for report in every) else 0
 
 
 def _copying(folder: Path, before: set[str], url: str | None) -> AbstractContextManager[None]:
@@ -188,17 +191,23 @@ def _in_front_of_a_terminal() -> bool:
         os.close(terminal)
 
 
-def _report(folder: Path, before: set[str], status: int) -> list[Report]:
-    """Print the report of each new run, after the command ended with `status`."""
+def _report(folder: Path, before: set[str], status: int) -> tuple[Suite, list[Report]]:
+    """Print the report of each new run, after the command ended with `status`; the runs of tests in one table.
+
+    Returns:
+        The tests, and the reports of all runs that no test made.
+    """
     from rich.console import Console
 
-    from rlstep_hooks.judge.replay import report_of
+    from rlstep_hooks.judge.suite import recorded_suite
     from rlstep_hooks.show.console import verdict_block
 
     console = Console(stderr=True)
     console.print()  # the command's last output may be a progress bar without a newline
-    new = [run for run in records(folder) if run not in before]
-    if not new:
+    suite, reports = recorded_suite(folder, before, deviations_of=index.deviations_of)
+    if suite.tests or suite.others:
+        _print_suite(suite, console)
+    elif not reports:
         ask = ". Is rlstep-hooks installed where the command runs, and is its framework one of those that `rlstep doctor` lists?"
         failed_early = f" before the command ended with status {status}."
         console.print(
@@ -206,19 +215,32 @@ def _report(folder: Path, before: set[str], status: int) -> list[Report]:
             style="yellow",
             highlight=False,
         )
-        return []
-    reports = [report_of(folder, run, deviations_of=index.deviations_of) for run in new]
+        return suite, []
     for number, report in enumerate(reports, 1):
         if len(reports) > 1:
             console.print(_whose(report, number, len(reports)), "")
         console.print(verdict_block(report))
     console.print(f"rlstep: recorded in {folder}", style="dim", highlight=False)
-    return reports
+    return suite, reports
 
 
-def _exit_status(reports: list[Report]) -> int:
-    """The exit status that reports call for: 1 if one failed, 2 if one was not evaluated or there is none."""
-    statuses = {report.exit_status(strict=True) for report in reports} or {2}
+def _print_suite(suite: Suite, console: Console) -> None:
+    """Print the table of an audited test suite."""
+    from rlstep_hooks.show.suite import suite_table, width
+
+    console.width = width(console.width, terminal=console.is_terminal)
+    console.print(suite_table(suite), highlight=False)
+
+
+def _exit_status(suite: Suite, reports: list[Report]) -> int:
+    """The exit status that reports call for: 1 if one failed, 2 if one was not evaluated or there is none.
+
+    A test may end its training as it likes, so what was not evaluated there does not count.
+    """
+    statuses = {report.exit_status(strict=True) for report in reports}
+    if suite.tests:
+        statuses.add(1 if suite.fails(strict=True) else 0)
+    statuses = statuses or {2}
     return 1 if 1 in statuses else max(statuses)
 
 

@@ -37,6 +37,8 @@ class Watch:
         self._runs: dict[str, FollowedRun] = {}
         self._lines = Lines(Console(stderr=True))
         self._shown = plan_rows(shown) if shown is not None else []
+        self._of_tests: set[str] = set()
+        """Runs that a test makes: they are told in a table at the end."""
 
     def print_late(self, ahead: Ahead) -> None:
         """Print a plan that was not ready when the command started, unless the run itself has printed it by now."""
@@ -49,9 +51,13 @@ class Watch:
         for name in record_files(self._folder):
             if name not in self._before and name not in self._runs:
                 self._runs[name] = FollowedRun(self._folder, name, deviations_of=index.deviations_of)
-        for run in self._runs.values():
-            if not run.complete:
-                self._tell(run.look())
+        for name, run in self._runs.items():
+            if not run.complete and name not in self._of_tests:
+                news = run.look()
+                if news.started is not None and "test" in news.started.facts:
+                    self._of_tests.add(name)
+                else:
+                    self._tell(news)
 
     def _tell(self, news: News) -> None:
         if news.started is not None:

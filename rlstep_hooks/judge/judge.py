@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher
+from rlstep_hooks.judge.delivery import Deliveries, Delivery
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
 from rlstep_hooks.judge.lags import Lags
 from rlstep_hooks.judge.report import SEVERITIES, Counts, Report, Summary, ending_of
@@ -17,6 +18,7 @@ from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
 from rlstep_hooks.judge.rules.progress import Place, Progress
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
+    AdapterUsed,
     AnyEvent,
     ConfigChanged,
     EpochEnd,
@@ -31,6 +33,8 @@ from rlstep_hooks.record.events import (
     RunStarted,
     Unobserved,
     Update,
+    WeightsHeld,
+    WeightsSent,
     WeightSync,
 )
 
@@ -63,6 +67,7 @@ class Judge:
         """The matcher; `NOTHING_PLANNED` once the order of events cannot be observed."""
         self._counts: dict[str, int] = defaultdict(int)
         self._lags = Lags()
+        self._deliveries = Deliveries()
         self._ended: RunEnded | None = None
         self._problems = 0
         self.differences: Differences = AS_PLANNED
@@ -186,6 +191,15 @@ class Judge:
         planned = self._progress is not None and self._progress.schedule.syncs != "unseen"
         return self._show("weight_sync", event, self._matching.seldom(event) if planned else AS_PLANNED)
 
+    def _observe_sent(self, event: WeightsSent) -> list[Finding]:
+        return [found for delivery in self._deliveries.sent(event) for found in self._show("delivered", delivery)]
+
+    def _observe_held(self, event: WeightsHeld) -> list[Finding]:
+        return [found for delivery in self._deliveries.held(event) for found in self._show("delivered", delivery)]
+
+    def _observe_adapter(self, event: AdapterUsed) -> list[Finding]:
+        return self._show("adapter_used", event)
+
     def _observe_epoch_end(self, event: EpochEnd) -> list[Finding]:
         self._counts["data_epochs_ended"] += 1
         findings = self._claim(self._matching.seldom(event))
@@ -257,7 +271,9 @@ class Judge:
         planned = self._progress is not None and self._progress.schedule.critic is not None
         return self._matching.observe(event) if planned else AS_PLANNED
 
-    def _show(self, handler: str, shown: AnyEvent | Difference, differences: Differences = AS_PLANNED) -> list[Finding]:
+    def _show(
+        self, handler: str, shown: AnyEvent | Difference | Delivery, differences: Differences = AS_PLANNED
+    ) -> list[Finding]:
         """Show an event with its differences from the plan, or a single difference, to the rules with this handler."""
         findings = self._claim(differences) if differences else []
         for rule, method in self._handlers[handler]:
@@ -402,6 +418,9 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     MicroBatch: Judge._observe_microbatch,
     Update: Judge._observe_update,
     WeightSync: Judge._observe_sync,
+    WeightsSent: Judge._observe_sent,
+    WeightsHeld: Judge._observe_held,
+    AdapterUsed: Judge._observe_adapter,
     EpochEnd: Judge._observe_epoch_end,
     Evaluated: Judge._observe_evaluation,
     ConfigChanged: Judge._observe_change,

@@ -59,7 +59,7 @@ def report_of(
         raise NoRecordError(f"{folder} holds no record (files named <run>.<process>.jsonl)")
     if run is not None and run not in runs:
         raise NoRecordError(f"{folder} holds no run {run}; it has {', '.join(runs)}")
-    return _report(folder, runs[run or latest_run(runs)], deviations_of, watcher)
+    return report_of_records(folder, runs[run or latest_run(runs)], deviations_of=deviations_of, watcher=watcher)
 
 
 def replay(found: Sequence[Record], rank: int, watcher: Watcher) -> None:
@@ -103,7 +103,14 @@ def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
             yield from Tail(record.path).read()
 
 
-def _report(folder: Path, found: list[Record], deviations_of: DeviationsOf, watcher: Watcher | None) -> Report:
+def report_of_records(
+    folder: Path,
+    found: list[Record],
+    *,
+    deviations_of: DeviationsOf = none_known,
+    watcher: Watcher | None = None,
+) -> Report:
+    """The report of one run whose records are known. Arguments as in `report_of`."""
     controller = next((record for record in found if record.process == CONTROLLER), None)
     problems = [] if controller else [problem for record in found if (problem := _without_beginning(record))]
     first = controller or next((record for record in found if not _without_beginning(record)), found[0])

@@ -45,14 +45,18 @@ _NO_SIGNAL = Cause("all rewards of each group are equal, so every advantage is 0
 _NOTHING_MOVES = Cause("updates do not change the weights", ("RLS401", "RLS406", "RLS407", "RLS809"))
 _RATE_ZERO = Cause("the learning rate is 0, or its schedule ends before the run", ("RLS601", "RLS603", "RLS605"))
 _ADVANTAGES = Cause("advantages are not those of the rewards", ("RLS508", "RLS515", "RLS516", "RLS517"))
-_STALE_SAMPLER = Cause("rollouts are sampled with other weights than the policy's", ("RLS402", "RLS405", "RLS412"))
+_STALE_SAMPLER = Cause(
+    "rollouts are sampled with other weights than the policy's",
+    ("RLS402", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418"),
+)
 _OTHER_TEXT = Cause("rollouts are sampled with other settings, or by another model", ("RLS403", "RLS410", "RLS413"))
 _ALTERED = Cause(
     "tokens, masks or old log-probs change between rollout and loss", ("RLS305", "RLS306", "RLS518", "RLS804")
 )
 _LOSS = Cause("the loss, or the factor of its gradient, is not the documented one", ("RLS801", "RLS802", "RLS805"))
 _STEP = Cause(
-    "the optimizer's step, its moments or the clipped norm are not those documented", ("RLS806", "RLS807", "RLS808")
+    "gradients, the optimizer's step, its moments or the clipped norm are not those documented",
+    ("RLS806", "RLS807", "RLS808", "RLS810"),
 )
 _LEFT_OVER = Cause("gradients of the update before are added", ("RLS803",))
 _FEWER_UPDATES = Cause("updates are missing or skipped", ("RLS203", "RLS204", "RLS210"))

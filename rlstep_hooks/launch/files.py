@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+NOTEBOOK = ".ipynb"
+MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
+
 _edited: ContextVar[Mapping[str, str] | None] = ContextVar("edited", default=None)
 _root: ContextVar[Path | None] = ContextVar("root", default=None)
+
+
+def holds_commands(path: str) -> bool:
+    """Whether a file of this name is read for the commands in it."""
+    name = path.rpartition("/")[2]
+    return name.endswith((NOTEBOOK, ".mk", ".dockerfile")) or name in MAKEFILES or name.startswith("Dockerfile")
 
 
 def contents(path: Path) -> bytes:

@@ -35,6 +35,8 @@ class Parent(msgspec.Struct, frozen=True):
     place: Place
     unknown: UnknownText | None = None
     """What its name depends on, if only the run knows that."""
+    what: str = "the configuration file"
+    """What cannot be known then."""
 
 
 class Configuration(msgspec.Struct, frozen=True):

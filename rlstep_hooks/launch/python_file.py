@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.files import NOTEBOOK, contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
@@ -59,6 +59,8 @@ class Calls(msgspec.Struct, frozen=True):
     """Callee -> the package that it is imported from, where the file imports it."""
     opened: dict[str, UnknownText] = {}
     """Callees that are given more keywords than can be known (`**kwargs`)."""
+    options: frozenset[str] = frozenset()
+    """What the file takes as options of its own (`add_argument`)."""
 
 
 class _NotLiteralError(Exception):
@@ -66,32 +68,45 @@ class _NotLiteralError(Exception):
         self.node = node
 
 
-def read_calls(path: str | Path) -> Calls:
+def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None) -> Calls:
     """Keyword arguments of all calls in a file, named "Callee.keyword" ("learn.total_timesteps" for `model.learn(...)`).
 
     Positional arguments are named by their number ("PPO.0"). Names that are bound once, to a literal, arithmetic on numbers, and
     conditions on both are resolved; everything else is unknown, and `--set NAME=VALUE` does not reach into Python. Where calls of one
     name differ in a keyword, it is unknown too. Defaults of dataclass fields are named "ClassName.field".
 
+    Args:
+        path: The file.
+        flags: The options that it is called with: `args.size` is the value of `--size`, or the default of `add_argument("--size")`.
+
     Raises:
         LaunchError: It is not Python.
         OSError: It cannot be read.
     """
-    return _calls_in(_text_of(path), str(path))
+    text = _text_of(path)
+    given = flags.items() if flags is not None and b"add_argument" in text else ()
+    known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
+    return _calls_in(text, str(path), tuple(known))
 
 
 @lru_cache(maxsize=16)
-def _calls_in(text: bytes, source: str) -> Calls:
+def _calls_in(text: bytes, source: str, flags: tuple[tuple[str, str | None], ...]) -> Calls:
     """The calls of a text. A script that runs one file a thousand times reads it once."""
-    return _File(_parsed(text, source), source).calls()
+    return _File(_parsed(text, source), source, dict(flags)).calls()
 
 
 def _text_of(path: str | Path) -> bytes:
-    if Path(path).stat().st_size > LARGEST_FILE:
-        raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB", Place(str(path)))
-    return contents(Path(path))
+    most = LARGEST_FILE * (8 if str(path).endswith(NOTEBOOK) else 1)  # notebooks hold what they printed
+    if Path(path).stat().st_size > most:
+        raise LaunchError(f"larger than {most >> 20} MiB", Place(str(path)))
+    if not str(path).endswith(NOTEBOOK):
+        return contents(Path(path))
+    from rlstep_hooks.launch.embedded import code_of
+
+    return code_of(Path(path))
 
 
+@lru_cache(maxsize=16)
 def _parsed(text: bytes, source: str) -> ast.Module:
     try:
         return ast.parse(text)
@@ -130,12 +145,15 @@ def _names_in(text: bytes, source: str) -> frozenset[str]:
 class _File:
     """One parsed file."""
 
-    def __init__(self, tree: ast.Module, source: str) -> None:
+    def __init__(self, tree: ast.Module, source: str, flags: dict[str, str | None]) -> None:
         self._tree = tree
         self._source = source
+        self._flags = flags
+        self._options = dict(_options(tree))
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._constants = self._bound_once()
         self._made = dict(self._results())
+        self._changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
 
     def calls(self) -> Calls:
         settings: dict[str, Setting] = {}
@@ -159,7 +177,8 @@ class _File:
                     settings[name] = self._unknown(
                         settings[name], f"{callee} is called {len(each)} times, and only some give it"
                     )
-        return Calls(settings, self._assignments(), frozenset(given), dict(self._imports()), opened)
+        packages = dict(self._imports())
+        return Calls(settings, self._assignments(), frozenset(given), packages, opened, frozenset(self._options))
 
     # Names.
 
@@ -356,6 +375,8 @@ class _File:
             return node.value
         if isinstance(node, ast.Name) and node.id in self._constants:
             return self._literal(self._constants[node.id], depth + 1)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._options:
+            return self._option(node, node.value.id, depth)
         if isinstance(node, ast.List | ast.Tuple):
             return [self._literal(part, depth + 1) for part in node.elts]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
@@ -376,6 +397,28 @@ class _File:
         except (ZeroDivisionError, OverflowError, ValueError, TypeError):
             raise _NotLiteralError(node) from None
 
+    def _option(self, node: ast.Attribute, root: str, depth: int) -> Any:
+        """The value of `args.NAME`: as the command gives it, else its default."""
+        given, keywords = self._flags.get(node.attr, ""), self._options[node.attr]
+        if self._made.get(root) != _PARSED or keywords is None or ast.unparse(node) in self._changed or given is None:
+            raise _NotLiteralError(node)
+        action = keywords["action"].value if isinstance(keywords.get("action"), ast.Constant) else "store"  # type: ignore[attr-defined]
+        if action in ("store_true", "store_false"):
+            return (node.attr in self._flags) == (action == "store_true")
+        if node.attr not in self._flags:
+            required = keywords.get("required")
+            if action != "store" or (required is not None and self._literal(required, depth + 1)):
+                raise _NotLiteralError(node)
+            return self._literal(keywords["default"], depth + 1) if "default" in keywords else None
+        kind = keywords.get("type")
+        made = {None: str, "str": str, "int": int, "float": float}.get(None if kind is None else ast.unparse(kind))
+        try:
+            if action == "store" and made is not None:
+                return made(given)
+        except ValueError:
+            pass
+        raise _NotLiteralError(node)
+
     def _worked_out(self, node: ast.expr, depth: int) -> Any:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
             left, right = self._literal(node.left, depth + 1), self._literal(node.comparators[0], depth + 1)
@@ -394,6 +437,22 @@ class _File:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _NotLiteralError(node)
         return value
+
+
+def _options(tree: ast.Module) -> Iterator[tuple[str, dict[str, ast.expr] | None]]:
+    """The options of `parser.add_argument(...)`, with its keywords; None for one that is added several times."""
+    found: dict[str, dict[str, ast.expr] | None] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or _name(node.func) != "add_argument":
+            continue
+        flags = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        dest = keywords.get("dest")
+        long = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
+        name = str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_")
+        if name and long.startswith("-"):
+            found[name] = None if name in found or name != long.lstrip("-").replace("-", "_") else keywords
+    yield from found.items()
 
 
 def _name(node: ast.expr) -> str:

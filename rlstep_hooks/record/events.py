@@ -283,6 +283,58 @@ class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
     """The framework's name for these weights when it hands them to the engine."""
 
 
+class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A few elements of one tensor."""
+
+    name: str
+    """The tensor's name in the policy."""
+    dtype: str
+    """As torch names it."""
+    bits: tuple[int, ...]
+    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
+
+
+class WeightsSent(Event, frozen=True, kw_only=True, gc=False, tag="weights_sent"):
+    """What a trainer handed over for one sync of weights."""
+
+    number: int
+    """Counts syncs of this run from 0."""
+    policy_version: int
+    tensors: int | None
+    """Tensors that the policy has for the engine; None if that is not known."""
+    sent: int
+    """Tensors that were handed over."""
+    policy: tuple[Probe, ...]
+    """Of the policy itself, where it could be read; else of what was handed over."""
+    sent_as: tuple[Probe, ...] = ()
+    """Of the tensors among these that were handed over with other values than the policy has."""
+
+
+class WeightsHeld(Event, frozen=True, kw_only=True, gc=False, tag="weights_held"):
+    """What an engine holds after one sync of weights, or when it generates after it was woken up."""
+
+    number: int
+    """Counts syncs of this run from 0."""
+    engine: str
+    """The engine, as a finding names it."""
+    arrived: int
+    """Tensors that arrived."""
+    before: tuple[Probe, ...]
+    """Of the engine's own tensors before the sync."""
+    after: tuple[Probe, ...]
+    woken: bool = False
+    """Whether nothing was synced, and the engine was woken up."""
+
+
+class AdapterUsed(Event, frozen=True, kw_only=True, gc=False, tag="adapter_used"):
+    """Requests of an engine to which an adapter was delivered."""
+
+    engine: str
+    requests: int
+    bound: int
+    """Requests among these that ran with an adapter."""
+
+
 class EpochEnd(Event, frozen=True, kw_only=True, gc=False, tag="epoch_end"):
     """The end of one pass of the loader."""
 
@@ -302,12 +354,13 @@ class Evaluated(Event, frozen=True, kw_only=True, gc=False, tag="evaluated"):
 
 
 class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_changed"):
-    """A setting that the plan depends on has changed."""
+    """A setting that the plan or the arithmetic depends on has changed."""
 
     name: str
     before: Any
     after: Any
-    since: Literal["construction", "train_begin"]
+    since: Literal["construction", "train_begin", "configuration"]
+    """What it has changed since. "configuration": the framework computes with another value than the configuration has."""
 
 
 class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -348,6 +401,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Sum of the squares of the same."""
     surprise_largest: float | None = None
     """The largest of the same."""
+    log_prob_gradient: float | None = None
+    """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
+    critic that shares the optimizer, and leaves the policy as it is."""
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -379,6 +435,19 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
     gradient_limit: float | None = None
     """The limit that was configured for it then."""
+    gradient_off: float | None = None
+    """Largest distance of a gradient that the optimizer used from the sum of those that the backward passes gave, times the factor that
+    is common to the followed tensors, in units of what rounding explains; None if gradients were not followed."""
+    gradient_factor: float | None = None
+    """That common factor: the clip's, or 1."""
+    gradient_tensor: str = ""
+    """The name of the followed tensor with the largest distance."""
+    gradient_tensor_factor: float | None = None
+    """Its own factor."""
+    gradient_passes: int | None = None
+    """Backward passes that reached each followed tensor since the window began."""
+    frozen: int | None = None
+    """Tensors that were trained at first and no longer require a gradient; None if that was not looked at."""
     ungraded: int | None = None
     """Trainable tensors without a gradient in any update so far; None if only some tensors are checked."""
 
@@ -389,6 +458,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     index: int
     max_abs_advantage: float | None = None
     """Over real tokens."""
+    rewards_moved: int | None = None
+    """Samples that have not the rewards that were given for them; None where that was not seen."""
     masks_wrong: int | None = None
     """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
     advantages_off: float | None = None
@@ -464,9 +535,11 @@ TOPICS = (
     "formula",
     "weights",
     "optimizer",
+    "gradient",
     "sampler",
     "sampler_weights",
     "drawn",
+    "delivery",
     "learning_rate",
     "ranks",
     "checkpoints",
@@ -493,6 +566,9 @@ AnyEvent = (
     | MicroBatch
     | Update
     | WeightSync
+    | WeightsSent
+    | WeightsHeld
+    | AdapterUsed
     | EpochEnd
     | Evaluated
     | ConfigChanged

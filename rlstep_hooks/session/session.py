@@ -18,6 +18,7 @@ from rlstep_hooks.judge.ranks import merge_ranks
 from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, OnFail, on_fail_asked
+from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER, open_ledger, rank_process
@@ -169,6 +170,7 @@ class Session:
         """Say why there is no audit. Only the first reason counts."""
         if not self.refused:
             self.refused = reason
+            suite.refused(reason)
             not_evaluated(f"{reason}. Training goes on without an audit.")
 
     @contextmanager
@@ -204,7 +206,7 @@ class Session:
                 started=time.time(),
                 schedule=run.schedule,
                 start_updates=run.start_updates,
-                facts=run.facts,
+                facts=run.facts | ({"test": test} if (test := suite.current_test()) else {}),
                 versions=dict(run.versions),
             )
         )

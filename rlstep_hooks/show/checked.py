@@ -24,15 +24,25 @@ if TYPE_CHECKING:
 HEAD = ("file", "framework", "rollout", "update", "updates/rollout", "findings")
 
 
-def text(checked: Sequence[Checked]) -> RenderableType:
-    """The table, with what differs and the findings below it."""
-    grid = Table(box=None, padding=(0, 1), header_style="dim")
-    grid.add_column(HEAD[0], overflow="fold")
-    for title in HEAD[1:]:
-        grid.add_column(title, no_wrap=True)
-    for one in checked:
-        grid.add_row(*map(Text, _cells(one)))
-    parts: list[RenderableType] = [grid]
+def text(checked: Sequence[Checked], width: int) -> RenderableType:
+    """A row for each file, with what differs and the findings below them all.
+
+    Args:
+        checked: The files.
+        width: Columns of the terminal. Where the longest row does not fit, each file's numbers stand below its name.
+    """
+    rows = [_cells(one) for one in checked]
+    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+    parts: list[RenderableType] = []
+    if sum(widths) + 2 * len(widths) <= width:
+        grid = Table(*HEAD, box=None, padding=(0, 1), header_style="dim")
+        for row in rows:
+            grid.add_row(*map(Text, row))
+        parts.append(grid)
+    else:
+        for path, system, *numbers in rows:
+            named = [f"{title}: {cell}" for title, cell in zip(HEAD[2:], numbers, strict=True) if cell]
+            parts += [Text(path), Padding(Text(" · ".join([system, *named])), (0, 0, 0, 2))]
     for one in checked:
         lines = [*_reason(one), *_changes(one), *_findings(one)]
         if lines:

@@ -6,6 +6,8 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.record.suite import current_test
+
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Summary
     from rlstep_hooks.planning.finding import Verdict
@@ -18,8 +20,8 @@ _VERDICT: dict[Verdict, int] = {"PASS": 1, "FAIL": 0, "NOT_EVALUATED": -1}
 
 
 def asked() -> bool:
-    """Whether the tracker gets these numbers: yes, unless `RLSTEP_SCALARS=0`."""
-    return os.environ.get(SWITCH) != "0"
+    """Whether the tracker gets these numbers: yes, unless `RLSTEP_SCALARS=0`, or a test trains that may look at its own logs."""
+    return os.environ.get(SWITCH) != "0" and not current_test()
 
 
 def scalars(summary: Summary) -> dict[str, float]:

@@ -115,3 +115,16 @@ def _git(folder: Path, *words: str) -> str:
 def may_be_launches(paths: Sequence[str]) -> list[str]:
     """Those of some paths whose names are those of scripts, configurations or Python files."""
     return [path for path in paths if path.endswith(SUFFIXES)]
+
+
+def with_folders_opened(paths: Sequence[str]) -> list[str]:
+    """Some paths, each folder among them replaced by the files below it that may be launches; hidden folders are left out."""
+    found: list[str] = []
+    for path in paths:
+        if not Path(path).is_dir():
+            found.append(path)
+            continue
+        below = (file.relative_to(path) for file in sorted(Path(path).rglob("*")) if file.is_file())
+        shown = (file for file in below if not any(part.startswith(".") for part in file.parts))
+        found += may_be_launches([str(Path(path, file)) for file in shown])
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import msgspec
 
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.files import NOTEBOOK, holds_commands
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.skypilot import task_of
@@ -32,6 +34,9 @@ from rlstep_hooks.systems.trains import why_not
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
 
+_NAME_IT = (
+    "name it with --framework NAME (trl, verl, openrlhf, ...; a name that is not known is answered with all of them)"
+)
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 
 
@@ -73,11 +78,48 @@ def find_launch(words: list[str], options: Options) -> Launch:
     names_file = len(words) == 1 and not _is_text(words)
     if words[0].endswith(CONFIGS) and names_file:
         return _config_launch(path, options)
-    if words[0].endswith(".py") and names_file:
-        program = Program("script", words[0])
-        return _only([Command(program, ())], str(path), path.parent, options)
+    if names_file and words[0].endswith((".py", NOTEBOOK)):
+        return _python_launch(path, options)
+    if names_file and holds_commands(words[0]) and path.is_file():
+        return _only(_embedded(path, options), str(path), path.parent, options)
     commands, source, folder = _commands(words, path, options)
     return _only(commands, source, folder, options)
+
+
+def _python_launch(path: Path, options: Options) -> Launch:
+    """A Python file or a notebook on its own: what it trains itself, else what it starts."""
+    itself = [Command(Program("script", str(path)), ())]
+    if path.suffix == NOTEBOOK:
+        return _only([*itself, *_embedded(path, options)], str(path), path.parent, options)
+    try:
+        return _only(itself, str(path), path.parent, options)
+    except NoLaunchError:
+        started = _started(path, options)
+        if started is None:
+            raise
+        return started
+
+
+def _started(path: Path, options: Options) -> Launch | None:
+    """The launch that a file starts, which is none itself; None if it starts none that is known."""
+    commands = _embedded(path, options) if path.is_file() else []
+    try:
+        return _only(commands, str(path), path.parent, options) if commands else None
+    except NoLaunchError:
+        return None
+
+
+def _embedded(path: Path, options: Options) -> list[Command]:
+    """The commands in a file that is no shell script. A text in it that is not shell starts none."""
+    from rlstep_hooks.launch.embedded import shell_in
+    from rlstep_hooks.launch.shell.script import read_text
+
+    commands: list[Command] = []
+    for found in shell_in(path):
+        given = {**found.variables, **options.variables}
+        with suppress(LaunchError):
+            commands += read_text(found.text, str(path), given=given, folder=path.parent)
+    return commands
 
 
 def _is_text(words: list[str]) -> bool:
@@ -139,7 +181,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         raise NoLaunchError(
             f"none of these starts a known trainer: {tried}{cut_off}" if tried else "there is no command in it",
             Place(source),
-            remedy=f"name it with --framework NAME (one of {', '.join(index.names())})",
+            remedy=_NAME_IT,
         )
     if len(distinct) > 1:
         lines = ", ".join(f"line {line} ({framework})" for line, framework in distinct)
@@ -217,7 +259,13 @@ def _config_launch(path: Path, options: Options) -> Launch:
 
     if not path.is_file():
         raise LaunchError("there is no such file", Place(str(path)))
-    read = read_config(path)
+    try:
+        read = read_config(path)
+    except LaunchError:  # several documents, or a list, of which one starts a launch
+        started = None if options.framework else _started(path, options)
+        if started is None:
+            raise
+        return started
     task = task_of(read.settings)
     if task is not None:
         from rlstep_hooks.launch.shell.script import read_text
@@ -228,10 +276,10 @@ def _config_launch(path: Path, options: Options) -> Launch:
     framework = options.framework or index.recognise(command, keys_of(read.settings))
     if framework is None:
         refuse_missing(read.missing)
-        raise NoLaunchError(
-            f"no framework is known by these settings; name it with --framework NAME (one of {', '.join(index.names())})",
-            Place(str(path)),
-        )
+        started = _started(path, options) if path.suffix in (".yaml", ".yml") else None
+        if started is not None:
+            return started
+        raise NoLaunchError("no framework is known by these settings", Place(str(path)), remedy=_NAME_IT)
     given, missing, notes = with_own_configs(read.missing, read.settings, index.system_of(framework))
     return Launch(
         command=command,
@@ -249,7 +297,7 @@ def refuse_missing(missing: tuple[Parent, ...]) -> None:
     """Refuse to plan without this file: its settings are not guessed."""
     for parent in missing:
         if parent.unknown is not None:
-            raise UnknownValueError("the configuration file", parent.unknown)
+            raise UnknownValueError(parent.what, parent.unknown)
         raise LaunchError(
             f"{parent.name} is not here, and what it sets decides the plan",
             parent.place,

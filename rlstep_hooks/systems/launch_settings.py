@@ -68,7 +68,12 @@ def settings_of_command(
         missing += read.missing
         chosen |= read.choices
     settings = {name: setting for name, setting in settings.items() if name not in chosen}
-    return with_own_configs(missing, over(base, settings), system)
+    if not base and not missing:
+        missing += _unknown_arguments(command, settings, loose)
+    given, left, notes = with_own_configs(missing, over(base, settings), system)
+    unknown = (token.unknown[0] for token in loose if token.unknown and not token.text.endswith(CONFIGS))
+    notes += [Note("assumes", f"{one.why} ({one.place}): its contents are not in this plan") for one in unknown]
+    return given, left, notes
 
 
 def with_own_configs(
@@ -131,6 +136,20 @@ def _unknown_configs(settings: dict[str, Setting], loose: list[Token], system: S
         (token.unknown, token.text, token.place) for token in loose if token.unknown and token.text.endswith(CONFIGS)
     ]
     return [Parent(text, place, unknown[0]) for unknown, text, place in found]
+
+
+def _unknown_arguments(command: Command, settings: dict[str, Setting], loose: list[Token]) -> list[Parent]:
+    """What may name a configuration file, or hold all settings: `rl @ $FILE`, or a variable that is the only argument.
+
+    Beside known settings a variable is taken for further ones, which a note says.
+    """
+    from rlstep_hooks.launch.inheritance import Parent
+
+    unknown = [(token.text, token.place, token.unknown[0]) for token in loose if token.unknown]
+    unknown += [(f"${array.name}", array.place, array) for array in command.missing]
+    if any(token.text == "@" for token in loose):
+        return [Parent(*one) for one in unknown[:1]]
+    return [] if settings else [Parent(*one, what="what the launch is given") for one in unknown[:1]]
 
 
 def quiet_config_keys(command: Command, folder: Path) -> set[str]:

@@ -11,6 +11,8 @@ from typing import Literal, get_args
 import msgspec
 
 LinkName = Literal[
+    "settings in force",
+    "rewards on the way",
     "advantages",
     "advantages on the way",
     "mask",
@@ -18,6 +20,7 @@ LinkName = Literal[
     "loss",
     "backward",
     "gradients cleared",
+    "gradients on the way",
     "gradient norm",
     "optimizer step",
     "optimizer moments",
@@ -31,6 +34,8 @@ NAMES: tuple[LinkName, ...] = get_args(LinkName)
 """In the order in which they follow each other."""
 
 RULES: dict[LinkName, tuple[str, ...]] = {
+    "settings in force": ("RLS101",),
+    "rewards on the way": ("RLS515",),
     "advantages": ("RLS516",),
     "advantages on the way": ("RLS517",),
     "mask": ("RLS518",),
@@ -38,12 +43,13 @@ RULES: dict[LinkName, tuple[str, ...]] = {
     "loss": ("RLS801", "RLS802"),
     "backward": ("RLS805",),
     "gradients cleared": ("RLS803",),
+    "gradients on the way": ("RLS810",),
     "gradient norm": ("RLS808",),
     "optimizer step": ("RLS806",),
     "optimizer moments": ("RLS807",),
     "learning rate": ("RLS605",),
     "reference": ("RLS411",),
-    "sampler": ("RLS402", "RLS403", "RLS410"),
+    "sampler": ("RLS402", "RLS403", "RLS410", "RLS415", "RLS416", "RLS417", "RLS418"),
     "weights between updates": ("RLS404", "RLS412"),
 }
 """Rules that judge a link."""

@@ -26,6 +26,16 @@ def updates_without_lag(pattern: list[list[int]]) -> tuple[int, ...]:
     return tuple(number for number, lags in enumerate(pattern, 1) if not any(lags))
 
 
+_OTHERS = ("main", "run_apl", "run_offline", "run_offline_lp", "run_offline_ppo", "run_xpo")
+"""Programs of oat/experiment that do not learn with PPO from what the policy samples."""
+
+
+def read_elsewhere(program: str) -> bool:
+    """Whether a program is one of oat/experiment with another learner."""
+    package, _, name = program.removesuffix(".py").replace("/", ".").rpartition(".")
+    return package.endswith("oat.experiment") and name in _OTHERS
+
+
 SYSTEM = System(
     name="oat",
     title="OAT",
@@ -70,6 +80,7 @@ SYSTEM = System(
     },
     functions={
         "lag_pattern": lag_pattern,
+        "read_elsewhere": read_elsewhere,
         "lags_in": lags_in,
         "updates_without_lag": updates_without_lag,
         "spelled": lambda launch, name: launch.settings.spelled(name),
@@ -162,8 +173,9 @@ SYSTEM = System(
     checks=(
         # `algo` is set by the PPO programs themselves.
         Demand(
-            "not ends(program, 'oat.experiment.main') and (algo is None or upper(algo) == 'PPO')",
-            "{program} learns from preferences; PPO, GRPO and Dr. GRPO (oat.experiment.run_math_rl, train_zero_math.py) are read",
+            "not read_elsewhere(program) and (algo is None or upper(algo) == 'PPO')",
+            "{program} learns from preferences or from given texts; PPO, GRPO and Dr. GRPO (oat.experiment.run_math_rl, "
+            "train_zero_math.py) are read",
             about="program",
         ),
         Demand(

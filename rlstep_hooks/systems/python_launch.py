@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.launch.arguments import read_arguments
+from rlstep_hooks.launch.files import NOTEBOOK, find_file
 from rlstep_hooks.launch.inheritance import over
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
@@ -26,14 +27,14 @@ _PARSED = "parsed."
 
 def calls_of(command: Command, folder: Path) -> Calls | None:
     """Calls in the Python file that a command runs, if it is here."""
-    if command.program.kind != "script" or not command.program.name.endswith(".py"):
+    if command.program.kind != "script" or not command.program.name.endswith((".py", NOTEBOOK)):
         return None
     path = find_file(command.program.name, folder, command.folder)
     if path is None:
         return None
     from rlstep_hooks.launch.python_file import read_calls
 
-    return read_calls(path)
+    return read_calls(path, read_arguments(command.arguments)[0])
 
 
 def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> tuple[dict[str, Setting], list[Note]]:
@@ -49,7 +50,9 @@ def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> t
         for name, setting in calls.settings.items()
         if name.partition(".")[0] in classes and (bare := name.partition(".")[2])
     }
-    merged |= given
+    # Options of the file's own reach the framework through the calls alone.
+    own = calls.options if classes & calls.callees else frozenset()
+    merged |= {name: setting for name, setting in given.items() if name not in own}
     notes: list[Note] = []
     evolved = {name: setting for name, setting in calls.settings.items() if name.startswith("evolve.")}
     for name, setting in (*evolved.items(), *calls.assigned.items()):

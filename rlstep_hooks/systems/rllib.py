@@ -53,14 +53,14 @@ SYSTEM = System(
             "rllib",
             keys=(
                 "training.train_batch_size_per_learner",
-                "training.minibatch_size",
-                "training.num_epochs",
                 "training.num_sgd_iter",
                 "train_batch_size_per_learner",
             ),
             calls=("AlgorithmConfig",),
             packages=("ray",),
         ),
+        # Configuration files of others have a `training:` with these.
+        Entry("rllib", keys=("training.minibatch_size", "training.num_epochs"), beside="ray"),
     ),
     keywords_of=_CALLS,
     settings={

@@ -124,6 +124,16 @@ def _processes_of(role: str) -> dict[str, str]:
     }
 
 
+def _other_pipeline(launch: Request) -> str:
+    """The pipeline that a launch runs, where it is neither that of RLVR nor that of agents: by its script, or by what only it has."""
+    script = launch.command.program.name.rpartition("/")[2]
+    if script.startswith("start_") and script.endswith("pipeline.py"):
+        return "" if script.startswith(("start_rlvr_", "start_agentic_")) and "rollout" not in script else script
+    if launch.settings.is_given("student_train.training_args.per_device_train_batch_size"):
+        return "on-policy distillation (student_train)"
+    return "DPO (chosen_key)" if launch.settings.is_given("chosen_key") else ""
+
+
 def _checks_of_processes(role: str, where: str) -> Iterator[Check | Demand]:
     """The devices of a role must hold whole copies of the model."""
     sizes = f"{role}.strategy_args.strategy_config."
@@ -272,6 +282,7 @@ SYSTEM = System(
     ),
     functions={
         "devices": _devices,
+        "other_pipeline": _other_pipeline,
         "adjust_batch": _adjusted,
         "turn_by_turn": _turn_by_turn,
         "filters": _filters,
@@ -399,6 +410,11 @@ SYSTEM = System(
         ),
     ),
     checks=(
+        Demand(
+            "not other_pipeline(launch)",
+            "{other_pipeline(launch)} is another pipeline, which is not read; start_rlvr_pipeline.py and start_agentic_pipeline.py are",
+            about="program",
+        ),
         Check(
             "rollout_batch_size % train_env_manager.group_size == 0",
             "rollout_batch_size ({rollout_batch_size}) must be a multiple of train_env_manager.group_size "

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.launch.files import NOTEBOOK, find_file
 from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
@@ -90,6 +90,6 @@ def _file_of(command: Command, folder: Path) -> Path | None:
     program = command.program
     if program.kind == "module":
         return find_file(program.name.replace(".", "/") + ".py", folder, command.folder)
-    if program.kind == "script" and program.name.endswith(".py"):
+    if program.kind == "script" and program.name.endswith((".py", NOTEBOOK)):
         return find_file(program.name, folder, command.folder)
     return None

@@ -1,11 +1,12 @@
-"""The pytest plugin: the fixture `step_audit` and the marker `rlstep`.
+"""The pytest plugin: the fixture `step_audit`, the marker `rlstep`, and the option `--rlstep-audit`.
 
-pytest loads it in every session where this package is installed. Unless a test uses one of the two, it imports only pytest and does not
-change what pytest does or prints. `-p no:rlstep` turns it off.
+pytest loads it in every session where this package is installed. Unless a test uses one of the first two, or a whole session is audited
+(by the option, or by `rlstep run`), it imports only pytest and does not change what pytest does or prints. `-p no:rlstep` turns it off.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +25,30 @@ _MARKER = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of an audited session."""
+    group = parser.getgroup("rlstep", "audit of RL training")
+    group.addoption(
+        "--rlstep-audit",
+        action="store_true",
+        help="audit every trainer that the tests build, and end with a table: test, verdict, findings, not evaluated and why",
+    )
+    group.addoption(
+        "--rlstep-dir", default="rlstep", metavar="DIR", help="where --rlstep-audit records (default: rlstep)"
+    )
+    group.addoption(
+        "--rlstep-strict", action="store_true", help="with --rlstep-audit: fail the session on an error or a warning"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker, and audit the session if that is asked for."""
     config.addinivalue_line("markers", _MARKER)
+    # Both are set by `rlstep run`, and by this plugin for the workers of pytest-xdist (record/variables.py).
+    if config.getoption("rlstep_audit") or ("RLSTEP_PARENT" in os.environ and os.environ.get("RLSTEP_DIR")):
+        from rlstep_hooks.testing.audited_suite import asked
+
+        config.pluginmanager.register(asked(config), "rlstep-suite")
 
 
 @pytest.fixture

@@ -60,6 +60,27 @@ def test_launches_are_planned_and_other_files_passed_over(repository: Path, caps
     assert "setup.sh" not in output
 
 
+def test_a_folder_means_the_files_below_it(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "a" / ".hidden").mkdir(parents=True)
+    for file in ("a/one.sh", "a/.hidden/two.sh", "a/notes.txt"):
+        (repository / file).write_text(SCRIPT)
+    status, output = rlstep(["check", "--rows", "8192", "a"], capsys)
+    assert status == 0
+    assert "a/one.sh" in output
+    assert "two.sh" not in output
+    assert "notes" not in output
+
+
+def test_a_narrow_terminal_shows_names_and_numbers_whole(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    name = "a_launch_whose_name_is_longer_than_the_first_column.sh"
+    (repository / name).write_text(SCRIPT)
+    _, output = rlstep(["check", "--rows", "8192", name], capsys)
+    assert f"{name}\n  verl 0.9.1 · rollout: 8 192 samples · update: 2 048" in output
+
+
 def test_a_refused_launch_fails_at_its_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "run.sh").write_text(MISSPELT)
     status, output = rlstep(["check", "--sarif", "o.sarif", "--junit", "o.xml", "run.sh", "setup.sh"], capsys)

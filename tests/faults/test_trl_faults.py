@@ -35,13 +35,11 @@ PROVOKED_ELSEWHERE = {
     "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
     "RLS701": "needs a checkpoint",
-    "RLS408": "TRL's hooks do not say which tensors are trained; in verl's faults (tests/systems/verl)",
     "RLS507": "TRL gives its samples no names; in verl's faults (tests/systems/verl)",
     "RLS508": "rewards beside advantages are looked at in verl's faults (tests/systems/verl)",
     "RLS513": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
     "RLS514": "samples are compared with earlier ones in OpenRLHF's faults (tests/systems/openrlhf)",
-    "RLS515": "rewards are followed in OpenRLHF's faults (tests/systems/openrlhf)",
     "RLS901": "needs several processes",
     "RLS902": "needs several processes",
 }

@@ -1288,6 +1288,172 @@ def set_weights(model: Any, values: list[torch.Tensor]) -> None:
         parameter.data.copy_(value)
 
 
+# N: gradients between the backward passes and the step
+
+
+@fault(
+    report="a hook on one parameter", code="RLS810", where=Where(update=0), cause="11 times as much in model.layers.1"
+)
+def one_gradient_scaled_by_a_hook(trainer: Any) -> None:
+    """A hook multiplies the gradients of one matrix in the last layer."""
+    weight = trainer.model.model.layers[-1].mlp.down_proj.weight
+    weight.register_hook(lambda gradient: gradient * 11)
+
+
+@fault(
+    report="a frozen embedding, by a hook",
+    code="RLS810",
+    where=Where(update=0),
+    cause="0 times as much in model.embed_tokens",
+)
+def embedding_frozen_by_a_hook(trainer: Any) -> None:
+    """A hook zeroes the gradients of the embedding."""
+    trainer.model.get_input_embeddings().weight.register_hook(torch.zeros_like)
+
+
+@fault(report="clip_grad_value_ in the place of clip_grad_norm_", code="RLS810", where=Where(update=0))
+def gradients_clipped_by_value(trainer: Any) -> None:
+    """The clip cuts each value, so that all directions change."""
+
+    def cut(original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        torch.nn.utils.clip_grad_value_(list(parameters), 1e-4)
+        return torch.ones(())
+
+    replace_method(trainer.accelerator, "clip_grad_norm_", cut)
+
+
+@fault(report="trl#583", code="RLS810", where=Where(update=0))
+def gradients_cleared_between_micro_batches(trainer: Any) -> None:
+    """Each backward pass begins with a zero_grad, so an update sees its last micro-batch alone."""
+
+    def backward(original: Callable[..., Any], loss: Any, **kwargs: Any) -> Any:
+        trainer.model.zero_grad()
+        return original(loss, **kwargs)
+
+    replace_method(trainer.accelerator, "backward", backward)
+
+
+@fault(report="an auxiliary loss of one's own", code="RLS810", where=Where(update=4), cause="a further backward pass")
+def further_backward_pass(trainer: Any) -> None:
+    """A wrapper adds the gradients of another loss."""
+
+    def backward(original: Callable[..., Any], loss: Any, **kwargs: Any) -> Any:
+        original(loss, **kwargs)
+        if trainer.state.global_step >= 4:
+            (0.1 * sum((parameter**2).sum() for parameter in trainer.model.parameters())).backward()
+
+    replace_method(trainer.accelerator, "backward", backward)
+
+
+@fault(
+    report="a guard that halves gradients",
+    code="RLS810",
+    where=Where(update=4),
+    settings={**REUSED, "max_grad_norm": 0.0},
+    cause="all gradients of the update were scaled",
+)
+def gradients_halved_before_the_step(trainer: Any) -> None:
+    """A callback halves all gradients right before the step; no clip is configured."""
+
+    def halve() -> None:
+        for parameter in trainer.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.5)
+
+    before_steps(trainer, halve, first=4)
+
+
+@fault(report="layers frozen in mid-run", code="RLS408", where=Where(update=4), cause="require no gradient any more")
+def layer_frozen_in_mid_run(trainer: Any) -> None:
+    """The first layer stops to be trained after four updates."""
+    after_update(trainer, 4, lambda: trainer.model.model.layers[0].requires_grad_(False))
+
+
+# A: rewards on their way to the advantages
+
+
+def alter_rewards(trainer: Any, alter: Callable[[torch.Tensor], torch.Tensor], *, after: int) -> None:
+    """Change what the trainer's collection of rewards gives, from the rollout after that many updates on."""
+
+    def calculate(original: Callable[..., Any], *args: Any) -> Any:
+        rewards = original(*args)
+        return alter(rewards) if trainer.state.global_step >= after else rewards
+
+    replace_method(trainer, "_calculate_rewards", calculate)
+
+
+@fault(report="verl#1224", code="RLS515", where=Where(rollout=2, update=4), since="0.24")
+def rewards_gathered_in_another_order(trainer: Any) -> None:
+    """The rewards of all processes are gathered in another order than the samples."""
+    alter_rewards(trainer, lambda rewards: rewards.roll(1, 0), after=4)
+
+
+@fault(report="rewards stored as whole numbers", code="RLS515", where=Where(rollout=2, update=4), since="0.24")
+def rewards_rounded(trainer: Any) -> None:
+    """Rewards lose what a cast to integers takes."""
+    alter_rewards(trainer, lambda rewards: (rewards / 2).floor() * 2, after=4)
+
+
+@fault(report="trl PR#3725", code="RLS515", where=Where(rollout=2, update=4), since="0.24")
+def completions_scored_in_another_order(trainer: Any) -> None:
+    """The reward functions get the texts of the samples beside them."""
+
+    def calculate(original: Callable[..., Any], rows: Any, prompts: Any, completions: Any, *args: Any) -> Any:
+        if trainer.state.global_step >= 4:
+            completions = completions[1:] + completions[:1]
+        return original(rows, prompts, completions, *args)
+
+    replace_method(trainer, "_calculate_rewards", calculate)
+
+
+# What was configured, and what runs
+
+
+@fault(
+    report="a clip range with its ends exchanged",
+    code="RLS101",
+    where=Where(update=0),
+    settings={**PER_SAMPLE, "epsilon": 0.05, "epsilon_high": 0.5},
+    since="0.18",
+    cause="another value than the configuration has",
+)
+def clip_range_exchanged(trainer: Any) -> None:
+    """The trainer holds the upper range as the lower one."""
+    trainer.epsilon_low, trainer.epsilon_high = trainer.epsilon_high, trainer.epsilon_low
+
+
+@fault(
+    report="a KL weight that is not the configured one", code="RLS101", where=Where(update=0), settings=WITH_REFERENCE
+)
+def another_beta(trainer: Any) -> None:
+    """The trainer holds another weight of the KL term."""
+    trainer.beta = 0.5
+
+
+@fault(
+    report="decay of biases and norms",
+    code="RLS101",
+    where=Where(update=0),
+    settings={**REUSED, "weight_decay": 0.1},
+    cause="another value than the configuration has",
+)
+def weight_decay_for_all(trainer: Any) -> None:
+    """Biases and norms decay too."""
+    on(trainer, "on_train_begin", lambda state, **kwargs: trainer.optimizer.param_groups[1].update(weight_decay=0.1))
+
+
+@fault(report="one group with a rate of its own", code="RLS101", where=Where(update=0))
+def rate_of_the_second_group(trainer: Any) -> None:
+    """A callback sets the rate of the second parameter group at each step."""
+    on(trainer, "on_step_begin", lambda state, **kwargs: trainer.optimizer.param_groups[1].update(lr=0.1))
+
+
+@fault(report="gradient ascent", code="RLS101", where=Where(update=4), cause="another value than the configuration has")
+def optimizer_maximizes(trainer: Any) -> None:
+    """The optimizer's direction is turned round after four updates."""
+    after_update(trainer, 4, lambda: [group.update(maximize=True) for group in trainer.optimizer.param_groups])
+
+
 # E: text that the policy did not write
 
 LONG: Settings = {**REUSED, "max_completion_length": 64}

@@ -23,6 +23,7 @@ from rlstep_hooks.planning.phases import Passes
 from rlstep_hooks.planning.reading import Reading
 from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.record.events import (
+    AdapterUsed,
     AnyEvent,
     ConfigChanged,
     Evaluated,
@@ -30,12 +31,15 @@ from rlstep_hooks.record.events import (
     Generated,
     Measured,
     MicroBatch,
+    Probe,
     Refresh,
     Rewarded,
     Rollout,
     RunEnded,
     RunStarted,
     Update,
+    WeightsHeld,
+    WeightsSent,
     WeightSync,
 )
 from rlstep_hooks.show.console import finding_lines
@@ -224,6 +228,28 @@ def resumed(error: str) -> list[AnyEvent]:
     return [first, RunEnded(status="raised", updates=6, error=error)]
 
 
+def synced(*syncs: tuple[WeightsSent, WeightsHeld]) -> list[AnyEvent]:
+    """A run with these syncs after its updates."""
+    events = run()
+    for number, sync in enumerate(syncs):
+        events = after(events, Update, number, *sync)
+    return events
+
+
+def sent(number: int, value: int, **fields: Any) -> WeightsSent:
+    """A sync that hands over one tensor, with these bits."""
+    weights = (Probe("model.layers.0.mlp.down_proj.weight", "float32", (value,)),)
+    plain = {"number": number, "policy_version": number + 1, "tensors": 290, "sent": 290, "policy": weights}
+    return WeightsSent(**(plain | fields))
+
+
+def held(number: int, before: int, now: int, **fields: Any) -> WeightsHeld:
+    """What an engine held before a sync, and what it holds afterwards."""
+    was, held_now = ((Probe("model.layers.0.mlp.down_proj.weight", "float32", (value,)),) for value in (before, now))
+    plain = {"number": number, "engine": "the engine", "arrived": 290, "before": was, "after": held_now}
+    return WeightsHeld(**(plain | fields))
+
+
 RESTORED = {
     "weights": "others", "optimizer_step": 12, "saved_optimizer_step": 12, "lr_tick": None, "saved_lr_tick": None,
 }  # fmt: skip
@@ -306,6 +332,10 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
             vocabulary=512,
         )
     ),
+    "RLS415": lambda: judged(synced((sent(0, 7), held(0, 5, 7)), (sent(1, 9), held(1, 7, 7)))),
+    "RLS416": lambda: judged(synced((sent(0, 7), held(0, 5, 7, arrived=12)))),
+    "RLS417": lambda: judged(synced((sent(0, 7), held(0, 7, 7)), (sent(1, 0x3F812345), held(1, 7, 0x3F810000)))),
+    "RLS418": lambda: judged(after(run(), Update, 0, AdapterUsed(engine="the engine", requests=64, bound=0))),
     "RLS414": lambda: judged(measured(run(), "microbatches", 0, reference_gap=0.62)),
     "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
     "RLS502": lambda: judged(trained_twice()),
@@ -357,6 +387,17 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS808": lambda: judged(measured(run(), "updates", 1, gradient_norm=3.7, gradient_limit=1.0)),
     "RLS809": lambda: judged(
         measured(measured(run(), "microbatches", max_abs_advantage=1.2, clipped=0.0), "updates", 4, with_gradient=0)
+    ),
+    "RLS810": lambda: judged(
+        measured(
+            run(),
+            "updates",
+            1,
+            gradient_off=4e6,
+            gradient_factor=1.0,
+            gradient_tensor="layers.1.weight",
+            gradient_tensor_factor=10.0,
+        )
     ),
     # The observation itself
     "RLS901": lambda: played([line for line in in_phases(world_size=2) if line[0] != "rank1"]),

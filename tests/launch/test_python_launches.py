@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.python_file import read_calls
-from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.text import LaunchError, UnknownValueError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.launches import plan_launch
 
@@ -175,6 +175,64 @@ def test_hyperparameters_that_are_merged(tmp_path: Path) -> None:
     assert any(note.kind == "assumes" and note.text.startswith("hparams") for note in plan.notes)
     known = schedule(tmp_path, text.replace(", hparams)", ", {'train.batch_size': 64})"))
     assert known.updates_per_rollout == 8
+
+
+OWN_OPTIONS = """
+import argparse
+from trl import GRPOConfig, GRPOTrainer
+def parse_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", "-b", type=int, default=8)
+    parser.add_argument("--num-generations", type=int, default=4)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--rate", type=as_rate, default=1e-6)
+    parser.add_argument("--twice", action="store_true")
+    return parser.parse_args()
+args = parse_args()
+config = GRPOConfig(
+    per_device_train_batch_size=args.batch, num_generations=args.num_generations * 2,
+    gradient_accumulation_steps=2 if args.twice else 1, max_steps=args.steps, learning_rate=args.rate,
+)
+GRPOTrainer(args=config).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "prompts", "samples", "updates"),
+    [
+        ("--steps 10", 1, 8, 10),
+        ("--steps=20 --batch 32", 4, 8, 20),
+        ("--steps 10 --num-generations 2", 2, 4, 10),  # it reaches TRL doubled
+        ("--steps 10 --twice", 2, 8, 10),
+    ],
+)
+def test_options_of_the_files_own(tmp_path: Path, flags: str, prompts: int, samples: int, updates: int) -> None:
+    (tmp_path / "train.py").write_text(OWN_OPTIONS)
+    found = plan_launch(["python", str(tmp_path / "train.py"), *flags.split()], Options()).schedule
+    assert found is not None
+    assert (found.prompts_per_rollout, found.samples_per_prompt, found.updates) == (prompts, samples, updates)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "flags"),
+    [
+        ("", "", ""),  # required, and not given
+        ("", "", "--steps ten"),
+        ("", "", "--steps $N"),
+        ("type=int, required", "type=as_steps, required", "--steps 10"),
+        ("args = parse_args()", "args = parse_args()\nargs.steps = count()", "--steps 10"),
+        (
+            'add_argument("--twice"',
+            'add_argument("--steps", type=int)\n    parser.add_argument("--twice"',
+            "--steps 10",
+        ),
+        ("args = parse_args()", "args = read()", "--steps 10"),
+    ],
+)
+def test_options_that_cannot_be_known(tmp_path: Path, old: str, new: str, flags: str) -> None:
+    (tmp_path / "train.py").write_text(OWN_OPTIONS.replace(old, new) if old else OWN_OPTIONS)
+    with pytest.raises(UnknownValueError, match=r"cannot be known"):
+        plan_launch([f"python {tmp_path / 'train.py'} {flags}"], Options())
 
 
 # The reading itself.

@@ -57,6 +57,7 @@ SAME_AS_BASH = [
     "X=\"line \\\"quoted\\\" \\$X\"\ns \"$X\"",
     "s $'a\\nb'",
     "X=a\nX+=b\ns $X",
+    "read -ra A <<< \"a b c\"\ns ${A[@]} ${#A[@]}",
     "s \"$@\" end",
     "B=1; : \"${A:=$(( B * (4 + 1) ))}\" \"${U:=['a','b']}\"\ns $A $U \"${V:-['c']}\" ${W:-'d e'}",
     "B=2\nC=3\n: \"${A:=$(( B * (C + 1) ))}\"\nX=${Y:=5}\ns $A $X $Y ${Z:-$((B+1))}",
@@ -165,6 +166,21 @@ def test_an_array_from_elsewhere_is_missing_and_swallows_no_flag() -> None:
     assert [unknown.name for unknown in command.missing] == ["MODEL_ARGS"]
 
 
+@pytest.mark.parametrize(
+    "array",
+    ['read -ra A <<< "$(python args.py "x" y)"', 'L="$(args x)" || exit 1\nread -r -a A <<< "${L}"', "A=($(args x))"],
+)
+def test_an_array_that_a_command_prints_is_missing_and_swallows_no_flag(array: str) -> None:
+    command = read_text(f"{array}\ns --colocate ${{A[@]}} --n 4", "run.sh")[-1]
+    assert [token.text for token in command.arguments] == ["--colocate", "--n", "4"]
+    assert ["the output of" in missing.why for missing in command.missing] == [True]
+
+
+def test_what_a_command_prints_is_the_value_of_a_flag() -> None:
+    command = read_text("s --n $(nproc) --m 4", "run.sh")[-1]
+    assert [bool(token.unknown) for token in command.arguments] == [False, True, False, False]
+
+
 def test_an_array_from_elsewhere_may_stand_before_the_first_command() -> None:
     command = read_text('ARGS=(--b 1 "${MODEL_ARGS[@]}")\npython train.py "${ARGS[@]}"', "run.sh")[-1]
     assert [token.text for token in command.arguments] == ["--b", "1"]
@@ -172,6 +188,29 @@ def test_an_array_from_elsewhere_may_stand_before_the_first_command() -> None:
 
 def test_a_backslash_at_the_end_of_a_file_is_left_out() -> None:
     assert words("s a \\\n b=1 \\") == words("s a \\\n b=1 \\\n") == ["s", "a", "b=1"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "s --out <OUTPUT_DIR> \\\n  --model <PATH-TO-Qwen2-VL-2B> \\\n  --steps 2",
+        "s --out <OUTPUT_DIR> \\\n  --model=<your model> --steps 2\n",
+    ],
+)
+def test_a_placeholder_is_asked_for_and_swallows_no_argument(script: str) -> None:
+    command = read_text(script, "run.sh")[-1]
+    flags = [token.text.partition("=")[0] for token in command.arguments if token.text.startswith("--")]
+    assert flags == ["--out", "--model", "--steps"]
+    first, *_ = (unknown for token in command.arguments for unknown in token.unknown)
+    assert (first.name, first.why) == ("OUTPUT_DIR", "<OUTPUT_DIR> is a placeholder")
+    assert words(script, OUTPUT_DIR="/x")[1:3] == ["--out", "/x"]
+
+
+@pytest.mark.parametrize(
+    "script", ["s --a 1 <in.txt >out.txt", "s --a 1 <in 2> err", "s --a 1 < in > out", "s --a '<b>' 1"]
+)
+def test_a_redirection_is_no_placeholder(script: str) -> None:
+    assert unknown_names(script) == []
 
 
 def test_a_guard_is_not_the_end_of_the_script() -> None:

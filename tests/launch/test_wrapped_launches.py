@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.launch.text import LaunchError, NoLaunchError
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError, UnknownValueError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.launches import plan_launch
 
@@ -67,9 +67,9 @@ def test_the_run_of_a_skypilot_task(tmp_path: Path) -> None:
     assert (schedule.world_size, schedule.updates_per_rollout) == (8, 4)
 
 
-def test_a_workflow_with_a_run_of_one_line_is_no_task(tmp_path: Path) -> None:
+def test_a_workflow_that_starts_no_training_is_no_launch(tmp_path: Path) -> None:
     file = tmp_path / "ci.yaml"
-    file.write_text("resources:\n  cpus: 2\nrun: python -m verl.trainer.main_ppo\n")
+    file.write_text("resources:\n  cpus: 2\nrun: python -m pytest\n")
     with pytest.raises(NoLaunchError, match="no framework is known by these settings"):
         plan_launch([str(file)])
 
@@ -189,3 +189,27 @@ def test_the_scripts_that_a_script_runs_are_bounded_together(tmp_path: Path) -> 
     (tmp_path / "one.sh").write_text("echo\n" * 41)
     with pytest.raises(LaunchError, match="more than 20000 statements, with those of the scripts that it runs"):
         plan_launch([str(tmp_path / "run.sh")])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "uv run rl @ $FILE",
+        'orchestrator @ "$FILE"',
+        'vf-rl @ "$FILE"',
+        "llamafactory-cli train $FILE",
+        'swift rlhf "$FILE"',
+        'python open_instruct/grpo_fast.py "$FILE"',
+        "python3 -m openrlhf.cli.train_ppo_ray $FILE",
+        'python3 -m verl.trainer.main_ppo "${FILE[@]}"',
+    ],
+)
+def test_nothing_is_planned_of_settings_that_only_the_run_knows(command: str) -> None:
+    with pytest.raises(UnknownValueError, match=r"FILE is not set.*--set FILE=VALUE"):
+        plan_launch([command], Options())
+
+
+def test_further_settings_that_only_the_run_knows_are_said_to_be_left_out() -> None:
+    plan = plan_launch(['python -m skyrl.train.entrypoints.main_base trainer.epochs=3 "$MORE"'], Options())
+    assert [note.text for note in plan.notes if "$MORE is not set" in note.text] != []
+    assert plan_launch(['python -m skyrl.train.entrypoints.main_base "$@"'], Options()).schedule is not None

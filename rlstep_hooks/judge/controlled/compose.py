@@ -32,6 +32,7 @@ from rlstep_hooks.record.events import (
     Unobserved,
     Update,
     UpdateValues,
+    WeightsSent,
     WeightSync,
 )
 
@@ -319,6 +320,8 @@ class TrainerStream:
                 self._version = version
                 return msgspec.structs.replace(event, index=event.index + self._base, version=version)
             return event
+        if isinstance(event, WeightsSent):
+            return msgspec.structs.replace(event, policy_version=event.policy_version + self._base)
         if isinstance(event, WeightSync):
             version = event.policy_version + self._base
             self._labelled = event.label is not None

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from rlstep_hooks.judge.conformance import Difference
+    from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.record.events import (
+        AdapterUsed,
         ConfigChanged,
         Evaluated,
         MicroBatch,
@@ -58,6 +60,10 @@ class _Reported(msgspec.Struct):
         """The finding with all its occurrences."""
         rollouts = tuple(dict.fromkeys(self.rollouts)) if self.occurrences > 1 else ()
         return msgspec.structs.replace(self.finding, occurrences=self.occurrences, rollouts=rollouts)
+
+
+NOTHING_MADE = "the run made no rollout and trained nothing"
+"""The reason for NOT EVALUATED of all rules about a run that came to nothing."""
 
 
 class Rule:
@@ -184,7 +190,11 @@ class Rule:
 
     def reason(self) -> str:
         """Why nothing was compared."""
-        return self.nothing_seen if self.absent() else self.cannot_see
+        if not self.absent():
+            return self.cannot_see
+        # What the run did not come to says nothing of its plan, of its settings, or of what the observer can see.
+        nothing_made = self.seen_in == "run" and not self.optional and not self.progress.rollouts
+        return NOTHING_MADE if nothing_made and not self.progress.trained else self.nothing_seen
 
     def note(self) -> str:
         """What limits the checks to less than the title says; empty if nothing does."""
@@ -222,6 +232,12 @@ class Rule:
     def weight_sync(self, event: WeightSync) -> Finding | None:
         """Weights went to the rollout engine."""
 
+    def delivered(self, delivery: Delivery) -> Finding | None:
+        """Both sides of a weight sync are known."""
+
+    def adapter_used(self, event: AdapterUsed) -> Finding | None:
+        """An engine that was given an adapter has run requests."""
+
     def evaluated(self, event: Evaluated) -> Finding | None:
         """An evaluation ended."""
 
@@ -257,6 +273,8 @@ HANDLERS = (
     "critic_update",
     "critic_microbatch",
     "weight_sync",
+    "delivered",
+    "adapter_used",
     "evaluated",
     "config_changed",
     "rollout_values",

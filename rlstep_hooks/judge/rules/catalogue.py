@@ -20,7 +20,7 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, values
-from rlstep_hooks.judge.rules.weights import drawn, moved, sampler, training
+from rlstep_hooks.judge.rules.weights import delivered, drawn, moved, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -71,6 +71,10 @@ RULES: tuple[type[Rule], ...] = (
     drawn.NotDrawnFromPolicy,
     moved.ReferenceMoved,
     moved.ReferenceNotThePolicy,
+    delivered.NotHeld,
+    delivered.PartArrived,
+    delivered.OtherDtype,
+    delivered.AdapterNotBound,
     training.NothingLearned,
     training.OptimizerHoldsOthers,
     training.PartNotTrained,
@@ -105,6 +109,7 @@ RULES: tuple[type[Rule], ...] = (
     optimizer.MomentsLost,
     optimizer.NormNotClipped,
     gradient.GradientMissing,
+    gradient.GradientAltered,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )

@@ -1,8 +1,9 @@
-"""Values so far off that no rounding explains them: a warning in one or two micro-batches, an error in several."""
+"""Values so far off that no rounding explains them: a warning in one or two micro-batches, an error in several, and an error at once
+where the value is of a whole rollout or update."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -25,11 +26,13 @@ class ValueRule(Rule):
     """A rule about a value with a tolerance. Its findings are warnings until they are certain."""
 
     severity = "warning"
+    several: ClassVar[int] = SEVERAL
+    """Values that make it certain. 1 where a value is of a whole rollout or update, so that it stands for many numbers."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
         self._certain = 0
-        """Micro-batches whose value no rounding explains."""
+        """Values that no rounding explains."""
 
     def fail_by(self, distance: float, *, degree: str = "", **fields: Any) -> Finding | None:
         """Report a value.
@@ -44,9 +47,9 @@ class ValueRule(Rule):
         """
         certain = distance > BEYOND_ROUNDING
         self._certain += certain
-        severity: Severity = "error" if self._certain >= SEVERAL else "warning"
+        severity: Severity = "error" if self._certain >= self.several else "warning"
         found = self.fail(severity=severity, degree=_CERTAIN if certain else degree, **fields)
-        return found or (self._make_certain() if self._certain == SEVERAL else None)
+        return found or (self._make_certain() if self._certain == self.several else None)
 
     def _make_certain(self) -> Finding | None:
         """What was a warning, because one or two micro-batches showed it, is an error."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents
-from rlstep_hooks.launch.shell.scope import Text
+from rlstep_hooks.launch.shell.scope import Text, split
 from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
 from rlstep_hooks.launch.text import UnknownText
 
@@ -63,7 +63,7 @@ def _cd(walk: Walk, tokens: list[Token], depth: int) -> None:
 
 
 def _read(walk: Walk, tokens: list[Token], depth: int) -> None:
-    """`read NAME`: the first line of a here-document, or all of it with `-d ''`; else it is unknown."""
+    """`read NAME`: the first line of a here-document, or all of it with `-d ''`, as an array with `-a`; else it is unknown."""
     words = [token.text for token in tokens[1:]]
     names = [word for word in words if word.isidentifier()]
     if not names:
@@ -75,7 +75,9 @@ def _read(walk: Walk, tokens: list[Token], depth: int) -> None:
         return
     whole = any(word.startswith("-") and word.endswith("d") for word in words)
     text = walk.stdin.text.strip() if whole else walk.stdin.text.partition("\n")[0].strip()
-    walk.scope.assign(names[0], Text(text, walk.stdin.unknown), place)
+    value = Text(text, walk.stdin.unknown)
+    array = any(word.startswith("-") and word.endswith("a") for word in words)
+    walk.scope.assign(names[0], split(value) if array else value, place)
 
 
 def _let(walk: Walk, tokens: list[Token], depth: int) -> None:

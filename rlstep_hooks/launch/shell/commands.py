@@ -13,7 +13,7 @@ from rlstep_hooks.launch.shell.builtins import BUILTINS
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.walk import DEEPEST
-from rlstep_hooks.launch.shell.words import fields_of, joined
+from rlstep_hooks.launch.shell.words import OUTPUT, fields_of, joined
 from rlstep_hooks.launch.text import Token
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def _one_command(walk: Walk, node: Node, depth: int) -> None:
                 text = joined(value, walk.scope) if value is not None else Text("")
                 environment[source_of(name)] = Token(text.text, walk.scope.place(child), text.unknown)
         elif child.type == "herestring_redirect":
-            walk.stdin = Text(joined(child.named_children[0], walk.scope).text + "\n")
+            given = joined(child.named_children[0], walk.scope)
+            walk.stdin = Text(given.text + "\n", given.unknown)
         elif not child.type.endswith(("_redirect", "comment")):
             _words_of(walk, child, tokens)
     if not tokens:
@@ -77,8 +78,16 @@ def _words_of(walk: Walk, child: Node, tokens: list[Token]) -> None:
     alone = len(fields) == len(unset) == 1 and inner.type in ("simple_expansion", "expansion")
     if alone and unset[0].why.endswith(NOT_SET) and tokens and not tokens[-1].text.startswith("-"):
         walk.scope.missing.append(unset[0])  # it stands for any number of words, none by default
+    elif _is_output(inner, fields):
+        walk.scope.missing.append(fields[0].unknown[0])
     else:
         tokens += [Token(text.text, place, text.unknown) for text in fields]
+
+
+def _is_output(word: Node, fields: list[Text]) -> bool:
+    """Whether a word is a whole array that a command prints, `A=($(print-args))`: any number of words."""
+    whole = word.type == "expansion" and source_of(word)[-4:-1] in ("[@]", "[*]")
+    return whole and bool(fields) and all(field.unknown and OUTPUT in field.unknown[0].why for field in fields)
 
 
 def _cut_off(walk: Walk, last_line: int, line: int, word: str) -> None:

@@ -64,6 +64,8 @@ class Scope:
         """Where the script is at this point; None if that depends on the machine."""
         self.assigning: set[tuple[str, int]] = set()
         """Where `${NAME:=word}` stands: source and byte."""
+        self.placeholders: dict[tuple[str, int], str] = {}
+        """Where `<YOUR-PATH>` stands, which a reader is to replace: source and byte -> its text."""
 
     def place(self, node: Node) -> Place:
         """Where a node begins in the script."""
@@ -72,6 +74,13 @@ class Scope:
     def not_set(self, name: str, node: Node) -> UnknownText:
         """An unknown for a variable that nothing sets, at the node that uses it."""
         return UnknownText(name, f"${name} {NOT_SET}", self.place(node))
+
+    def replaced(self, placeholder: str, node: Node) -> Text:
+        """What the user gave for a placeholder, `--set YOUR_PATH=...` for `<YOUR-PATH>`; else an unknown."""
+        name = re.sub(r"\W", "_", placeholder[1:-1])
+        if name in self.given:
+            return Text(self.given[name])
+        return Text(placeholder, (UnknownText(name, f"{placeholder} is a placeholder", self.place(node)),))
 
     def assign(self, name: str, value: Variable, place: Place) -> None:
         """Set a variable. If the value is unknown, the user's value for the variable is used."""

@@ -23,21 +23,39 @@ def parse(text: bytes) -> Node:
     return _parser().parse(text).root_node
 
 
-def readable(text: bytes) -> tuple[bytes, set[int]]:
-    """A text as the grammar can read it, byte for byte at its place, and where a `${NAME:=word}` stands in it.
+def readable(text: bytes) -> tuple[bytes, set[int], dict[int, str]]:
+    """A text as the grammar can read it, byte for byte at its place; where a `${NAME:=word}`, and where a placeholder stands in it.
 
     The grammar reads the word of `${NAME:-word}` but not that of `${NAME:=word}`, and no backslash at the end of a text, which
-    bash leaves out.
+    bash leaves out. `<YOUR-PATH>`, which a reader of the script is to replace, is read as a variable, not as two redirections.
     """
     assigning = {found.start() for found in _ASSIGNS.finditer(text)}
     text = _ASSIGNS.sub(lambda found: found[0][:-1] + b"-", text)
     blank = text.rstrip()
     if blank.endswith(b"\\") and not blank.endswith(b"\\\\"):
         text = blank[:-1] + b" " * (len(text) - len(blank) + 1)
-    return text, assigning
+    text, placeholders = _without_placeholders(text)
+    return text, assigning, placeholders
 
 
 _ASSIGNS = re.compile(rb"\$\{\w+:=")
+_STAND_IN = re.compile(rb"<[A-Za-z]\w*(?:[./-]\w+| [A-Za-z]\w*)*>(?=[\s/\\:,\"']|\Z)")
+
+
+def _without_placeholders(text: bytes) -> tuple[bytes, dict[int, str]]:
+    """A text with variables for `<NAME>` outside quotes: a redirection from NAME, and one to the argument behind it."""
+    found: dict[int, str] = {}
+    for each in _STAND_IN.finditer(text):
+        # The grammar reads a placeholder behind another rightly only once that is gone.
+        node = parse(text).descendant_for_byte_range(each.start(), each.start() + 1)
+        if node is not None and node.type == "<" and node.parent is not None and node.parent.type in _REDIRECTS:
+            variable = b"$" + re.sub(rb"\W", b"_", each[0][1:-1]) + b"_"
+            text = text[: each.start()] + variable + text[each.end() :]
+            found[each.start()] = each[0].decode()
+    return text, found
+
+
+_REDIRECTS = ("file_redirect", "ERROR")
 
 
 def source_of(node: Node | None) -> str:

@@ -125,8 +125,9 @@ class Walk:
 
     def parsed(self, text: bytes) -> Node:
         """The syntax tree of a text."""
-        text, assigning = readable(text)
+        text, assigning, placeholders = readable(text)
         self.scope.assigning |= {(self.scope.source, at) for at in assigning}
+        self.scope.placeholders |= {(self.scope.source, at): name for at, name in placeholders.items()}
         return parse(text)
 
     def _check(self, root: Node) -> None:

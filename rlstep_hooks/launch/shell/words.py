@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.shell.scope import Scope, Variable
 
 
+OUTPUT = "the output of"
+"""The beginning of the reason why a command's output is unknown."""
+
+
 class _Piece(msgspec.Struct, frozen=True, gc=False):
     """A part of a word: `split` if blanks in it separate words, `fields` if it is a list of words."""
 
@@ -134,11 +138,7 @@ def _pieces(node: Node, scope: Scope, *, quoted: bool, double: bool = False) -> 
 def _unresolved(node: Node, scope: Scope) -> Text:
     text = source_of(node)
     shown = text if len(text) <= 60 else text[:57] + "..."
-    why = (
-        f"the output of {shown}"
-        if node.type == "command_substitution"
-        else f"written as {shown}, which is not evaluated"
-    )
+    why = f"{OUTPUT} {shown}" if node.type == "command_substitution" else f"written as {shown}, which is not evaluated"
     return Text(text, (UnknownText("", why, scope.place(node)),))
 
 
@@ -168,6 +168,9 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     parts = [child for child in node.children if child.type not in ("$", "${", "}")]
     if not parts:
         return _Piece(_unresolved(node, scope))
+    placeholder = scope.placeholders.get((scope.source, node.start_byte))
+    if placeholder is not None:
+        return _Piece(scope.replaced(placeholder, node))
     if parts[0].type == "#" and len(parts) > 1:  # ${#NAME}
         value = scope.value_of(parts[1])
         if value is None or isinstance(value, Text):

@@ -7,6 +7,7 @@ hook itself only then. This module is loaded by every Python process of an audit
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import wrapt
@@ -20,7 +21,8 @@ def on_import() -> dict[str, str]:
     return {module: hook for entry in entries for module, hook in entry.get("on_import", {}).items()}
 
 
+@cache
 def register() -> None:
-    """Register all hooks of this process."""
+    """Register all hooks of this process, once."""
     for module, hook in on_import().items():
         wrapt.register_post_import_hook(hook, module)

@@ -201,6 +201,8 @@ SYSTEM = System(
     on_import={"llamafactory.train.ppo.trainer": "rlstep_hooks.systems.llamafactory.observe.audit:audit_ppo"},
     observes=("rollouts", "old log-probs", "micro-batches", "updates", "advantages", "learning rate", "weights"),
     links={
+        "settings in force": no("its trainer builds its own optimizer"),
+        "rewards on the way": no("the trainer scores and hands over to step() in one method"),
         "advantages": no("step() computes them inside, and hands them on to its loss alone"),
         "advantages on the way": no("step() keeps it inside"),
         "mask": no("LLaMA-Factory makes them of its templates"),
@@ -208,6 +210,7 @@ SYSTEM = System(
         "loss": yes("that its constants carry no gradient", "not its value"),
         "backward": no("the loss stays inside step()"),
         "gradients cleared": no("step() clears them where nothing of this package stands"),
+        "gradients on the way": no("step() backpropagates inside, where nothing of this package stands"),
         "gradient norm": no("step() clips inside"),
         "optimizer step": yes(
             "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"

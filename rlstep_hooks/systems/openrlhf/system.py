@@ -376,6 +376,8 @@ SYSTEM = System(
         "checkpoints on resume",
     ),
     links={
+        "settings in force": no("actors read their configuration themselves"),
+        "rewards on the way": yes("by the tokens of the samples", "not from a reward model"),
         "advantages": yes(
             "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
             "flash_reinforce; penalties for length, limits of rewards, the KL penalty, normalisation",
@@ -393,6 +395,7 @@ SYSTEM = System(
             "the factor that arrives at the policy's loss", "not in float16, where a scaler multiplies too"
         ),
         "gradients cleared": no("DeepSpeed keeps and clears gradients inside its engine"),
+        "gradients on the way": no("DeepSpeed keeps and reduces gradients inside its engine"),
         "gradient norm": yes("of the gradients that DeepSpeed's optimizer steps with", "the part of one process"),
         "optimizer step": yes(
             "DeepSpeed's Adam and AdamW on its float32 weights, those that one process holds", "not Muon"

@@ -36,6 +36,8 @@ SYSTEM = System(
     observed_releases=("2.2", "3"),
     observes=("what the loop tells the audit", "updates of torch's optimizers", "learning rate", "weights"),
     links={
+        "settings in force": no("a loop's settings are its own"),
+        "rewards on the way": no("a loop hands over the rewards that it has"),
         "advantages": yes(
             "from audit.rewards, by the estimator that audit.advantages names, in float64", "not by other estimators"
         ),
@@ -47,6 +49,7 @@ SYSTEM = System(
         "loss": yes("that its constants carry no gradient", "not its value: nothing says which loss it is"),
         "backward": no("nothing says by what the loop means to multiply its loss"),
         "gradients cleared": no("nothing says when the loop clears them"),
+        "gradients on the way": no("a loop may scale or mask its gradients on purpose"),
         "gradient norm": yes("of all gradients at the step, against audit(max_grad_norm=...)", "not without it"),
         "optimizer step": yes(
             "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps with a closure"

@@ -183,6 +183,8 @@ SYSTEM = System(
         "an early stop by target_kl",
     ),
     links={
+        "settings in force": no("a schedule may be a function of the user's"),
+        "rewards on the way": no("rewards are the environment's, and wrappers change them on purpose"),
         "advantages": yes(
             "GAE and the critic's targets, from the buffer's rewards, values and ends of episodes, in float64"
         ),
@@ -195,6 +197,7 @@ SYSTEM = System(
         ),
         "backward": yes("in the same gradients, as a factor of the loss"),
         "gradients cleared": yes("a probe after zero_grad"),
+        "gradients on the way": no("the step follows its one backward pass in the same method"),
         "gradient norm": yes("of all gradients at the step, against max_grad_norm"),
         "optimizer step": yes("SGD, Adam and AdamW of torch, replayed in float64", "not RMSprop, A2C's default"),
         "optimizer moments": yes("between a replayed step and the next"),

@@ -127,7 +127,7 @@ SYSTEM = System(
         "trl": "'0.29.1' if fourth else '0.20.0'",
         "transformers": "'4.57.6' if fourth else '4.53.3'",
         "world_size": "started_processes(launch)",
-        "num_train_epochs": "num_train_epochs or 3",
+        "num_train_epochs": "3 if num_train_epochs is None else num_train_epochs",
         "steps": "generation_batch_size // microbatch if generation_batch_size is not None "
         "else steps_per_generation or gradient_accumulation_steps",
         "generated": "microbatch * steps",
@@ -238,6 +238,8 @@ SYSTEM = System(
         "syncs to vLLM, as far as the trainer hands the weights over",
     ),
     links={
+        "settings in force": no("ms-swift builds its trainers in ways of its own; sizes alone are compared"),
+        "rewards on the way": no("ms-swift computes rewards and advantages in methods of its own"),
         "advantages": no("ms-swift computes rewards and advantages in methods of its own"),
         "advantages on the way": yes("bit for bit, from the rollout to the loss"),
         "mask": no("ms-swift makes masks of its templates"),
@@ -248,6 +250,10 @@ SYSTEM = System(
             "not with a gradient scaler or DeepSpeed, whose factors are their own",
         ),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradients on the way": yes(
+            "eight tensors an update, from autograd to the step",
+            "not among several processes, nor with a scaler, FSDP or DeepSpeed",
+        ),
         "gradient norm": yes(
             "of all gradients at the step, against max_grad_norm", "of shards the part of one process"
         ),

@@ -313,7 +313,7 @@ SYSTEM = System(
         ),
         Demand(
             "num_train_epochs > 0 or max_steps > 0",
-            "num_train_epochs must be above 0 where max_steps is not",
+            "num_train_epochs = {num_train_epochs} without max_steps: the run ends before its first update",
             about="num_train_epochs",
         ),
     ),
@@ -354,6 +354,14 @@ SYSTEM = System(
         "syncs to vLLM, as far as the trainer hands the weights over",
     ),
     links={
+        "settings in force": yes(
+            "what trainer and optimizer compute with, when training begins and at each rollout",
+            "of an optimizer of your own, changes alone",
+        ),
+        "rewards on the way": yes(
+            "what each reward function gave, and which completions it got (0.20 and later)",
+            "not reward models, nor coroutines",
+        ),
         "advantages": yes(
             "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
             "before 0.20 rewards are not seen; not RLOO with a KL penalty in the rewards, nor trainers with advantages of their own",
@@ -372,6 +380,10 @@ SYSTEM = System(
             "not with a gradient scaler or DeepSpeed, whose factors are their own",
         ),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradients on the way": yes(
+            "eight tensors an update, from autograd to the step",
+            "not among several processes, nor with a scaler, FSDP or DeepSpeed",
+        ),
         "gradient norm": yes(
             "of all gradients at the step, against max_grad_norm", "of shards the part of one process"
         ),

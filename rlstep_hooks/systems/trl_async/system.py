@@ -126,7 +126,7 @@ SYSTEM = System(
     checks=(
         Demand(
             "num_train_epochs > 0 or max_steps > 0",
-            "num_train_epochs must be above 0 where max_steps is not",
+            "num_train_epochs = {num_train_epochs} without max_steps: the run ends before its first update",
             about="num_train_epochs",
         ),
     ),
@@ -186,6 +186,8 @@ SYSTEM = System(
         "syncs to the engine, as far as the trainer hands the weights over",
     ),
     links={
+        "settings in force": yes("those of the optimizer, when training begins and in compared updates"),
+        "rewards on the way": no("the worker computes them in a process of its own"),
         "advantages": no("the worker computes them in a process of its own"),
         "advantages on the way": no("the worker computes them in a process of its own"),
         "mask": no("the worker makes it in a process of its own"),
@@ -193,19 +195,21 @@ SYSTEM = System(
         "loss": no("its value is not compared; the ratio that it takes is"),
         "backward": no("the loss is not followed into its backward"),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradients on the way": no("micro-batches and steps are not seen from the beginning of a window"),
         "gradient norm": no("no limit is read here"),
         "optimizer step": yes("SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers"),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("there is none"),
         "sampler": yes(
-            "the version behind each group; the ratio to the engine's log-probs",
-            "not what the engine does with the weights",
+            "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the "
+            "engine holds, where its model is in this process",
+            "not what an engine in another process does with the weights",
         ),
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(
-        "what the engine does with the weights",
+        "what an engine in another process does with the weights",
         "the samples of several processes, which one of them takes from the queue",
         "the order of micro-batches that are cut by tokens",
         "rewards and advantages, which the worker computes in a process of its own",

@@ -329,6 +329,10 @@ SYSTEM: System = System(
         "the logged ratio",
     ),
     links={
+        "settings in force": yes("those of the optimizer, when training begins and in compared updates"),
+        "rewards on the way": no(
+            "PPOTrainer computes rewards, advantages and loss in one method, and hands none of them on"
+        ),
         "advantages": no("PPOTrainer computes rewards, advantages and loss in one method, and hands none of them on"),
         "advantages on the way": no("PPOTrainer's one method keeps it inside"),
         "mask": no("PPOTrainer's one method keeps it inside"),
@@ -336,6 +340,7 @@ SYSTEM: System = System(
         "loss": no("PPOTrainer's one method keeps it inside"),
         "backward": no("PPOTrainer's one method keeps it inside"),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradients on the way": no("PPOTrainer backpropagates inside one method"),
         "gradient norm": no("the trainer has max_grad_norm and clips nothing"),
         "optimizer step": yes(
             "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"

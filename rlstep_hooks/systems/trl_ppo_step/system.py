@@ -188,6 +188,8 @@ SYSTEM = System(
         "weights",
     ),
     links={
+        "settings in force": no("a script may change them between two steps on purpose"),
+        "rewards on the way": no("a script hands its scores to step() itself"),
         "advantages": no("step() computes them inside, and hands them on to its loss alone"),
         "advantages on the way": no("step() keeps it inside"),
         "mask": no("the script says what its tokens are"),
@@ -195,6 +197,7 @@ SYSTEM = System(
         "loss": yes("that its constants carry no gradient", "not its value"),
         "backward": no("the loss stays inside step()"),
         "gradients cleared": no("step() clears them where nothing of this package stands"),
+        "gradients on the way": no("step() backpropagates inside, where nothing of this package stands"),
         "gradient norm": no("step() clips inside"),
         "optimizer step": yes(
             "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, Typed, count, flag, number, text
+from rlstep_hooks.systems.declaration import (
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    Typed,
+    count,
+    flag,
+    number,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +49,8 @@ SETTINGS: dict[str, Typed] = {
     "trainer.critic_warmup": count(0, least=-(1 << 31)),
     "trainer.save_freq": count(-1, least=-(1 << 31)),
     "trainer.test_freq": count(-1, least=-(1 << 31)),
+    "trainer.val_before_train": flag(True),
+    "trainer.val_only": flag(False),
 }
 """What the loop reads, with the defaults of trainer/config/ppo_trainer.yaml, the same in all of them."""
 
@@ -198,6 +212,12 @@ def early_fork(
         always={**_ALWAYS, **(always or {})},
         formulas=(*formulas, *(formula for formula in shared if formula.quantity not in own)),
         checks=(
+            # `fit` returns after the validation before training, in all of them.
+            Demand(
+                "not (trainer.val_only and trainer.val_before_train)",
+                "trainer.val_only=True: the launch validates once and ends, nothing is trained",
+                about="trainer.val_only",
+            ),
             *checks,
             Check(
                 "samples % gpus == 0",

@@ -63,7 +63,7 @@ SETTINGS: dict[str, Typed] = {
     f"{ACTOR}.use_rollout_log_probs": flag(),
     f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": count(),
     f"{ACTOR}.optim.lr_scheduler_type": text("constant", also=(f"{ACTOR}.optim.warmup_style",)),
-    f"{ACTOR}.optim.lr_warmup_steps": count(-1, least=_ANY),
+    f"{ACTOR}.optim.lr_warmup_steps": count(None, least=_ANY),
     f"{ACTOR}.optim.lr_warmup_steps_ratio": number(0.0),
     **{
         f"{role}.megatron.{name}_parallel_size": count()

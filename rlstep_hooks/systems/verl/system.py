@@ -7,7 +7,7 @@ Its quantities have a file for each question: which trainer runs (`trainers`), h
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Entry, Note, System, program_assumed
-from rlstep_hooks.systems.links import yes
+from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.verl import remarks
 from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
 from rlstep_hooks.systems.verl.launch import algorithm_named, another_trainer, asked_processes, shipped_loop
@@ -142,7 +142,7 @@ SYSTEM = System(
         "correct_by": "'algorithm.rollout_correction.rollout_is=token, or algorithm.rollout_correction.bypass_mode=True'",
         "more_updates": f"'{ACTOR}.ppo_epochs above 1, or {ACTOR}.ppo_mini_batch_size below data.train_batch_size,'",
         "nominal_updates_per_rollout": f"reuse_epochs * prompts_per_rollout / {MINIBATCH}",
-        "lr_warmup": f"{_OPTIM}.lr_warmup_steps if {_OPTIM}.lr_warmup_steps >= 0 "
+        "lr_warmup": f"{_OPTIM}.lr_warmup_steps if {_OPTIM}.lr_warmup_steps is not None and {_OPTIM}.lr_warmup_steps >= 0 "
         f"else floor({_OPTIM}.lr_warmup_steps_ratio * lr_horizon)",
         "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",
         "eval_every": "trainer.test_freq if trainer.test_freq > 0 else None",
@@ -173,6 +173,10 @@ SYSTEM = System(
         "checkpoints on resume",
     ),
     links={
+        "settings in force": no("workers read their configuration themselves"),
+        "rewards on the way": yes(
+            "order within groups, and rows with their prompts", "not what a reward function returned"
+        ),
         "advantages": yes(
             "from the rewards, in float64: grpo with and without deviation, rloo, reinforce_plus_plus, its baseline, remax, opo, gpg, "
             "grpo_passk, gae with values and targets; the KL penalty in the rewards (a coefficient that adapts is taken as it came)",
@@ -192,6 +196,7 @@ SYSTEM = System(
         ),
         "backward": yes("the factor that arrives at the loss", "not with a gradient scaler"),
         "gradients cleared": yes("a probe before the first backward of an update"),
+        "gradients on the way": no("FSDP reduces gradients on the way"),
         "gradient norm": yes("of all gradients at the step, against clip_grad", "the part of one process"),
         "optimizer step": yes(
             "SGD, Adam and AdamW of torch, on the part of the weights that a process holds", "not other optimizers"

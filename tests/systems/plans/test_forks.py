@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.launches import plan_launch
 
@@ -89,6 +90,15 @@ def test_the_numbers_of_a_forks_own_script(
         schedule.updates_per_rollout,
         schedule.rollouts,
     ) == expected
+
+
+@pytest.mark.parametrize(
+    "sizes", [f"{SEARCH_R1} {ROLLOUT}.n_agent=1", LOGIC_RL, DEEPSCALER, SKYWORK, PRIME, VERL_AGENT, TORL]
+)
+def test_an_evaluation_is_no_training(sizes: str) -> None:
+    with pytest.raises(LaunchError, match="validates once and ends"):
+        plan(f"{sizes} +trainer.val_only=true")
+    assert plan(f"{sizes} +trainer.val_only=true +trainer.val_before_train=False").schedule is not None
 
 
 def test_search_r1s_critic_counts_samples_too() -> None:

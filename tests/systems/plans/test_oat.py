@@ -127,6 +127,9 @@ def test_refusals(more: str, message: str, fix: str) -> None:
     assert fix in caught.value.fix
 
 
-def test_preference_learning_is_not_read() -> None:
+@pytest.mark.parametrize(
+    "program", ["-m oat.experiment.main", "-m oat.experiment.run_xpo", "oat/experiment/run_offline_ppo.py"]
+)
+def test_preference_learning_is_not_read(program: str) -> None:
     with pytest.raises(LaunchError, match="learns from preferences"):
-        read("python -m oat.experiment.main --gpus 8")
+        read(f"python {program} --gpus 8")

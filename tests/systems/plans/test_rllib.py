@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError
+from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.launches import plan_launch
 from tests.golden.reading import read
 
 if TYPE_CHECKING:
@@ -102,3 +104,10 @@ def test_old_stack_is_not_read(tmp_path: Path) -> None:
     file.write_text("config = PPOConfig().training(num_sgd_iter=3)\n")
     with pytest.raises(LaunchError, match="old API stack"):
         read(file, version="2.9.0")
+
+
+def test_a_configuration_of_another_program_with_epochs_below_training_is_not_rllibs(tmp_path: Path) -> None:
+    file = tmp_path / "finetune.yaml"
+    file.write_text("model: m\ntraining:\n  num_epochs: 1\n  batch_size: 4\n  gradient_accumulation_steps: 4\n")
+    with pytest.raises(NoLaunchError):
+        plan_launch([str(file)], Options())

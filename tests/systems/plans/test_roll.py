@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.launch.text import SettingError
+from rlstep_hooks.launch.text import LaunchError, SettingError
+from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.launches import plan_launch
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
@@ -323,3 +325,20 @@ def test_the_correction_for_old_samples(tmp_path: Path, more: str, correction: s
     assert inert in schedule.correction_inert
     assert bool(inert) == bool(schedule.correction_inert)
     assert biased in schedule.correction_biased
+
+
+@pytest.mark.parametrize(
+    ("text", "program", "said"),
+    [
+        ("chosen_key: chosen\nactor_train:\n  training_args: {per_device_train_batch_size: 1}\n", "", "DPO"),
+        ("rollout_batch_size: 16\nnum_return_sequences_in_group: 4\nstudent_train:\n  training_args: "
+         "{per_device_train_batch_size: 1}\n", "", "on-policy distillation"),
+        ("num_return_sequences_in_group: 4\n", "start_sft_pipeline.py", "start_sft_pipeline.py"),
+    ],
+)  # fmt: skip
+def test_other_pipelines_are_not_read(tmp_path: Path, text: str, program: str, said: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    command = ["python", program, "--config_path", str(tmp_path), "--config_name", "c"] if program else []
+    words = command or [str(tmp_path / "c.yaml")]
+    with pytest.raises(LaunchError, match=f"{said}.* is another pipeline"):
+        plan_launch(words, Options(framework="roll"))

@@ -174,9 +174,5 @@ def test_other_losses_do_not_depend_on_the_generation_period(
     trainer.train()
     check(audit.report, "", present=False)
     outcome = next(rule for rule in audit.report.rules if rule.code == "RLS801")
-    if beta and release_between("0.18", "0.19"):  # the reference is computed in the loss there
-        assert outcome.verdict == "NOT_EVALUATED"
-        assert "KL term" in outcome.reason
-    else:
-        assert outcome.verdict == "PASS", outcome.reason
-        assert outcome.checks >= 1
+    assert outcome.verdict == "PASS", outcome.reason
+    assert outcome.checks >= 1

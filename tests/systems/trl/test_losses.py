@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trl
+from packaging.version import Version
 
 from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
 from rlstep_hooks.testing.trl_faults import replace_method
+from tests.faults.trl_faults import in_losses
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, problems
 
@@ -105,3 +107,12 @@ def test_what_the_formula_does_not_cover_says_so(build: Callable[..., Any]) -> N
         trainer.train()
         assert not problems(audit.report)
         assert reason in audit.report.not_evaluated["RLS801"]
+
+
+def test_a_kl_term_whose_reference_was_not_seen_is_not_compared(build: Callable[..., Any]) -> None:
+    if not Version("0.18") <= RELEASE < Version("0.19"):
+        pytest.skip("the loss of 0.18 computes the reference's log-probs itself")
+    trainer, audit = build(**REUSED | {"beta": 0.5})
+    in_losses(trainer, first=0, beta=0.0)  # nor does it compute them then
+    trainer.train()
+    assert "KL term" in audit.report.not_evaluated["RLS801"]

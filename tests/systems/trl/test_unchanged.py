@@ -168,6 +168,9 @@ HOOKS = (
     "trackers.scalars",
     "sampling.SamplingWatch._record",
     "updates.optimizer_tensors",
+    "updates.OptimizerSettings.not_as_configured",
+    "updates.GradientWatch.before_step",
+    "rollouts.RewardWatch.misplaced",
 )
 
 

@@ -259,8 +259,9 @@ class RewardsMoved(Rule):
 
     What it checks:
         The reward of each sample when it came from generation, against the reward from which its advantage is computed.
-        Samples are told apart by their tokens. Exact. Only where rewards come with the samples, and not from a reward
-        model.
+        Samples are told apart by their tokens. Exact. In OpenRLHF where rewards come with the samples, and not from a reward
+        model. In TRL (0.20 and later) what each reward function returned against the rewards that advantages are computed from, and
+        the completions that it was asked about against those of the rollout; in the first eight rollouts and later one of 13.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -278,7 +279,8 @@ class RewardsMoved(Rule):
         Look for code that reorders, pads or filters samples and their rewards separately.
 
     Known limits:
-        - Only OpenRLHF's controller sees samples with their rewards at both places.
+        - Only OpenRLHF's controller and TRL's trainers see samples with their rewards at both places. TRL: not reward models, and not
+          functions that are coroutines.
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
 
     Sources:
@@ -289,7 +291,8 @@ class RewardsMoved(Rule):
     code = "RLS515"
     title = "Rewards moved or altered"
     topics = ("samples",)
-    nothing_seen = "no controller saw samples with their rewards both after generation and before their advantages"
+    nothing_seen = "nobody saw samples with their rewards both after generation and before their advantages"
+    optional = True
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the comparison."""
@@ -298,10 +301,20 @@ class RewardsMoved(Rule):
         self.checks += 1
         if event.rewards_intact:
             return None
+        return self._report(self.progress.where())
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison that a trainer made."""
+        if values.rewards_moved is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        return self._report(self.progress.where_at(place, event)) if values.rewards_moved else None
+
+    def _report(self, where: Where) -> Finding | None:
         return self.fail(
             expected="each sample with the reward that it was given",
             observed="samples with other rewards",
-            where=self.progress.where(),
+            where=where,
             why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
             fix="look for code that reorders or changes samples and their rewards separately",
         )

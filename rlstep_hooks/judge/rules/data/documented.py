@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
@@ -12,11 +13,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
 
-NO_ROUNDING = 100.0
-"""Times the tolerance: so far off is no rounding, so it is an error."""
 
-
-class AdvantagesNotDocumented(Rule):
+class AdvantagesNotDocumented(ValueRule):
     """The advantages are not those that the framework's formula gives for the rewards.
 
     What it checks:
@@ -58,10 +56,10 @@ class AdvantagesNotDocumented(Rule):
 
     code = "RLS516"
     title = "Advantages are not those of the rewards"
-    severity = "warning"
     topics = ("samples", "advantages")
     nothing_seen = "no rollout showed its rewards beside its advantages"
     optional = True
+    several = 1
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison of a training rollout."""
@@ -80,14 +78,14 @@ class AdvantagesNotDocumented(Rule):
         self.checks += 1
         if off <= 1:
             return None
-        return self.fail(
+        return self.fail_by(
+            off,
+            degree=how_far(off, 1.0),
             expected="the advantages of the documented formula for these rewards",
             observed=fit or f"others, up to {off:.3g} times as far from them as rounding explains",
             where=where,
             why="the policy is moved along these advantages, whatever the rewards say",
             fix="look for code between the rewards and the loss that sorts, filters, scales or groups samples",
-            severity="error" if off > NO_ROUNDING else None,
-            degree=how_far(off, 1.0),
         )
 
 

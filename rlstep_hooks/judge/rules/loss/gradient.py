@@ -1,4 +1,4 @@
-"""The gradient of an update: whether there is one where there has to be."""
+"""The gradient of an update: whether there is one where there has to be, and whether it is that of its micro-batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.loss.optimizer import NORM_TOLERANCE
+from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.rules.progress import Place
 from rlstep_hooks.record.events import Update, UpdateValues
 
@@ -128,3 +131,106 @@ def _flows(values: MicroBatchValues) -> bool:
     if values.clipped is not None:
         return values.clipped == 0
     return values.max_abs_log_ratio is not None and values.max_abs_log_ratio <= NEAR_ONE
+
+
+class GradientAltered(ValueRule):
+    """The gradients that the optimizer used are not those that its micro-batches gave.
+
+    What it checks:
+        Of eight tensors, others in each update and first those that have hooks, up to 64 gradients: the sum of what each backward pass
+        computed, before any hook of the tensor, against what the optimizer is about to use. The clip multiplies all gradients by one
+        factor of at most 1, and by less only if the norm was above its limit. And there is one backward pass for each micro-batch. In
+        the first eight cycles of rollouts and every 49th
+        later.
+
+    Why it matters:
+        A hook that scales one parameter, gradients that are cleared between micro-batches, a backward pass too many, noise, or a clip
+        of each value alone: the loss is right, the optimizer is right, and something else is learned.
+
+    Example:
+        ERROR RLS810 Gradients altered before the step · data epoch 0, rollout 0,
+        update 1
+          expected  the sum of the gradients of 2 micro-batches, times one factor of
+                    the clip
+          observed  10 times as much in layers.1.weight as in most tensors
+          why       something between the backward passes and the step changed
+                    gradients
+          fix       look for hooks on parameters, for zero_grad and further backward
+                    passes within an update, and for code that writes to .grad
+
+    What to do:
+        Look for hooks on parameters (`register_hook`), for `zero_grad` between micro-batches, for a further backward pass, for clipping
+        by value or by parameter, and for callbacks that write to `.grad`.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer in one process. Among several, and with a gradient scaler, FSDP or DeepSpeed, gradients are
+          reduced or scaled on the way.
+        - Autograd itself is not checked: a hook of a module, or a part of the log-probs that is detached, changes gradients before they
+          arrive.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change
+        - https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html: one factor for all gradients
+        - https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation: gradients of micro-batches are added
+    """
+
+    code = "RLS810"
+    title = "Gradients altered before the step"
+    topics = ("gradient", "weights", "order")
+    nothing_seen = "gradients were not followed from the backward passes to the step"
+    optional = True
+    several = 1
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Compare the gradients of an update with those of its micro-batches."""
+        off, factor = values.gradient_off, values.gradient_factor
+        if off is None or factor is None:
+            return None
+        self.checks += 1
+        expected = f"the sum of the gradients of {event.microbatches} micro-batches, times one factor of the clip"
+        if off > 1:
+            own = values.gradient_tensor_factor if values.gradient_tensor_factor is not None else 0.0
+            than = f"{own / (factor or 1):.3g} times as much in {values.gradient_tensor} as in most tensors"
+            return self.fail_by(
+                off,
+                degree=how_far(off, 1.0),
+                expected=expected,
+                observed=than if factor else f"{own:.3g} times that in {values.gradient_tensor}, and 0 in most tensors",
+                where=self.progress.where_at(place, event),
+                why="something between the backward passes and the step changed gradients",
+                fix=_LOOK,
+            )
+        passes = values.gradient_passes
+        if passes is not None and passes > event.microbatches:
+            return self.fail(
+                severity="error",
+                expected=f"{event.microbatches} backward passes, one for each micro-batch",
+                observed=f"{passes}",
+                where=self.progress.where_at(place, event),
+                why="gradients of a further backward pass are added to those of the loss",
+                fix=_LOOK,
+                variant="passes",
+            )
+        excess = self._excess(values, factor)
+        if excess <= 1:
+            return None
+        return self.fail_by(
+            excess,
+            degree=how_far(excess, 1.0),
+            expected=expected,
+            observed=f"{factor:.4g} times that in all followed tensors",
+            where=self.progress.where_at(place, event),
+            why="all gradients of the update were scaled, and the clip does not explain it",
+            fix=_LOOK,
+            variant="all",
+        )
+
+    def _excess(self, values: UpdateValues, factor: float) -> float:
+        """How far the common factor is from one that the clip may give, in tolerances."""
+        tolerance = NORM_TOLERANCE[self.progress.precision]
+        norm, limit = values.gradient_norm, values.gradient_limit
+        clipped = norm is not None and limit is not None and norm >= limit * (1 - 8 * tolerance)
+        return 0.0 if clipped and factor < 1 else abs(factor - 1) / tolerance
+
+
+_LOOK = "look for hooks on parameters, for zero_grad and further backward passes within an update, and for code that writes to .grad"

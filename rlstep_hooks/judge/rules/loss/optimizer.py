@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
@@ -12,14 +13,11 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Update, UpdateValues
 
-NO_ROUNDING = 100.0
-"""Times the tolerance: so far off is no rounding, so it is an error."""
-
 NORM_TOLERANCE = {"float32": 1e-3, "reduced": 2e-2}
 """Relative excess of a clipped norm that rounding explains: every gradient is multiplied and rounded to its dtype."""
 
 
-class StepNotDocumented(Rule):
+class StepNotDocumented(ValueRule):
     """A step of the optimizer is not that of its formula.
 
     What it checks:
@@ -57,10 +55,10 @@ class StepNotDocumented(Rule):
 
     code = "RLS806"
     title = "Step is not that of the optimizer"
-    severity = "warning"
     topics = ("weights", "optimizer")
     nothing_seen = "no step of the optimizer was replayed"
     optional = True
+    several = 1
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the distance of a replayed step."""
@@ -71,14 +69,14 @@ class StepNotDocumented(Rule):
             return None
         share = values.optimizer_share
         times = "" if share is None else f"; on average {share:.4g} times the step was made"
-        return self.fail(
+        return self.fail_by(
+            values.optimizer_off,
+            degree=how_far(values.optimizer_off, 1.0),
             expected="weights where the optimizer's formula puts them",
             observed=f"up to {values.optimizer_off:.3g} times as far from there as rounding explains{times}",
             where=self.progress.where_at(place, event),
             why="something other than the optimizer's formula moved the weights in this step",
             fix="look for code that wraps optimizer.step, or writes into weights, gradients or moments during it",
-            severity="error" if values.optimizer_off > NO_ROUNDING else None,
-            degree=how_far(values.optimizer_off, 1.0),
         )
 
 

@@ -102,7 +102,9 @@ class ConfigRewritten(Rule):
     What it checks:
         Settings that the plan depends on (batch sizes, accumulation, group size, reuse) keep their values from the
         construction of the trainer to the start of training, and from there to the last rollout. Sizes that the
-        configuration derived from other settings still agree with them. Integers, compared exactly.
+        configuration derived from other settings still agree with them. What the trainer and its optimizer compute with is what
+        the configuration says: clip range, KL weight, type and level of the loss, temperature, scale and weights of the rewards,
+        learning rate, weight decay, betas; another value when training begins is an error. Compared exactly.
 
     Why it matters:
         Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A
@@ -113,7 +115,7 @@ class ConfigRewritten(Rule):
           expected  per_device_train_batch_size = 8, as when the trainer was built
           observed  per_device_train_batch_size = 16
           why       something other than the configuration you wrote sets this
-                    value, so sizes and counts are not those you planned
+                    value, so what runs is not what you planned
           fix       set per_device_train_batch_size explicitly where the
                     configuration is built, and look for the code that changes it
 
@@ -122,6 +124,7 @@ class ConfigRewritten(Rule):
 
     Known limits:
         - Only TRL's observers compare settings: in other systems it is not evaluated.
+        - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 
     Sources:
@@ -143,11 +146,20 @@ class ConfigRewritten(Rule):
 
     def config_changed(self, event: ConfigChanged) -> Finding | None:
         """Report the changed setting."""
+        if event.since == "configuration":
+            return self.fail(
+                severity="error",
+                expected=f"{event.name} = {event.before}, as configured",
+                observed=f"{event.name} = {event.after}",
+                why="training computes with another value than the configuration has, so what was configured is not what runs",
+                fix=f"look for the code that sets {event.name}, or configure the value that is meant",
+                variant=event.name,
+            )
         since = "the trainer was built" if event.since == "construction" else "training began"
         return self.fail(
             expected=f"{event.name} = {event.before}, as when {since}",
             observed=f"{event.name} = {event.after}",
-            why="something other than the configuration you wrote sets this value, so sizes and counts are not those you planned",
+            why="something other than the configuration you wrote sets this value, so what runs is not what you planned",
             fix=f"set {event.name} explicitly where the configuration is built, and look for the code that changes it",
             variant=event.name,
         )

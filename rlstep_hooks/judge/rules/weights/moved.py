@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 REFERENCE_GAP = {"float32": 1e-3, "reduced": 0.05}
 """Mean |policy - reference| of log-probs of equal weights that rounding explains; RLS403 has the same bounds."""
-
-NO_ROUNDING = 100.0
-"""Times the tolerance: so far off is no rounding, so it is an error."""
 
 
 class ReferenceMoved(Rule):
@@ -114,7 +112,7 @@ class ReferenceMoved(Rule):
         )
 
 
-class ReferenceNotThePolicy(Rule):
+class ReferenceNotThePolicy(ValueRule):
     """The reference is not the policy that training began with.
 
     What it checks:
@@ -152,10 +150,10 @@ class ReferenceNotThePolicy(Rule):
 
     code = "RLS414"
     title = "Reference is not the first policy"
-    severity = "warning"
     topics = ("log_ratio",)
     nothing_seen = "no log-probs of a reference came with tokens that were trained before the first update"
     optional = True
+    several = 1
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the distance in a loss."""
@@ -177,14 +175,14 @@ class ReferenceNotThePolicy(Rule):
         tolerance = REFERENCE_GAP[self.progress.precision]
         if gap <= tolerance:
             return None
-        return self.fail(
+        return self.fail_by(
+            gap / tolerance,
             expected=f"mean |policy - reference| of the log-probs at most {tolerance:g} before the first update",
             observed=f"mean {gap:.3g}",
             where=where,
             degree=how_far(gap, tolerance),
             why="the reference has other weights than the policy began with, or computes its log-probs in another way",
             fix="compare the paths and the precision of both models, and what changed the policy after it was loaded",
-            severity="error" if gap > NO_ROUNDING * tolerance else None,
         )
 
 

@@ -14,6 +14,7 @@ from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, Weig
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
+    from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RolloutValues
@@ -71,7 +72,7 @@ class SamplerVersion(Rule):
 
     Known limits:
         - An engine's version is what it was told ("by label only" in the report). Whether it holds these weights is
-          proved only where the engine itself is observed, as in OpenRLHF.
+          proved only where the engine itself is observed: RLS415.
         - TRL: with vLLM, the sync is seen and the engine is not. With `rollout_func` or a compiled model, which weights
           sampled is not known.
         - Loops of your own say which version sampled, or nothing; then it is not evaluated.
@@ -92,6 +93,8 @@ class SamplerVersion(Rule):
         super().__init__(progress)
         self._engine = False
         """Whether an engine samples that must be given new weights."""
+        self._compared = False
+        """Whether tensors of the engine were compared with those of the policy."""
         self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
 
     def rollout(self, event: Rollout) -> Finding | None:
@@ -133,9 +136,14 @@ class SamplerVersion(Rule):
         self._engine = True
         return None
 
+    def delivered(self, delivery: Delivery) -> Finding | None:
+        """Remember that the engine's own tensors are compared (RLS415)."""
+        self._compared = self._compared or bool(delivery.compared)
+        return None
+
     def note(self) -> str:
-        """An engine's version is what it was told: whether it holds these weights is not proved."""
-        return "by label only" if self._engine else ""
+        """Where an engine's version is what it was told, whether it holds these weights is not proved."""
+        return "by label only" if self._engine and not self._compared else ""
 
     def _older(self) -> str:
         return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""

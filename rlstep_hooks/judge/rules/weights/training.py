@@ -263,9 +263,9 @@ class PartNotTrained(Rule):
     """A part of the model is not trained, and no setting says so.
 
     What it checks:
-        Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing and
-        has no adapter: an error. Trainable tensors that had no gradient in any update of a run: a warning, because an
-        input that never comes (images) leaves its part of a model without one.
+        Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing and has no adapter: an
+        error. So are tensors that were trained at first and require no gradient later. Trainable tensors that had no gradient in any
+        update of a run: a warning, because an input that never comes (images) leaves its part of a model without one.
 
     Why it matters:
         Layers that are frozen by accident cost memory and time and learn nothing. Reward rises all the same, only less.
@@ -284,8 +284,8 @@ class PartNotTrained(Rule):
         Look for code that sets `requires_grad`, or that computes a part of the forward without a gradient.
 
     Known limits:
-        - Frozen layers are looked at in verl, and only without LoRA. Tensors without a gradient are counted in verl
-          and, one tensor, in OpenRLHF.
+        - Layers that are frozen from the start are looked at in verl, and only without LoRA; those that are frozen in mid-run in TRL.
+          Tensors without a gradient are counted in verl and, one tensor, in OpenRLHF.
         - A mixture of experts may have an expert that no token reaches. That is the warning, not a fault.
 
     Sources:
@@ -320,11 +320,23 @@ class PartNotTrained(Rule):
         )
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
-        """Follow how many tensors had no gradient so far."""
+        """Follow how many tensors had no gradient so far, and look for those that were frozen since the beginning."""
         if event.role == "policy" and event.applied and values.ungraded is not None:
             self._updates += 1
             self._ungraded = values.ungraded
-        return None
+        if values.frozen is None:
+            return None
+        self.checks += 1
+        if not values.frozen:
+            return None
+        return self.fail(
+            expected="all tensors trained that were trained at first",
+            observed=f"{values.frozen} of them require no gradient any more",
+            where=self.progress.where_at(place, event),
+            why="these tensors keep their weights from here on",
+            fix="look for code that sets requires_grad to False in mid-run, and for one that should set it back",
+            variant="frozen in mid-run",
+        )
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the run as a whole."""

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
 
@@ -17,12 +18,19 @@ _patches = Patches()
 
 def audit_sb3(module: Any) -> None:
     """The loop of PPO and A2C (2.7 to 2.9, the module that defines it)."""
+    # Only noted, for the table of a test suite: a model that is built and never learns.
+    _patches.wrap(module.OnPolicyAlgorithm, "__init__", _around_init)
     _patches.wrap(module.OnPolicyAlgorithm, "learn", _around_learn)
 
 
 def detach() -> list[str]:
     """Leave the class as it was; names that somebody else has wrapped since are returned."""
     return _patches.restore()
+
+
+def _around_init(wrapped: Any, model: Any, args: Any, kwargs: Any) -> None:
+    wrapped(*args, **kwargs)
+    suite.built(model)
 
 
 def _around_learn(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -55,6 +63,8 @@ def _with_audit(given: Any) -> tuple[StepAuditSB3Callback | None, list[Any]]:
             return None, []
         audit = StepAuditSB3Callback()
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-        not_evaluated(f"the audit could not begin: {describe(error)}")
+        reason = f"the audit could not begin: {describe(error)}"
+        not_evaluated(reason)
+        suite.refused(reason)
         return None, []
     return audit, [*callbacks, audit]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.systems.trl.observe.given_rewards import GivenRewards, RewardFunctions
 from rlstep_hooks.systems.trl.observe.limits import own_advantages
 
 if TYPE_CHECKING:
@@ -235,6 +236,10 @@ class RewardWatch:
         self._algorithm = algorithm
         self._recorder = recorder
         self._rewards: Tensor | None = None
+        self._functions = RewardFunctions(trainer)
+        self._rollouts = 0
+        self.given: GivenRewards | None = None
+        """What the reward functions got and gave for the latest rollout, if it is compared."""
         self._earlier: Scored | None = None
         """Of the compared rollout before; where some are left out it is an older one, and then seldom fits."""
         self._compares = False
@@ -257,9 +262,29 @@ class RewardWatch:
         return own_advantages(self._trainer)
 
     def _around_rewards(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
+        if not is_compared(self._rollouts):
+            result, self.given = wrapped(*args, **kwargs), None
+        else:
+            with self._functions.seen() as given:
+                result = wrapped(*args, **kwargs)
+            self.given = given
         self._rewards = result if isinstance(result, Tensor) and result.dim() == 2 else None
         return result
+
+    def misplaced(self, completion_ids: Tensor) -> Tensor | None:
+        """How many samples of a rollout have not the rewards that were given for them; None where that was not seen.
+
+        Args:
+            completion_ids: (B, T), of this process.
+        """
+        given, self.given, rewards = self.given, None, self._rewards
+        if given is None or rewards is None or rewards.shape[0] % completion_ids.shape[0]:
+            return None
+        first = completion_ids.shape[0] * self._trainer.accelerator.process_index
+        found = [given.moved(rewards, first), given.others(completion_ids)]
+        texts = given.misplaced(self._trainer.processing_class)
+        numbers = [number for number in found if number is not None]
+        return torch.stack(numbers).sum() + texts if numbers else None
 
     def take(self, rollout: int, samples: int, penalty: Tensor | None) -> Scored | None:
         """The rewards of the rollout with this index, where it is compared; None where it is not or they are not known.
@@ -270,6 +295,7 @@ class RewardWatch:
             penalty: RLOO's KL term of each of them; None where there is none.
         """
         rewards, self._rewards = self._rewards, None
+        self._rollouts = rollout + 1
         if rewards is None or not self._compares or not is_compared(rollout):
             return None
         if penalty is None and self._algorithm == "RLOO" and self._trainer.beta != 0.0:

@@ -15,6 +15,7 @@ from transformers import Trainer, TrainerCallback
 from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record import suite
 from rlstep_hooks.record.events import ConfigChanged
 from rlstep_hooks.record.logger import logger
 from rlstep_hooks.session.session import Options, Run, Session
@@ -206,7 +207,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
                 name=name,
                 schedule=start.schedule,
                 versions=package_versions(),
-                facts=facts | {"compares_settings": True},  # read by RLS101
+                facts=facts | {"compares_settings": True} | suite.facts_of(trainer),  # the first is read by RLS101
                 start_updates=start.updates,
                 rank=rank,
                 world_size=world_size,

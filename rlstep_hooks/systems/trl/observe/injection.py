@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
 
@@ -58,6 +59,9 @@ def add_callback(trainer: Any, make: Callable[[], StepAuditCallback]) -> None:
         if not any(isinstance(callback, StepAuditCallback) for callback in trainer.callback_handler.callbacks):
             audit = make()
             trainer.add_callback(audit)
+            suite.built(trainer)
             audit.meet(trainer)
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
-        not_evaluated(f"the audit could not begin: {describe(error)}")
+        reason = f"the audit could not begin: {describe(error)}"
+        not_evaluated(reason)
+        suite.refused(reason)

@@ -79,6 +79,11 @@ def own_loss(trainer: Any, read: tuple[str, ...] = READ) -> str:
     return next((f"the loss of {owner.__name__}" for owner in owners if owner is not None), "")
 
 
+def own_construction(trainer: Any, read: tuple[str, ...] = READ) -> bool:
+    """Whether a subclass builds the trainer in a way that was not read, so that its settings may mean something else."""
+    return _overriding(type(trainer), "__init__", read) is not None
+
+
 def own_advantages(trainer: Any, read: tuple[str, ...] = READ) -> str:
     """Why the advantages of a trainer need not be those of TRL's documentation; empty where they are."""
     names = ("_generate_and_score_completions", "_calculate_rewards")

@@ -1,29 +1,92 @@
-"""The settings that a cycle follows, read from the live trainer again and again: somebody may rewrite them while it trains."""
+"""The settings of a live trainer, beside those that were configured, and read again and again: somebody may rewrite them.
+
+Sizes that a cycle follows are read from the arguments. What the trainer computes with it copies from them when it is built
+(`GRPOTrainer.__init__` and `RLOOTrainer.__init__`, 0.16.1 to 1.16.0).
+"""
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
+from rlstep_hooks.systems.trl.observe.limits import own_construction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COPIED = {
+    "beta": "beta",
+    "epsilon_low": "epsilon",
+    "epsilon_high": "epsilon_high",
+    "importance_sampling_level": "importance_sampling_level",
+    "loss_type": "loss_type",
+    "mask_truncated_completions": "mask_truncated_completions",
+    "max_completion_length": "max_completion_length",
+    "multi_objective_aggregation": "multi_objective_aggregation",
+    "normalize_advantages": "normalize_advantages",
+    "num_generations": "num_generations",
+    "num_iterations": "num_iterations",
+    "off_policy_mask_threshold": "off_policy_mask_threshold",
+    "reward_clip_range": "reward_clip_range",
+    "scale_rewards": "scale_rewards",
+    "temperature": "temperature",
+    "top_entropy_quantile": "top_entropy_quantile",
+}
+"""What the trainer keeps for itself -> the argument that it is copied from."""
+
+_IN_USE = ("max_grad_norm", "delta", "use_bias_correction_kl")
+"""Arguments that each update or loss reads anew."""
 
 
 class LiveSettings:
-    """Tells which settings changed since training began, or since they were looked at last."""
+    """Tells which settings are not those that were configured, and which changed since they were looked at last."""
 
     def __init__(self, trainer: Any) -> None:
-        paths = {name: f"args.{name}" for name in CYCLE_SETTINGS if hasattr(trainer.args, name)}
+        of_args = (*CYCLE_SETTINGS, *_IN_USE)
+        paths = {name: f"args.{name}" for name in of_args if hasattr(trainer.args, name)}
         # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
         paths["trainer.num_generations"] = "num_generations"
+        self._copied = {
+            name: argument
+            for name, argument in _COPIED.items()
+            if hasattr(trainer, name) and hasattr(trainer.args, argument) and not own_construction(trainer)
+        }
+        paths |= {f"trainer.{name}": name for name in self._copied}
         self._trainer = trainer
-        self._names = tuple(paths)
-        self._read = operator.attrgetter(*paths.values())
-        self._before = self._read(trainer)
+        self._names = (*paths, "trainer.reward_weights")
+        self._attributes = operator.attrgetter(*paths.values())
+        self._before = self._read()
+
+    def not_as_configured(self) -> Iterator[tuple[str, Any, Any]]:
+        """Name, configured value and the trainer's own of each that differs."""
+        args = self._trainer.args
+        for name, argument in self._copied.items():
+            configured, own = getattr(args, argument), getattr(self._trainer, name)
+            if name == "epsilon_high" and configured is None:
+                configured = args.epsilon
+            if configured != own:
+                yield f"trainer.{name}", configured, own
+        weights, configured = self._weights(), getattr(args, "reward_weights", None)
+        if self._copied and weights is not None:
+            expected = tuple(map(float, configured)) if configured is not None else (1.0,) * len(weights)
+            if any(abs(one - other) > 1e-6 * abs(other) for one, other in zip(weights, expected, strict=True)):
+                yield "trainer.reward_weights", expected, weights
 
     def changes(self) -> list[tuple[str, Any, Any]]:
         """Name, value before and value now of each that changed since the last call."""
-        before, now = self._before, self._read(self._trainer)
+        before, now = self._before, self._read()
         if now == before:
             return []
         self._before = now
         return [change for change in zip(self._names, before, now, strict=True) if change[1] != change[2]]
+
+    def _read(self) -> tuple[Any, ...]:
+        return (*self._attributes(self._trainer), self._weights())
+
+    def _weights(self) -> tuple[float, ...] | None:
+        """The weights of the reward functions; None where reading them would wait for the device."""
+        weights = getattr(self._trainer, "reward_weights", None)
+        if weights is None or getattr(getattr(weights, "device", None), "type", "") != "cpu":
+            return None
+        return tuple(map(float, weights.tolist()))

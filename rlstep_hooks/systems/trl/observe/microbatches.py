@@ -95,6 +95,9 @@ class MicroBatchHooks:
         terms = None
         if compared and activity.loss is not None:
             terms = seen.form.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
+            if terms is not None and terms.beta and terms.reference is None:
+                self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
+                terms = None
         arrived = self._backward.follow(activity.loss) if compared else []
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None

@@ -11,6 +11,7 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
+from rlstep_hooks.observe.gradient_watch import GradientSource
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
@@ -50,6 +51,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """None where the reference was not looked at."""
     penalty_gap: Tensor | None = None
     """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
+    misplaced: Tensor | None = None
+    """Samples that have not the rewards that were given for them; None where that was not seen."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
 
@@ -64,6 +67,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
             None if self.reference is None else self.reference.policy is None,
             self.penalty_gap is None,
+            self.misplaced is None,
             None if drawn is None else drawn[0].shape,
         )
 
@@ -87,6 +91,9 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     penalties = [rollout.penalty_gap for rollout in group if rollout.penalty_gap is not None]
     if penalties:
         numbers["reference_gap"] = torch.stack(penalties)
+    misplaced = [rollout.misplaced for rollout in group if rollout.misplaced is not None]
+    if misplaced:
+        numbers["rewards_moved"] = torch.stack(misplaced)
     drawn = [rollout.drawn for rollout in group if rollout.drawn is not None]
     if drawn:
         used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
@@ -121,6 +128,7 @@ class RolloutSource(msgspec.Struct, frozen=True):
             reference_due=int(of["reference_due"]) if "reference_due" in of else None,
             reference_shared=held.reference.shared if held.reference is not None else None,
             reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
+            rewards_moved=int(of["rewards_moved"]) if "rewards_moved" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
@@ -169,7 +177,9 @@ class NormSource(msgspec.Struct, frozen=True):
         }
 
 
-_Source = _OfRollouts | MicroBatchSource | UpdateSource | ReplaySource | NormSource
+_OfSteps = ReplaySource | NormSource | GradientSource
+
+_Source = _OfRollouts | MicroBatchSource | UpdateSource | _OfSteps
 
 
 class Meter(Protocol):
@@ -210,6 +220,7 @@ class NumberCollector:
         rule: MaskRule | None = None,
         reference: ReferenceLook | None = None,
         penalty_gap: Tensor | None = None,
+        misplaced: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Measure what generation returned.
@@ -221,6 +232,7 @@ class NumberCollector:
             rule: What decides which tokens count, if the mask is compared with it.
             reference: The reference, where it was looked at.
             penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
+            misplaced: Samples that have not the rewards that were given for them.
             drawn: Probed weights that generated it, and those that the update before had left.
         """
         masks = [token_mask(part) for part in parts]
@@ -234,7 +246,17 @@ class NumberCollector:
         comparable = scored if advantages.dim() == 1 else None
         self._held.append(
             HeldRollout(
-                index, advantages, mask, gap, comparable, version_of(advantages), counted, reference, penalty_gap, drawn
+                index,
+                advantages,
+                mask,
+                gap,
+                comparable,
+                version_of(advantages),
+                counted,
+                reference,
+                penalty_gap,
+                misplaced,
+                drawn,
             )
         )
 
@@ -277,6 +299,7 @@ class NumberCollector:
             probed = probe.work_up() if probe is not None else None
             replayed = replay.work_up() if replay is not None else None
             norms, self._updates.norms = self._updates.norms, []
+            followed = [] if self._updates.gradients is None else self._updates.gradients.work_up()
         if probe is not None and probed is not None:
             updates, numbers = probed
             if replayed is not None:
@@ -284,6 +307,8 @@ class NumberCollector:
             if norms:
                 limits = NormSource({index: limit for index, _, limit in norms})
                 self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
+            for gradients, distances in followed:
+                self._fetched.add(gradients, distances)
             self._fetched.add(UpdateSource(updates, probe.size), numbers)
         self._fetched.send()
 
@@ -307,10 +332,12 @@ class NumberCollector:
         for source, numbers in self._fetched.ready(wait=wait):
             if isinstance(source, _OfRollouts):
                 rollouts += source.values(numbers)
-            elif isinstance(source, ReplaySource | NormSource):  # before the other numbers of the same updates
+            elif isinstance(source, _OfSteps):  # before the other numbers of the same updates
                 for index, fields in source.values(numbers).items():
                     steps.setdefault(index, {}).update(fields)
             elif isinstance(source, UpdateSource):
+                for index in [index for index in self._updates.frozen if index in source.indices]:
+                    steps.setdefault(index, {})["frozen"] = self._updates.frozen.pop(index)
                 updates += [msgspec.structs.replace(of, **steps.pop(of.index, {})) for of in source.values(numbers)]
             else:
                 microbatches += source.values(numbers)

@@ -22,6 +22,7 @@ from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
+from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,9 @@ class RolloutHooks:
         self._forwards: ForwardWatch | None = None
         self._engine_version: int | None = None
         """Version of the weights that were last synced to the engine."""
+        self._engine: ColocatedEngine | None = None
+        """The engine, where it is in this process."""
+        self._delivery_guard = Contained(recorder, ("delivery",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
         self._settings = LiveSettings(trainer)
@@ -58,6 +62,7 @@ class RolloutHooks:
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
         self._rows_guard = Contained(recorder, ("rows",))
+        self._rewards_guard = Contained(recorder, ("rewards",))
         self._reference = ReferenceWatch(trainer, recorder)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
@@ -66,17 +71,23 @@ class RolloutHooks:
         trainer = self._observation.trainer
         # Generation, rewards and old log-probs: gives Rollout and Refresh. In all releases; called by `_prepare_inputs`.
         patches.wrap(trainer, "_generate_and_score_completions", self._around_generation)
-        # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Read in the source;
-        # exercised with a stand-in for the engine only.
+        # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Verified with the real engine on a
+        # CPU in 1.16.0 (tests/systems/trl_vllm), with a stand-in for it in all releases.
         if self._observation.form.samples_with_engine():
             if hasattr(trainer, "vllm_generation"):
                 patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_sync)
             elif hasattr(trainer, "_move_model_to_vllm"):
                 patches.wrap(trainer, "_move_model_to_vllm", self._around_weight_sync)
+            with self._delivery_guard:
+                self._attach_engine(patches)
         self._sampling.attach(patches)
         self._replay.attach(patches)
         self._rewards.attach(patches)
         self._reference.attach()
+        for name, configured, used in self._settings.not_as_configured():
+            self._recorder.emit(
+                ConfigChanged(at=self._recorder.now(), name=name, before=configured, after=used, since="configuration")
+            )
 
     def _around_generation(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         seen = self._observation
@@ -103,13 +114,44 @@ class RolloutHooks:
             self._emit_rollout(rows, output, generation)
         return output
 
+    def _attach_engine(self, patches: Patches) -> None:
+        """Follow the weights into vLLM where it runs in this process (`vllm_mode="colocate"`)."""
+        trainer = self._observation.trainer
+        generation = getattr(trainer, "vllm_generation", None)
+        llm = getattr(trainer if generation is None else generation, "llm", None)
+        if llm is None:
+            return
+        unwrap = trainer.accelerator.unwrap_model
+        self._engine = ColocatedEngine(llm, self._recorder, lambda: unwrap(trainer.model))
+        self._engine.attach(patches)
+        if hasattr(generation, "_iter_named_params"):
+            # vllm_generation.py 1.16.0:435: all tensors of a sync under vLLM's names, each gathered and, with PEFT, merged.
+            patches.wrap(generation, "_iter_named_params", self._around_tensors)
+        else:
+            # Earlier releases hand each tensor to the engine where they gather it.
+            self._engine.hands_over = True
+
+    def _around_tensors(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        tensors, engine = wrapped(*args, **kwargs), self._engine
+        return tensors if engine is None else engine.sync.through(tensors, engine.sync.handed_over)
+
     def _around_weight_sync(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        engine = self._engine if self._observation.active else None
+        if engine is not None:
+            engine.begin()
         result = wrapped(*args, **kwargs)
         if self._observation.active:
             with self._sampler_guard:
                 version = self._engine_version = self._observation.updates.version
                 self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=version))
+                if engine is not None:
+                    engine.end(version)
         return result
+
+    def finish(self) -> None:
+        """Training is over: what is still on the device may be waited for."""
+        if self._engine is not None:
+            self._engine.sync.collect(wait=True)
 
     # The weights that sample
 
@@ -198,6 +240,7 @@ class RolloutHooks:
             seen.form.mark(output, parts)
             compared = purpose == "training" and is_compared(index)
             penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
+            misplaced = self._misplaced(parts) if compared else None
             scored = self._rewards.take(index, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
             reference = self._reference.look() if compared else None
@@ -205,6 +248,7 @@ class RolloutHooks:
                 index,
                 parts,
                 scored=scored,
+                misplaced=misplaced,
                 rule=rule,
                 reference=reference,
                 penalty_gap=gap,
@@ -227,6 +271,11 @@ class RolloutHooks:
         if purpose == "training":
             self._check_settings()
         seen.numbers.collect()
+
+    def _misplaced(self, parts: list[dict[str, Any]]) -> Tensor | None:
+        with self._rewards_guard:
+            return self._rewards.misplaced(parts[0]["completion_ids"]) if len(parts) == 1 else None
+        return None
 
     def _penalty(self, calls: list[LogProbCall], part: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
         """RLOO's KL penalty of each sample (rloo_trainer.py 0.24.0 to 1.16.0), and the mean |policy - reference| where no update has

@@ -110,6 +110,7 @@ class TrlObserver(Observer):
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
         self._observation.numbers.finish()
+        self._rollouts.finish()
 
     # Evaluations and passes of the loader
 

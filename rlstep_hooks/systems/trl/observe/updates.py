@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.weight_probe import WeightProbe
-from rlstep_hooks.record.events import FactsRead, Update
+from rlstep_hooks.record.events import ConfigChanged, FactsRead, Update
+from rlstep_hooks.systems.trl.observe.optimizer_settings import NEVER_SCHEDULED, OptimizerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +65,16 @@ class UpdateObserver:
         """None where no weight can be probed."""
         self.replay: OptimizerReplay | None = None
         """None where no step can be replayed."""
+        self.gradients: GradientWatch | None = None
+        """None where gradients cannot be followed."""
+        self.frozen: dict[int, int] = {}
+        """Of updates that were not worked up yet: index, tensors that are no longer trained."""
         self.norms: list[tuple[int, Tensor, float]] = []
         """Of updates that were not worked up yet: index, norm of the gradients, its limit."""
         self._norm: tuple[Tensor, float] | None = None
         self._replay_guard = Contained(recorder, ("optimizer",))
+        self.settings: OptimizerSettings | None = None
+        self._settings_guard = Contained(recorder, ("optimizer",))
         self._facts_guard = Contained(recorder, ("weights",))
         self._before_guard = Contained(recorder, ("weights", "learning_rate"))
         self._after_guard = Contained(recorder, ("order", "weights"))
@@ -89,6 +97,8 @@ class UpdateObserver:
         with self._facts_guard:
             held = optimizer_tensors(self._trainer.model.parameters(), inner)
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
+        with self._settings_guard:
+            self.settings = OptimizerSettings(self._trainer, inner)
         probe = WeightProbe(self._trainer.model.parameters())
         if probe.size:
             self.probe = probe
@@ -102,6 +112,22 @@ class UpdateObserver:
                     self.replay = replay
         else:
             self._recorder.cannot("weights", "no trainable weight is held whole on this process")
+        # Among several processes gradients are averaged, and a scaler multiplies them, between autograd and the step.
+        sharded = getattr(self._trainer, "is_fsdp_enabled", False)
+        if self._trainer.accelerator.num_processes == 1 and self._own_scaler is None and not sharded:
+            guard = Contained(self._recorder, ("gradient",))
+            self.gradients = GradientWatch(self._trainer.model.named_parameters(), guard)
+
+    def _compare_settings(self, settings: OptimizerSettings) -> None:
+        """Those of the optimizer: at the first step with the configured ones, later with those of the step before."""
+        wrong = list(settings.not_as_configured()) if not self.version else []
+        later = settings.changes()
+        wrong += [change for change in later if change[0].startswith(NEVER_SCHEDULED) and self.version]
+        for name, before, after in wrong or later:
+            since: Literal["configuration", "train_begin"] = "configuration" if wrong else "train_begin"
+            self._recorder.emit(
+                ConfigChanged(at=self._recorder.now(), name=name, before=before, after=after, since=since)
+            )
 
     def _cannot(self, why: str) -> None:
         for topic in ("order", "weights", "learning_rate"):
@@ -110,6 +136,8 @@ class UpdateObserver:
     def detach(self) -> None:
         """Take the hooks off."""
         self.active = False
+        if self.gradients is not None:
+            self.gradients.remove()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -123,6 +151,9 @@ class UpdateObserver:
         """The first micro-batch of a window begins without gradients: transformers clears them after each step, to None."""
         if not self._began and self.probe is not None:
             self.probe.begin_window()
+        if not self._began and self.gradients is not None and is_compared_whole(self._windows // self._per_cycle):
+            self.gradients.begin_window()
+            self.frozen[self._windows] = self.gradients.frozen
         self._began = True
 
     def trained_microbatch(self) -> None:
@@ -144,6 +175,11 @@ class UpdateObserver:
             limit = self._limit() if is_compared_whole(cycle) else None
             if limit and hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6 and later
                 self._norm = _norm_of(optimizer), limit
+            if self.gradients is not None:
+                self.gradients.before_step(self._windows)
+        with self._settings_guard:
+            if self.settings is not None and is_compared(cycle):
+                self._compare_settings(self.settings)
         with self._replay_guard:
             if self.replay is not None:
                 self.replay.before_step(compared=is_compared(cycle))

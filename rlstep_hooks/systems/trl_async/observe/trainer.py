@@ -12,7 +12,9 @@ import torch
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
+from rlstep_hooks.observe.delivery import same_names
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.sync_watch import SyncWatch
 from rlstep_hooks.record.events import UNSENT, MicroBatch, Rollout, SampleRows, WeightSync
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.subject import Observer
@@ -45,6 +47,8 @@ class AsyncObserver(Observer):
         self._ratio_guard = Contained(recorder, ("log_ratio",))
         self._synced: dict[int, int] = {}
         """The trainer's number for the weights of a sync -> updates that were made then."""
+        self._sync: SyncWatch | None = None
+        """None where the engine's model is not in this process."""
         self._rollouts = self.updates.version
         self._microbatches = 0
         self._left = 0
@@ -82,6 +86,19 @@ class AsyncObserver(Observer):
         if trainer.model_version:
             self._synced[int(trainer.model_version)] = self.updates.version
             self._emit_sync()
+        # A transfer of one's own may hold the engine's model in this process, as `model`: it is then compared with what is sent to it.
+        transfer = trainer.weight_transfer
+        engine = getattr(transfer, "model", None)
+        if isinstance(engine, torch.nn.Module) and engine is not trainer.model:
+            unwrap = trainer.accelerator.unwrap_model
+            self._sync = SyncWatch(
+                recorder=self.recorder,
+                policy=lambda: unwrap(trainer.model),
+                engine="the engine",
+                place=same_names(engine),
+            )
+            # 1.16.0:1777: all tensors of a sync, as an iterator of names and tensors.
+            wrap(transfer, "send_weights", self._around_transfer)
         # A micro-batch, from its forward to its backward; its log-probs, for the ratio.
         wrap(trainer, "training_step", self._around_step)
         wrap(trainer, "compute_loss", self._around_loss)
@@ -108,6 +125,8 @@ class AsyncObserver(Observer):
         if not self._left and (gap := self._meter.take_gap()):
             self._numbers.add_gap(self._rollouts - 1, gap)
         self._numbers.finish()
+        if self._sync is not None:
+            self._sync.collect(wait=True)
 
     # From the queue to the loader
 
@@ -131,6 +150,16 @@ class AsyncObserver(Observer):
         with self._guard:
             self._synced[int(self.trainer.model_version)] = self.updates.version
             self._emit_sync()
+        return result
+
+    def _around_transfer(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        sync = self._sync
+        if sync is None or not (args or "iterator" in kwargs):
+            return wrapped(*args, **kwargs)
+        sync.begin()
+        tensors = sync.through(args[0] if args else kwargs["iterator"], sync.handed_over, sync.arrives)
+        result = wrapped(tensors, *args[1:]) if args else wrapped(**(kwargs | {"iterator": tensors}))
+        sync.end(self.updates.version)
         return result
 
     def _emit_sync(self) -> None:

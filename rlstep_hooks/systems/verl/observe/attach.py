@@ -18,6 +18,7 @@ from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.verl.releases import installed_release
+from rlstep_hooks.systems.vllm_engine.plugin import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,16 @@ def attach() -> None:
         _when_imported("verl.trainer.ppo.ray_trainer", _place_controller("RayPPOTrainer"))
         if scalars.asked():
             _when_imported("verl.utils.tracking", _place_tracking)
+        _name_run()
     _write_attached()
+
+
+def _name_run() -> None:
+    """Tell the engine processes that this one may start (vLLM's, `rlstep_hooks.systems.vllm_engine`) which run they belong to."""
+    try:
+        os.environ[RUN] = run_name()
+    except Exception:  # noqa: BLE001 - the driver has no Ray yet and starts no engine; nothing here may reach verl
+        return
 
 
 def detach() -> list[str]:

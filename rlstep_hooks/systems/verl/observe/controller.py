@@ -19,6 +19,7 @@ from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.reward_hooks import RewardHooks
 from rlstep_hooks.systems.verl.observe.rollout_hooks import RolloutHooks
 from rlstep_hooks.systems.verl.observe.start import facts_of, loader_facts, plan_of, updates_before
+from rlstep_hooks.systems.vllm_engine.records import EngineRecords
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
@@ -64,6 +65,8 @@ class VerlController:
         updates = updates_before(self.schedule, int(trainer.global_steps))
         self._recorder = self._begin(updates, own_fit=own_fit)
         self._contained = Contained(self._recorder, ("order",))
+        self._engines = EngineRecords(folder(), run_name(), self._recorder)
+        self._delivery = Contained(self._recorder, ("delivery",))
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -116,6 +119,8 @@ class VerlController:
         error = None
         with self._contained:
             self._all_returned()
+            with self._delivery:
+                self._engines.collect()
             error = self._record.take_error()
         self._record.session.raise_if_asked()
         trainer = self._trainer
@@ -135,6 +140,8 @@ class VerlController:
 
     def end(self, error: BaseException | None = None) -> None:
         """Training returned, or raised `error`: write the last lines and report."""
+        with self._delivery:
+            self._engines.collect()
         with Contained(self._recorder, ("recording",)):
             self.report = self._record.end(error)
         self._patches.restore()

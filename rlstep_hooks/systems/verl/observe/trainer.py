@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.verl.observe.samples import Key
 
 
+_UNWRAPPED = re.compile(r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.")
+"""What FSDP, activation checkpointing and torch.compile add to names (utils/model.py 0.9.1 `convert_weight_keys`)."""
+
+
 class VerlTrainer:
     """One trainer process: what it did, in the order in which it did it."""
 
@@ -51,6 +57,8 @@ class VerlTrainer:
         )
         self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
+        self.syncing = False
+        """Whether weights are brought to the engines now."""
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
         self._optimizers: dict[int, Role] = {}
@@ -68,6 +76,11 @@ class VerlTrainer:
         self._formula = Contained(self._record.writer, ("formula",))
         self._replay_guard = Contained(self._record.writer, ("optimizer",))
         self._losses = LossMeter(self._formula)
+        self._delivery = Contained(self._record.writer, ("delivery",))
+        self._own: dict[str, Any] = {}
+        """The policy's tensors by the names under which they are handed over, while a sync goes on."""
+        self._handing = False
+        self._sent = SentWatch(self._own_tensor)
 
     @property
     def version(self) -> int:
@@ -299,8 +312,45 @@ class VerlTrainer:
         with self._record.values:
             self._record.send_numbers()
 
+    def hands_over(self, tensors: Any, engine: Any) -> Any:
+        """The tensors of a sync, each seen before it goes on.
+
+        Args:
+            tensors: Names and tensors, gathered one by one.
+            engine: Whose they are.
+        """
+        with self._delivery:
+            self._own = {
+                _UNWRAPPED.sub("", name): tensor
+                for name, tensor in engine.module.named_parameters(remove_duplicate=False)
+            }
+            self._sent.begin()
+            self._handing = True
+        return self._through(tensors)
+
+    def _through(self, tensors: Any) -> Any:
+        for name, tensor in tensors:
+            with self._delivery, torch.no_grad():
+                self._sent.see(name, tensor)
+            yield name, tensor
+
+    def _own_tensor(self, name: str) -> Any:
+        own: Any = self._own.get(name)
+        if own is None:
+            return None
+        local = own.to_local() if hasattr(own, "to_local") else own
+        # A shard has only a part of the elements.
+        return local if local.shape == own.shape and local.numel() else None
+
     def synced(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
+        with self._delivery:
+            if self._handing:
+                self._handing, self._own = False, {}
+                # The state dict has buffers and tied tensors too; how many of its tensors an engine needs is not known here.
+                self._sent.end(self.version, None)
+            writer = self._record.writer
+            writer.emit(*self._sent.ready(writer.now()))
         with self._record.order:
             self._record.synced(label)
         with self._record.values:

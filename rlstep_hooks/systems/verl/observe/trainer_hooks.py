@@ -39,6 +39,8 @@ def place_hooks(patches: Patches, module: Any) -> None:
     # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
     patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
     patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
+    # transformer_impl.py:977: the tensors of a sync, whichever way they take to the engines; also called where nothing is synced.
+    patches.wrap(transformer_impl.FSDPEngine, "get_per_tensor_param", _tensors)
     # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
     patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
 
@@ -107,11 +109,25 @@ async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer.begins()
     trainer.begin("sync")
     trainer.send_numbers()
-    result = await wrapped(*args, **kwargs)
+    trainer.syncing = True
+    try:
+        result = await wrapped(*args, **kwargs)
+    finally:
+        trainer.syncing = False
     label = kwargs.get("global_steps", args[0] if args else None)
     trainer.synced(label)
     trainer.end("sync")
     return result
+
+
+def _tensors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    trainer = _trainer
+    if trainer is None or not trainer.syncing or role_of(instance) == "critic":
+        return result
+    tensors, adapter = result
+    # Tensors of an adapter do not go through the engine's loader, and have no names that it knows.
+    return result if adapter is not None else (trainer.hands_over(tensors, instance), adapter)
 
 
 def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

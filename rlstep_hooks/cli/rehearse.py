@@ -1,0 +1,118 @@
+"""`rlstep rehearse`: the user's own launch with a tiny model on this machine."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.cli.plan import text_for
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.rehearse.command import runnable
+from rlstep_hooks.rehearse.outcome import NOT_REHEARSED, Line, Outcome, outcome_of
+from rlstep_hooks.rehearse.run import Asked, real_refusal, rehearse
+from rlstep_hooks.systems.launches import plan_launch
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.launched import Options, Plan
+
+SYSTEMS = ("", "trl")
+"""Systems whose launches are rehearsed; empty: a script that no system knows by its text."""
+
+
+def show(words: list[str], options: Options, asked: Asked, *, confirm: bool, as_json: bool, strict: bool) -> int:
+    """Rehearse a launch, and print what was proved.
+
+    Returns:
+        The exit status: 0 proved, 1 something is wrong, 2 it could not be rehearsed.
+
+    Raises:
+        LaunchError: The launch cannot be read.
+        OSError: It cannot be started.
+    """
+    stream = sys.stderr if as_json else sys.stdout
+    command = runnable(words, options)
+    if command.framework not in SYSTEMS:
+        raise LaunchError(f"launches of {command.framework} cannot be rehearsed yet; those of TRL can")
+    plan = _plan(words, options)
+    if plan is not None:
+        print(text_for(stream, plan), end="\n\n", file=stream, flush=True)
+        if plan.schedule is None:
+            return _refused(plan, command, asked, confirm=confirm, as_json=as_json)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        rehearsed = rehearse(command, asked, told=lambda text: print(text, file=sys.stderr, flush=True))
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    outcome = outcome_of(rehearsed, strict=strict)
+    if as_json:
+        print(_json(outcome))
+    else:
+        _print(outcome, plan)
+    return outcome.status
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """End as at Ctrl-C, so that the child and the temporary folder go."""
+    raise KeyboardInterrupt
+
+
+def _plan(words: list[str], options: Options) -> Plan | None:
+    try:
+        return plan_launch(words, options)
+    except LaunchError as error:
+        print(f"rlstep: no plan from the text: {error}; the live settings give it", file=sys.stderr)
+        return None
+
+
+def _refused(plan: Plan, command: Any, asked: Asked, *, confirm: bool, as_json: bool) -> int:
+    refusal = plan.findings[-1]
+    real = real_refusal(command, asked) if confirm else None
+    if as_json:
+        print(_json(Outcome(status=1, sentence=f"refused: {refusal.observed}", lines=()), real=real))
+        return 1
+    print(f"{plan.title} would refuse this launch; nothing was rehearsed.")
+    if real is not None:
+        print(f"{plan.title} itself, with these sizes: {real or 'it takes them, so the plan is at fault'}")
+    return 1
+
+
+def _json(outcome: Outcome, **more: Any) -> str:
+    from rlstep_hooks.record.wire import to_json
+
+    form = {"schema": 1, **msgspec.structs.asdict(outcome), "not_rehearsed": NOT_REHEARSED, **more}
+    return to_json(form, indent=2).decode()
+
+
+_STYLES = {"proved": "green", "wrong": "bold red", "doubtful": "yellow", "not proved": "dim"}
+
+
+def _print(outcome: Outcome, plan: Plan | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from rlstep_hooks.show.console import plan_table
+
+    console = Console(highlight=False)
+    if plan is None and outcome.schedule is not None:
+        console.print(plan_table(outcome.schedule), "")
+    if outcome.replaced:
+        console.print("in the place of the real launch:")
+        for each in outcome.replaced:
+            console.print(Text(f"  {each}", style="dim"), soft_wrap=True)
+        console.print()
+    lines = [*outcome.lines, Line(what="not in small", state="not proved", detail=", ".join(NOT_REHEARSED))]
+    widest = max(len(line.what) for line in lines)
+    for line in lines:
+        words = Text(f"  {line.state.upper():12}", style=_STYLES[line.state])
+        console.print(words.append(f"{line.what:{widest}}  {line.detail}", style="default"), soft_wrap=True)
+    if outcome.output:
+        console.print("\nthe end of the script's output:")
+        for text in outcome.output[-20:]:
+            console.print(Text(f"  {text}"), soft_wrap=True)
+    word = {0: "PROVED", 1: "WRONG", 2: "NOT EVALUATED"}[outcome.status]
+    style = _STYLES["wrong" if outcome.status else "proved"]
+    console.print()
+    console.print(Text(f"{word}: {outcome.sentence} ({outcome.seconds:.0f} s)", style=style), soft_wrap=True)

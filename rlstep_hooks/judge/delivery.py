@@ -1,0 +1,143 @@
+"""What became of one sync of weights: what the policy had, what was handed over and what the engine holds. Pure; no torch."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.record.events import WeightsHeld, WeightsSent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rlstep_hooks.record.events import Probe
+
+REMEMBERED = 8
+"""Syncs of which one side waits for the other."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One sync, compared. Tensors are those of which a few elements were read on both sides."""
+
+    sent: WeightsSent
+    held: WeightsHeld
+    compared: int
+    """Tensors whose place in the engine is proved."""
+    moved: int
+    """Of these, with another value in the policy than the engine held before: only they can show whether anything was loaded."""
+    wrong: tuple[str, ...]
+    """Of these, that hold another value than the policy has."""
+    kept: int
+    """Of the wrong ones, that hold what they held before."""
+    sent_wrong: int
+    """Of the wrong ones, that were already handed over with other values."""
+    dtype: str
+    """The engine's."""
+    through: str
+    """The dtype through which every wrong value has passed; empty if there is none."""
+
+
+class Deliveries:
+    """Joins both sides of each sync, whichever comes first."""
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[int, WeightsSent] = OrderedDict()
+        self._held: OrderedDict[int, list[WeightsHeld]] = OrderedDict()
+        self._proved: set[str] = set()
+        """Kinds of tensors that the engine has held as the policy has them: where it holds them is then known."""
+
+    def sent(self, event: WeightsSent) -> list[Delivery]:
+        """A trainer's side."""
+        self._sent[event.number] = event
+        _forget(self._sent)
+        return [self._compare(event, held) for held in self._held.pop(event.number, [])]
+
+    def held(self, event: WeightsHeld) -> list[Delivery]:
+        """An engine's side."""
+        sent = self._sent.get(event.number)
+        if sent is not None:
+            return [self._compare(sent, event)]
+        self._held.setdefault(event.number, []).append(event)
+        _forget(self._held)
+        return []
+
+    def _compare(self, sent: WeightsSent, held: WeightsHeld) -> Delivery:
+        before = {probe.name: probe for probe in held.before}
+        after = {probe.name: probe for probe in held.after}
+        own = {probe.name: probe for probe in sent.policy}
+        both = [name for name in own if name in after and len(own[name].bits) == len(after[name].bits)]
+        for name in both:
+            seen = (at[name] for at in (before, after) if name in at)
+            if any(_holds(own[name], probe) for probe in seen):
+                self._proved.add(kind_of_tensor(name))
+        # Some engines transpose, reorder or transform tensors: what was never seen equal may be where it belongs. If nothing was ever
+        # seen equal, nothing has arrived at all.
+        known = [name for name in both if not self._proved or kind_of_tensor(name) in self._proved]
+        wrong = [name for name in known if not _holds(own[name], after[name])]
+        handed = {probe.name for probe in sent.sent_as}
+        return Delivery(
+            sent=sent,
+            held=held,
+            compared=len(known),
+            moved=sum(name in before and not _holds(own[name], before[name]) for name in known),
+            wrong=tuple(wrong),
+            kept=sum(name in before and before[name].bits == after[name].bits for name in wrong),
+            sent_wrong=sum(name in handed for name in wrong),
+            dtype=next(iter(after.values())).dtype if after else "",
+            through=_through([(own[name], after[name]) for name in wrong]),
+        )
+
+
+def kind_of_tensor(name: str) -> str:
+    """The name without the number of its layer: tensors of one kind are stored in one way."""
+    return re.sub(r"\d+", "#", name)
+
+
+def _forget(waiting: OrderedDict[int, Any]) -> None:
+    while len(waiting) > REMEMBERED:
+        waiting.popitem(last=False)
+
+
+def _holds(own: Probe, held: Probe) -> bool:
+    """Whether an engine's tensor has the policy's values, in its own dtype."""
+    return own.bits == held.bits or _rounded(own.bits, held.dtype) == held.bits
+
+
+def _through(pairs: Sequence[tuple[Probe, Probe]]) -> str:
+    """The dtype that explains all these values."""
+    if not pairs:
+        return ""
+    for dtype in ("bfloat16", "float16"):
+        if all(_rounded(_rounded(own.bits, dtype), held.dtype) == held.bits for own, held in pairs):
+            return dtype
+    return ""
+
+
+def _rounded(bits: tuple[int, ...], dtype: str) -> tuple[int, ...]:
+    """float32 values rounded to a dtype, as float32 again."""
+    round_one = _ROUND.get(dtype)
+    return bits if round_one is None else tuple(map(round_one, bits))
+
+
+def _to_bfloat16(bits: int) -> int:
+    """To nearest, ties to even, as torch rounds."""
+    if bits & 0x7F800000 == 0x7F800000:  # infinite, or not a number
+        return bits & 0xFFFF0000
+    return (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+
+
+def _to_float16(bits: int) -> int:
+    (value,) = struct.unpack("<f", struct.pack("<I", bits))
+    try:
+        (value,) = struct.unpack("<e", struct.pack("<e", value))
+    except OverflowError:
+        value = float("inf") if value > 0 else float("-inf")
+    (rounded,) = struct.unpack("<I", struct.pack("<f", value))
+    return int(rounded)
+
+
+_ROUND: dict[str, Callable[[int], int]] = {"bfloat16": _to_bfloat16, "float16": _to_float16}

@@ -1,0 +1,343 @@
+"""Launch commands in files that are no shell scripts: notebooks, Makefiles, Dockerfiles, the YAML of workflows and clusters, Python.
+
+Each becomes shell text whose lines stand where they stand in the file. Nothing is executed, and what a file leaves to the run
+(`${{ matrix.size }}`, a name in Python) is a variable without a value there.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.launch.files import MAKEFILES, NOTEBOOK, contents, holds_commands
+from rlstep_hooks.launch.text import LaunchError, Place
+from rlstep_hooks.launch.yaml_file import LARGEST_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    import yaml
+
+
+class Embedded(msgspec.Struct, frozen=True):
+    """Shell text in another file."""
+
+    text: str
+    """Empty lines come first, so that its lines are those of the file."""
+    variables: dict[str, str] = {}
+    """What the file sets for it."""
+
+
+def shell_in(path: Path) -> list[Embedded]:
+    """The shell texts in a file, in order; none if it is no such file or cannot be read as one.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    kind = path.suffix if path.suffix in _KINDS else "Makefile" if path.name in MAKEFILES else "Dockerfile"
+    if path.stat().st_size > LARGEST_FILE * 8 or (path.suffix not in _KINDS and not holds_commands(path.name)):
+        return []
+    text = contents(path).decode(errors="replace")
+    try:
+        return list(_KINDS[kind](text))
+    except (ValueError, RecursionError, SyntaxError):
+        return []
+
+
+# Notebooks.
+
+
+def code_of(path: Path) -> bytes:
+    """The Python of a notebook, its cells one below the other; lines of IPython's own (`!pip`, `%cd`) are left empty.
+
+    Raises:
+        LaunchError: It is no notebook.
+        OSError: It cannot be read.
+    """
+    try:
+        cells = _code_cells(contents(path).decode())
+    except ValueError as error:
+        raise LaunchError(f"no notebook: {error}", Place(str(path))) from None
+    lines = ["" if shell or _IPYTHON.match(line) else line for line, shell in _marked(cells)]
+    return "\n".join(lines).encode()
+
+
+_IPYTHON = re.compile(r"\s*(%|\?|[\w, ]+=\s*[!%])")
+"""What only IPython reads: magic, help, the output of a command."""
+
+
+def _marked(cells: list[list[str]]) -> Iterator[tuple[str, bool]]:
+    """The lines of cells, and whether each is the shell's."""
+    going_on = False
+    for line in (line for cell in cells for line in cell):
+        shell = going_on or line.lstrip().startswith("!")
+        yield line, shell
+        going_on = shell and line.rstrip().endswith("\\")
+
+
+def _code_cells(text: str) -> list[list[str]]:
+    notebook = json.loads(text)
+    cells = notebook.get("cells", []) if isinstance(notebook, dict) else []
+    found: list[list[str]] = []
+    for cell in cells:
+        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+            continue
+        source = cell.get("source", "")
+        lines = "".join(source) if isinstance(source, list) else str(source)
+        if lines.startswith(_SHELL_CELLS):
+            lines = "\n".join(f"!{line}" for line in lines.splitlines()[1:])
+        found.append(lines.splitlines())
+    return found
+
+
+_SHELL_CELLS = ("%%bash", "%%sh", "%%shell", "%%script bash")
+
+
+def _in_notebook(text: str) -> Iterator[Embedded]:
+    lines = _marked(_code_cells(text))
+    kept = [_filled(line.strip().lstrip("!"), r"\{(\w+)\}") if shell else "" for line, shell in lines]
+    yield Embedded("\n".join(kept))
+
+
+# Makefiles.
+
+_MAKE_SETS = re.compile(r"(?:export\s+|override\s+)?([A-Za-z_]\w*)\s*(::?=|\?=|\+=|=)\s*(.*)")
+
+
+def _in_makefile(text: str) -> Iterator[Embedded]:
+    """Variables and the commands of all targets; `ifdef` and the like decide nothing."""
+    kept: list[str] = []
+    going_on = False
+    for line in text.splitlines():
+        assigned = None if going_on or line.startswith("\t") else _MAKE_SETS.fullmatch(line.strip())
+        if line.startswith("\t") or going_on:
+            kept.append(_made(line.strip() if going_on else line.strip().lstrip("@-+")))
+        elif assigned is not None and not assigned[3].endswith("\\"):
+            name, how, value = assigned.groups()
+            value = _made(value.partition(" #")[0].strip()).replace('"', '\\"')
+            kept.append(
+                f': "${{{name}:={value}}}"' if how == "?=" else f'{name}{"+=" if how == "+=" else "="}"{value}"'
+            )
+        else:
+            kept.append("")
+        going_on = bool(kept[-1]) and line.rstrip().endswith("\\")
+    yield Embedded("\n".join(kept))
+
+
+def _made(line: str) -> str:
+    """A line of a recipe as the shell gets it, with its variables as the shell's."""
+    line = re.sub(r"\$[({](\w+)[)}]", r"${\1}", line.replace("$$", "\0"))
+    line = re.sub(r"\$\(shell ([^()]*)\)", r"$(\1)", line)
+    return line.replace("\0", "$")
+
+
+# Dockerfiles.
+
+
+def _in_dockerfile(text: str) -> Iterator[Embedded]:
+    """What a container starts, with ENV and ARG: the last ENTRYPOINT before the last CMD."""
+    variables: list[str] = []
+    starts: dict[str, tuple[int, str]] = {}
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        instruction, _, rest = line.strip().partition(" ")
+        while rest.endswith("\\") and number + 1 < len(lines):
+            number += 1
+            rest = rest[:-1] + lines[number].strip()
+        if instruction in ("ENV", "ARG") and "=" in rest:
+            variables.append(f"export {rest}")
+        elif instruction in ("CMD", "ENTRYPOINT"):
+            starts[instruction] = number, _exec_form(rest)
+    if starts:
+        last = max(number for number, _ in starts.values())
+        command = " ".join(starts[name][1] for name in ("ENTRYPOINT", "CMD") if name in starts)
+        above = "; ".join(variables)
+        yield Embedded(f"{above}{chr(10) * max(last, 1)}{command}")
+
+
+def _exec_form(text: str) -> str:
+    """`["python", "train.py"]` as a shell's words."""
+    if not text.startswith("["):
+        return text
+    words = json.loads(text)
+    return shlex.join(str(word) for word in words)
+
+
+# YAML of workflows, pods, jobs and services.
+
+_LINES = frozenset({"run", "script", "before_script", "entrypoint", "submissionCommand"})
+_WORDS = frozenset({"command", "args", "cmd", "entrypoint"})
+_ENVIRONMENTS = frozenset({"env", "environment", "envs", "variables"})
+
+
+def _in_yaml(text: str) -> Iterator[Embedded]:
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents = [node for node in yaml.compose_all(text, loader) if node is not None]
+    except yaml.YAMLError as error:
+        raise ValueError from error
+    for document in documents:
+        yield from _below(document, {}, 0)
+
+
+def _below(node: yaml.Node, variables: dict[str, str], depth: int) -> Iterator[Embedded]:
+    import yaml
+
+    if depth > 40:
+        raise ValueError
+    if isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            yield from _below(part, variables, depth + 1)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    own = {key.value: value for key, value in node.value if isinstance(key.value, str)}
+    variables = {
+        **variables,
+        **{name: text for key in _ENVIRONMENTS & own.keys() for name, text in _variables(own[key])},
+    }
+    words = [word for key in ("entrypoint", "command", "args", "cmd") if key in own for word in _strings(own[key])]
+    for key, value in own.items():
+        if key in _LINES and _strings(value) and (key != "entrypoint" or isinstance(value, yaml.ScalarNode)):
+            yield _placed("\n".join(_strings(value)), value, variables)
+        elif key in _WORDS and isinstance(value, yaml.ScalarNode) and "args" not in own:
+            yield _placed(value.value, value, variables)
+        elif key in _WORDS and words and key == next(name for name in own if name in _WORDS):
+            yield _placed(words[0] if len(words) == 1 else shlex.join(words), value, variables)
+        elif key not in _ENVIRONMENTS:
+            yield from _below(value, variables, depth + 1)
+
+
+def _strings(node: yaml.Node) -> list[str]:
+    """A text, or a list of texts; empty for anything else."""
+    import yaml
+
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    return [part.value for part in parts] if all(isinstance(part, yaml.ScalarNode) for part in parts) else []
+
+
+def _variables(node: yaml.Node) -> Iterator[tuple[str, str]]:
+    """`NAME: value`, `- NAME=value` and `- {name: NAME, value: value}`."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        yield from ((key.value, value.value) for key, value in node.value if isinstance(value, yaml.ScalarNode))
+    for part in node.value if isinstance(node, yaml.SequenceNode) else ():
+        if isinstance(part, yaml.ScalarNode) and "=" in part.value:
+            yield tuple(part.value.split("=", 1))
+        elif isinstance(part, yaml.MappingNode):
+            pair = {key.value: value.value for key, value in part.value if isinstance(value, yaml.ScalarNode)}
+            if "name" in pair and "value" in pair:
+                yield pair["name"], pair["value"]
+
+
+def _placed(text: str, node: yaml.Node, variables: dict[str, str]) -> Embedded:
+    line = node.start_mark.line + (getattr(node, "style", None) in ("|", ">"))
+    known = {name: value for name, value in variables.items() if "${{" not in value}
+    return Embedded("\n" * line + _filled(text, r"\$\{\{\s*([\w.-]+)[^}]*\}\}"), known)
+
+
+# Python.
+
+
+def _in_python(text: str) -> Iterator[Embedded]:
+    """What a file starts with `subprocess` or `os`, if it is written out."""
+    tree = ast.parse(text)
+    bound: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            bound.setdefault(node.targets[0].id, []).append(node.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            bound.setdefault(node.target.id, []).append(node.value)
+    constants = {name: values[0] for name, values in bound.items() if len(values) == 1}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in _STARTERS:
+            command = _command(node.args[0], constants, 0)
+            if command:
+                yield Embedded("\n" * (node.args[0].lineno - 1) + command)
+
+
+_STARTERS = frozenset(
+    ("os.system", "os.popen", *(f"{module}{name}" for module in ("subprocess.", "sp.", "") for name in (
+        "run", "call", "check_call", "check_output", "Popen")))
+)  # fmt: skip
+
+
+def _command(node: ast.expr, constants: dict[str, ast.expr], depth: int) -> str:
+    """An expression as shell text; what it leaves to the run is a variable. Empty if it is no command that is written out."""
+    if depth > 20:
+        return ""
+    if isinstance(node, ast.Name) and node.id in constants:
+        return _command(constants[node.id], constants, depth + 1)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        sides = [_command(side, constants, depth + 1) for side in (node.left, node.right)]
+        return (" " if _is_list(node.left, constants) else "").join(sides) if all(sides) else sides[0]
+    if isinstance(node, ast.List | ast.Tuple):
+        return " ".join(_word(part, constants, depth) for part in node.elts)
+    if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "shlex.split":
+        return _command(node.args[0], constants, depth + 1)
+    if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in ("' '.join", "shlex.join"):
+        return _command(node.args[0], constants, depth + 1)
+    return _text(node, constants)
+
+
+def _is_list(node: ast.expr, constants: dict[str, ast.expr]) -> bool:
+    if isinstance(node, ast.Name):
+        node = constants.get(node.id, node)
+    return isinstance(node, ast.List | ast.Tuple)
+
+
+def _word(node: ast.expr, constants: dict[str, ast.expr], depth: int) -> str:
+    """One element of a list of words."""
+    if isinstance(node, ast.Starred):
+        return _command(node.value, constants, depth + 1) or _variable(node.value)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and len(node.args) == 1:
+        node = node.args[0]
+    if isinstance(node, ast.Name):
+        node = constants.get(node.id, node)
+    if isinstance(node, ast.Constant):
+        return shlex.quote(str(node.value))
+    text = _text(node, constants)
+    return f'"{text}"' if text else f'"{_variable(node)}"'
+
+
+def _text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_part(part, constants) for part in node.values)
+    return ""
+
+
+def _part(node: ast.expr, constants: dict[str, ast.expr]) -> str:
+    if isinstance(node, ast.FormattedValue):
+        value = constants.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        return str(value.value) if isinstance(value, ast.Constant) else _variable(node.value)
+    return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _variable(node: ast.expr) -> str:
+    return "${" + (re.sub(r"\W+", "_", ast.unparse(node)).strip("_") or "_") + "}"
+
+
+def _filled(text: str, pattern: str) -> str:
+    """A text with variables of the shell for what a template leaves open."""
+    return re.sub(pattern, lambda found: "${" + re.sub(r"\W", "_", found[1]) + "}", text)
+
+
+_KINDS: dict[str, Callable[[str], Iterable[Embedded]]] = {
+    NOTEBOOK: _in_notebook,
+    ".mk": _in_makefile,
+    "Makefile": _in_makefile,
+    "Dockerfile": _in_dockerfile,
+    ".yaml": _in_yaml,
+    ".yml": _in_yaml,
+    ".py": _in_python,
+}

@@ -1,0 +1,311 @@
+"""A few elements of the weights that are brought to an engine: of the policy, of what is handed over, and of what the engine holds.
+
+Both sides choose the same elements of a tensor by its name alone, so that they need not talk to each other. A sync reads 8 elements of
+a quarter of the tensors, by turns; the first two syncs read all tensors. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.record.events import Probe, WeightsHeld, WeightsSent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+ELEMENTS = 8
+"""Elements that are read of a tensor."""
+
+TURNS = 8
+"""A tensor's turn comes once in this many syncs."""
+
+WHOLE_SYNCS = 2
+"""The first syncs, which read all tensors: a fault that is there from the start is found at once."""
+
+CHOSEN = 16_384
+"""Tensors whose elements are remembered; more than any model has but those with thousands of experts."""
+
+
+def is_due(name: str, number: int) -> bool:
+    """Whether a tensor is read in this sync."""
+    return number < WHOLE_SYNCS or _turn(name) == number % TURNS
+
+
+@lru_cache(CHOSEN)
+def _turn(name: str) -> int:
+    return zlib.crc32(name.encode()) % TURNS
+
+
+@lru_cache(CHOSEN)
+def elements_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Which elements of a tensor are read, as places in the flat tensor."""
+    size = prod(shape)
+    return tuple(sorted({zlib.crc32(b"%d:" % i + name.encode()) % size for i in range(ELEMENTS)}))
+
+
+class Reader:
+    """Reads the chosen elements of tensors, on their device and in their dtype."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        """Of a tensor: shape, row and device for which its places are, and these, as a tensor on the device."""
+
+    def read(self, name: str, tensor: Any, shape: tuple[int, ...] | None = None, row: int = 0) -> Any:
+        """The chosen elements of a tensor.
+
+        Args:
+            name: Its name in the policy.
+            tensor: It, or a larger one that holds it.
+            shape: Its shape, if `tensor` is a larger one.
+            row: The row of `tensor` at which it begins.
+        """
+        valid = tensor.shape if shape is None else shape, row, tensor.device
+        known = self._places.get(name)
+        if known is None or known[0] != valid:
+            if len(self._places) >= CHOSEN:
+                self._places.clear()
+            known = self._places[name] = valid, _on_device(name, tuple(valid[0]), row, tensor.device)
+        return tensor.detach().take(known[1])
+
+
+def _on_device(name: str, shape: tuple[int, ...], row: int, device: Any) -> Any:
+    import torch
+
+    before = row * prod(shape[1:])
+    places = [before + place for place in elements_of(name, shape)]
+    return torch.tensor(places, dtype=torch.int64).to(device, non_blocking=True)
+
+
+class _Key(NamedTuple):
+    sync: int
+    part: str
+    name: str
+    dtype: str
+
+
+class Readings:
+    """Elements that were read in a number of syncs, until the device has them ready."""
+
+    def __init__(self) -> None:
+        self._by_device: dict[Any, DeferredValues[_Key]] = {}
+        self._missing: dict[int, int] = {}
+        """Readings of a sync that have not arrived."""
+        self._arrived: dict[int, dict[str, list[Probe]]] = {}
+
+    def add(self, sync: int, part: str, name: str, tensor: Any, values: Any) -> None:
+        """Keep the elements of one tensor until they are ready."""
+        deferred = self._by_device.setdefault(values.device, DeferredValues())
+        deferred.add(_Key(sync, part, name, str(tensor.dtype).removeprefix("torch.")), values)
+        self._missing[sync] = self._missing.get(sync, 0) + 1
+
+    def send(self) -> None:
+        """Start fetching everything that was added."""
+        for deferred in self._by_device.values():
+            deferred.send()
+
+    def take(self, sync: int, *, wait: bool = False) -> dict[str, tuple[Probe, ...]] | None:
+        """The elements of a sync, by part; None if they have not all arrived."""
+        for deferred in self._by_device.values():
+            for key, values in deferred.ready(wait=wait):
+                self._missing[key.sync] -= 1
+                parts = self._arrived.setdefault(key.sync, {})
+                parts.setdefault(key.part, []).append(Probe(key.name, key.dtype, bits_of(values)))
+        if self._missing.get(sync):
+            return None
+        self._missing.pop(sync, None)
+        return {part: tuple(probes) for part, probes in self._arrived.pop(sync, {}).items()}
+
+
+def bits_of(values: Iterable[float]) -> tuple[int, ...]:
+    """Numbers as the integers of their bits in float32."""
+    found = tuple(values)
+    return struct.unpack(f"<{len(found)}I", struct.pack(f"<{len(found)}f", *found))
+
+
+class SentWatch:
+    """What a trainer hands over, sync by sync.
+
+    Args:
+        own: Gives the policy's own tensor of a name, as it is now; None where it cannot be read.
+    """
+
+    def __init__(self, own: Callable[[str], Any] = lambda _: None) -> None:
+        self._own = own
+        self._reader, self._own_reader = Reader(), Reader()
+        self._readings = Readings()
+        self._number = -1
+        self._names: set[str] = set()
+        self._waiting: list[tuple[int, int, int | None, int]] = []
+        """Syncs whose elements have not arrived: number, policy version, tensors of the policy, tensors handed over."""
+
+    @property
+    def number(self) -> int:
+        """The sync that goes on, or the latest; -1 before the first."""
+        return self._number
+
+    def begin(self) -> None:
+        """A sync begins."""
+        self._number += 1
+        self._names = set()
+
+    def see(self, name: str, tensor: Any) -> None:
+        """A tensor is handed over under a name."""
+        self._names.add(name)
+        if not is_due(name, self._number) or not tensor.is_floating_point() or not tensor.numel():
+            return
+        sent = self._reader.read(name, tensor)
+        own = self._own(name)
+        if own is not None and own.data_ptr() != tensor.data_ptr() and own.shape == tensor.shape:
+            self._readings.add(self._number, "policy", name, own, self._own_reader.read(name, own))
+            self._readings.add(self._number, "sent", name, tensor, sent)
+        else:
+            self._readings.add(self._number, "policy", name, tensor, sent)
+
+    def end(self, version: int, tensors: int | None) -> None:
+        """The sync is over.
+
+        Args:
+            version: The policy's.
+            tensors: Tensors that the policy has for the engine; None if that is not known.
+        """
+        self._readings.send()
+        self._waiting.append((self._number, version, tensors, len(self._names)))
+
+    def ready(self, at: float, *, wait: bool = False) -> list[WeightsSent]:
+        """The syncs whose elements have arrived."""
+        events = []
+        while self._waiting:
+            number, version, tensors, sent = self._waiting[0]
+            parts = self._readings.take(number, wait=wait)
+            if parts is None:
+                break
+            del self._waiting[0]
+            policy = parts.get("policy", ())
+            of_policy = {probe.name: probe.bits for probe in policy}
+            others = tuple(probe for probe in parts.get("sent", ()) if probe.bits != of_policy[probe.name])
+            events.append(
+                WeightsSent(
+                    at=at,
+                    number=number,
+                    policy_version=version,
+                    tensors=tensors,
+                    sent=sent,
+                    policy=policy,
+                    sent_as=others,
+                )
+            )
+        return events
+
+
+class Place(NamedTuple):
+    """Where an engine holds a tensor of the policy."""
+
+    tensor: Any
+    row: int
+    """The row of `tensor` at which it begins."""
+
+
+class HeldWatch:
+    """What one engine holds, sync by sync.
+
+    Args:
+        engine: Its name in findings.
+        place: Gives the engine's tensor for a name and a shape of the policy; None where the engine has no such tensor.
+    """
+
+    def __init__(self, engine: str, place: Callable[[str, tuple[int, ...]], Place | None]) -> None:
+        self._engine = engine
+        self._place = place
+        self._reader = Reader()
+        self._readings = Readings()
+        self._number = -1
+        self._looks = 0
+        """Numbers the readings, because a look after a wake-up is no sync."""
+        self._names: dict[str, tuple[int, ...]] = {}
+        """What arrived in the sync that goes on, with its shape."""
+        self._latest: dict[str, tuple[int, ...]] = {}
+        """What was read after the latest sync."""
+        self._waiting: list[tuple[int, int, int, bool]] = []
+        self.open = False
+        """Whether a sync goes on."""
+
+    def begin(self, number: int | None = None) -> None:
+        """A sync begins; its number where it is known."""
+        self._number = self._number + 1 if number is None else number
+        self._names = {}
+        self._looks += 1
+        self.open = True
+
+    def see(self, name: str, tensor: Any) -> None:
+        """A tensor arrives and is not loaded yet."""
+        if not self.open:
+            self.begin()
+        first = name not in self._names
+        self._names[name] = tuple(tensor.shape)
+        if first and is_due(name, self._number) and tensor.is_floating_point() and tensor.numel():
+            self._read("before", name, tuple(tensor.shape))
+
+    def end(self) -> None:
+        """All tensors of the sync are loaded."""
+        if not self.open:
+            return
+        self.open = False
+        self._latest = {name: shape for name, shape in self._names.items() if is_due(name, self._number)}
+        for name, shape in self._latest.items():
+            self._read("after", name, shape)
+        self._readings.send()
+        self._waiting.append((self._looks, self._number, len(self._names), False))
+
+    def woken(self) -> None:
+        """The engine is about to generate after it was woken up: it must hold what it held after the latest sync."""
+        if self.open or not self._latest:
+            return
+        self._looks += 1
+        for name, shape in self._latest.items():
+            self._read("after", name, shape)
+        self._readings.send()
+        self._waiting.append((self._looks, self._number, len(self._names), True))
+
+    def _read(self, part: str, name: str, shape: tuple[int, ...]) -> None:
+        place = self._place(name, shape)
+        if place is not None and place.tensor.is_floating_point():
+            values = self._reader.read(name, place.tensor, shape, place.row)
+            self._readings.add(self._looks, part, name, place.tensor, values)
+
+    def ready(self, at: float, *, wait: bool = False) -> list[WeightsHeld]:
+        """The syncs whose elements have arrived."""
+        events = []
+        while self._waiting:
+            look, number, arrived, woken = self._waiting[0]
+            parts = self._readings.take(look, wait=wait)
+            if parts is None:
+                break
+            del self._waiting[0]
+            events.append(
+                WeightsHeld(
+                    at=at,
+                    number=number,
+                    engine=self._engine,
+                    arrived=arrived,
+                    before=parts.get("before", ()),
+                    after=parts.get("after", ()),
+                    woken=woken,
+                )
+            )
+        return events
+
+
+def same_names(model: Any) -> Callable[[str, tuple[int, ...]], Place | None]:
+    """Where a model holds tensors that have the same names and shapes in it as in the policy."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+
+    def place(name: str, shape: tuple[int, ...]) -> Place | None:
+        tensor = named.get(name)
+        return Place(tensor, 0) if tensor is not None and tuple(tensor.shape) == shape else None
+
+    return place

@@ -1,0 +1,179 @@
+"""Gradients on their way from autograd to the optimizer: what an update uses is the sum of what its backward passes gave.
+
+Between the two stand the hooks of a parameter, whatever clears, scales or writes to gradients, and the clip, which multiplies all of
+them by one factor. A hook of our own, before all others of its tensor, copies a few numbers of each gradient that arrives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.deferred import finite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rlstep_hooks.observe.contained import Contained
+
+AT_A_TIME = 8
+"""Tensors that are followed through one update: first those with hooks of others, then all of them by turns."""
+PER_TENSOR = 64
+"""Gradients that are followed of each."""
+ROUNDINGS = 16
+"""Roundings of the sizes of all that was added, which an accumulation and the clip explain, besides one for each backward pass."""
+
+
+class GradientWatch:
+    """Follows the gradients of some tensors through the windows that it is told to.
+
+    Args:
+        parameters: The trained tensors with their names.
+        guard: Contains errors inside the hooks, which stand in the backward pass.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[str, Any]], guard: Contained) -> None:
+        self._tensors = [(name, p) for name, p in parameters if p.requires_grad and p.numel() and p.is_leaf]
+        self._guard = guard
+        self._next = 0
+        self._followed: list[_Followed] = []
+        self._held: list[_Window] = []
+
+    def begin_window(self) -> None:
+        """Follow some tensors through the window that begins."""
+        self.remove()
+        self._followed = [_Followed(name, tensor, self._guard) for name, tensor in self._chosen()]
+
+    def _chosen(self) -> list[tuple[str, Any]]:
+        alive = [(name, tensor) for name, tensor in self._tensors if tensor.requires_grad]
+        hooked = [of for of in alive if getattr(of[1], "_backward_hooks", None)][:AT_A_TIME]
+        known = {name for name, _ in hooked}
+        others = [of for of in alive if of[0] not in known]
+        count = min(AT_A_TIME - len(hooked), len(others))
+        turn = [others[(self._next + place) % len(others)] for place in range(count)]
+        self._next += count
+        return hooked + turn
+
+    @property
+    def frozen(self) -> int:
+        """Tensors that were trained at first and no longer require a gradient."""
+        return sum(not tensor.requires_grad for _, tensor in self._tensors)
+
+    def before_step(self, update: int) -> None:
+        """Keep what arrived since the window began, and what the optimizer is about to use."""
+        followed = [of for of in self._followed if of.arrived and not of.taken_by_others()]
+        self.remove()
+        if followed:
+            names = tuple(of.name for of in followed)
+            used = [of.used() for of in followed]
+            self._held.append(_Window(update, names, tuple(tuple(of.arrived) for of in followed), tuple(used)))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for of in self._followed:
+            of.remove()
+        self._followed = []
+
+    def work_up(self) -> list[tuple[GradientSource, Tensor]]:
+        """The numbers of all windows since the last call."""
+        held, self._held = self._held, []
+        return [(GradientSource(of.update, of.names, min(map(len, of.arrived))), of.compare()) for of in held]
+
+
+class GradientSource(msgspec.Struct, frozen=True):
+    """What a vector means: of each followed tensor its distance and its factor, then the factor that most of them have."""
+
+    update: int
+    names: tuple[str, ...]
+    passes: int
+    """Backward passes that reached each of them; where a tensor gets its gradient in parts, the fewest."""
+
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
+        """The vector's numbers, as fields of `UpdateValues`."""
+        count = len(self.names)
+        distances, factors, common = numbers[:count], numbers[count : 2 * count], finite(numbers[-1])
+        if common is None or any(finite(of) is None for of in (*distances, *factors)):
+            return {}  # gradients that are not finite: the update is another rule's
+        worst = max(range(count), key=distances.__getitem__)
+        return {
+            self.update: {
+                "gradient_off": distances[worst],
+                "gradient_factor": common,
+                "gradient_tensor": self.names[worst],
+                "gradient_tensor_factor": factors[worst],
+                "gradient_passes": self.passes,
+            }
+        }
+
+
+class _Window(msgspec.Struct, frozen=True, gc=False):
+    """The followed gradients of one update."""
+
+    update: int
+    names: tuple[str, ...]
+    arrived: tuple[tuple[Tensor, ...], ...]
+    """Of each tensor what each backward pass gave."""
+    used: tuple[Tensor, ...]
+    """Of each tensor what the optimizer used."""
+
+    def compare(self) -> Tensor:
+        """As `GradientSource` says, float32."""
+        sums = [torch.stack(parts).double().sum(0) for parts in self.arrived]
+        sizes = [torch.stack(parts).double().abs().sum(0) for parts in self.arrived]
+        used = [part.double() for part in self.used]
+        tiny = torch.finfo(torch.float64).tiny
+        factors = torch.stack(
+            [(now * was).sum() / (was * was).sum().clamp(min=tiny) for now, was in zip(used, sums, strict=True)]
+        )
+        moved = torch.stack([was.count_nonzero() > 0 for was in sums])
+        common = torch.where(moved, factors, torch.nan).nanmedian().nan_to_num(1.0)
+        distances = []
+        for now, was, size, parts in zip(used, sums, sizes, self.arrived, strict=True):
+            rounding = (ROUNDINGS + len(parts)) * torch.finfo(parts[0].dtype).eps
+            allowed = rounding * size * common.abs().clamp(min=1e-30) + torch.finfo(torch.float32).tiny
+            distances.append(((now - common * was).abs() / allowed).amax())
+        return torch.cat([torch.stack(distances), factors, common.reshape(1)]).float()
+
+
+class _Followed:
+    """One tensor in one window."""
+
+    def __init__(self, name: str, tensor: Any, guard: Contained) -> None:
+        self.name = name
+        self.arrived: list[Tensor] = []
+        self._tensor = tensor
+        self._guard = guard
+        self._count = min(tensor.numel(), PER_TENSOR)
+        self._stride = tensor.numel() // self._count
+        # torch calls a tensor's hooks in the order in which they entered this dict, right before the gradient is accumulated (torch
+        # 2.6 to 2.13), so the others enter it again: the first hook sees what autograd computed.
+        self._handle = tensor.register_hook(self._arrives)
+        hooks = tensor._backward_hooks
+        for key in [key for key in hooks if key != self._handle.id]:
+            hooks[key] = hooks.pop(key)
+
+    def _arrives(self, gradient: Tensor) -> None:
+        with self._guard:
+            self.arrived.append(self._part(gradient).clone())
+
+    def taken_by_others(self) -> bool:
+        """Whether an optimizer within the backward pass uses up gradients as they come."""
+        return self._tensor.grad is None and bool(getattr(self._tensor, "_post_accumulate_grad_hooks", None))
+
+    def used(self) -> Tensor:
+        """What the optimizer is about to use; 0 where there is nothing."""
+        gradient = self._tensor.grad
+        return torch.zeros_like(self.arrived[0]) if gradient is None else self._part(gradient).clone()
+
+    def _part(self, gradient: Tensor) -> Tensor:
+        values = gradient.detach()
+        if values.is_contiguous():
+            return values.as_strided((self._count,), (self._stride,), values.storage_offset())
+        return values.reshape(-1)[:: self._stride][: self._count]
+
+    def remove(self) -> None:
+        """Take the hook off."""
+        self._handle.remove()

@@ -1,0 +1,131 @@
+"""Which test of a foreign suite builds a trainer, trains, and how it ends: what the table of an audited suite is made of.
+
+pytest names the test that runs in the environment, so that processes which a test starts know it too. Each process appends to a file
+of its own in the folder of records. Outside of pytest, and without an audit from outside (`rlstep run`, `--rlstep-audit`), nothing here
+does anything.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.record.ledger import lines_of
+from rlstep_hooks.record.logger import logger
+from rlstep_hooks.record.variables import PARENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUFFIX = ".tests.jsonl"
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """The field that every line has."""
+
+    test: str
+
+
+class Built(_Line, frozen=True, tag="built"):
+    """A trainer was built and got an audit."""
+
+    kind: str
+    """Its class."""
+    number: str
+    """Tells it from every other trainer of the suite."""
+
+
+class Refused(_Line, frozen=True, tag="refused"):
+    """A trainer is not audited."""
+
+    reason: str
+
+
+class Ended(_Line, frozen=True, tag="ended"):
+    """A test ended."""
+
+    outcome: str
+    """As pytest names it: passed, failed, skipped ..."""
+
+
+Line = Built | Refused | Ended
+
+_decoder = msgspec.json.Decoder(Line)
+_numbers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_count = 0
+_began = 0
+_owner = 0
+"""The process that counts: a forked one begins a file of its own."""
+
+
+def current_test() -> str:
+    """The test of an audited suite that runs now; empty outside of one."""
+    if PARENT not in os.environ or not os.environ.get("RLSTEP_DIR"):
+        return ""
+    # "tests/test_x.py::test_y[z] (call)": pytest 3.2 and later.
+    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+
+
+def built(trainer: Any) -> None:
+    """Note that a trainer was built and got an audit. Raises nothing."""
+    global _count
+    test = current_test()
+    if not test:
+        return
+    _count += 1
+    number = f"{os.getpid()}-{_count}"
+    try:
+        _numbers[trainer] = number
+    except TypeError:  # it cannot be referred to weakly, or has no hash
+        return
+    note(Built(test, type(trainer).__name__, number))
+
+
+def facts_of(trainer: Any) -> dict[str, str]:
+    """What the record of a training call says of its trainer, so that it can be told from one that never trained."""
+    try:
+        number = _numbers.get(trainer)
+    except TypeError:
+        return {}
+    return {} if number is None else {"trainer": number}
+
+
+def refused(reason: str) -> None:
+    """Note that a trainer of the test that runs now is not audited. Raises nothing."""
+    test = current_test()
+    if test:
+        note(Refused(test, reason))
+
+
+def note(line: Line) -> None:
+    """Append a line to this process's file. Raises nothing: the table then lacks the line, and training goes on."""
+    global _began, _owner
+    if _owner != os.getpid():
+        _owner, _began = os.getpid(), time.time_ns() // 1_000_000
+    folder = Path(os.environ.get("RLSTEP_DIR", ""))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{_began}-{_owner}{SUFFIX}").open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+    except OSError as error:
+        logger.warning("the table of tests lacks a line: %s", error)
+
+
+def suite_files(folder: Path) -> list[Path]:
+    """The files of a folder, oldest first."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def read_suite(path: Path) -> Iterator[Line]:
+    """The lines of a file; what is no such line is left out."""
+    with path.open("rb") as file:
+        for line in lines_of(file):
+            try:
+                yield _decoder.decode(line)
+            except msgspec.DecodeError:  # cut by a kill
+                continue

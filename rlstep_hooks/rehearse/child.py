@@ -1,0 +1,183 @@
+"""What is changed in the child process of a rehearsal, at the import of each module; one reason each."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from rlstep_hooks.rehearse.messages import VARIABLE, CannotRehearseError, say, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LOADING = ("revision", "device_map", "attn_implementation", "quantization_config", "load_in_4bit", "load_in_8bit", "dtype",
+            "torch_dtype", "max_memory", "low_cpu_mem_usage", "use_flash_attention_2", "trust_remote_code", "token", "cache_dir",
+            "use_kernels", "subfolder", "code_revision")  # fmt: skip
+"""Arguments of `from_pretrained` about the real weights and devices."""
+
+
+def register() -> None:
+    """Register what this process changes; nothing where no rehearsal was asked for."""
+    if not os.environ.get(VARIABLE):
+        return
+    _guard_files()
+    hooks: dict[str, Callable[[Any], None]] = {
+        # The tiny model, tokenizer and configuration, wherever the real ones are loaded.
+        "transformers.modeling_utils": lambda module: _redirect(module.PreTrainedModel, loads=True),
+        "transformers.models.auto.modeling_auto": _redirect_auto_models,
+        "transformers.models.auto.configuration_auto": lambda module: _redirect(module.AutoConfig),
+        "transformers.models.auto.tokenization_auto": lambda module: _redirect(module.AutoTokenizer),
+        "transformers.models.auto.processing_auto": lambda module: _redirect(module.AutoProcessor),
+        "transformers.tokenization_utils_base": lambda module: _redirect(module.PreTrainedTokenizerBase),
+        "transformers.generation.configuration_utils": lambda module: _redirect(module.GenerationConfig),
+        "transformers.configuration_utils": _redirect_config,
+        # Rows, where a set is on no disk of this machine.
+        "datasets.load": _replace_load_dataset,
+        # No login, nothing uploaded.
+        "huggingface_hub._login": lambda module: _silence(module, "login", "notebook_login", "interpreter_login"),
+        "huggingface_hub.hf_api": lambda module: _silence(
+            module.HfApi, "upload_folder", "upload_file", "create_repo", "create_commit"
+        ),
+        "transformers.utils.hub": lambda module: _silence(module.PushToHubMixin, "push_to_hub"),
+        # A script that moves its model to a GPU itself.
+        "torch.nn.modules.module": _stay_on_cpu,
+        "transformers.trainer": _trl("short_training"),
+        "trl.trainer.grpo_config": _trl("small_config"),
+        "trl.trainer.rloo_config": _trl("small_config"),
+        "trl.trainer.grpo_trainer": _trl("small_trainer"),
+        "trl.trainer.rloo_trainer": _trl("small_trainer"),
+    }
+    for module, hook in hooks.items():
+        wrapt.register_post_import_hook(_once(hook), module)
+
+
+def _trl(name: str) -> Callable[[Any], None]:
+    def hook(module: Any) -> None:
+        from rlstep_hooks.rehearse import trl
+
+        getattr(trl, name)(module)
+
+    return hook
+
+
+def _once(hook: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A hook whose failure is said: a release that is built differently."""
+
+    def contained(module: Any) -> None:
+        try:
+            hook(module)
+        except Exception as error:  # noqa: BLE001 - the import must not fail, and the parent says why
+            say(
+                "release",
+                f"{module.__name__} is not built as known: {type(error).__name__}: {error}",
+                level="impossible",
+            )
+
+    return contained
+
+
+def _redirect(owner: Any, *, loads: bool = False) -> None:
+    """Have a class load the tiny model's folder in the place of the real name."""
+
+    def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        from rlstep_hooks.rehearse.models import place_of
+
+        key = next((key for key in ("pretrained_model_name_or_path", "pretrained_model_name") if key in kwargs), None)
+        name = kwargs[key] if key else (args[0] if args else None)
+        if not isinstance(name, str | Path):
+            return wrapped(*args, **kwargs)
+        try:
+            place = place_of(str(name))
+        except CannotRehearseError as error:
+            say("model", str(error), level="impossible")
+            raise
+        if place == str(name) and Path(place).is_dir() and loads is False:
+            return wrapped(*args, **kwargs)
+        left = _LOADING if loads else ("revision", "token", "cache_dir", "code_revision")
+        kwargs = {name: value for name, value in kwargs.items() if name not in left}
+        if key:
+            return wrapped(*args, **{**kwargs, key: place})
+        return wrapped(place, *args[1:], **kwargs)
+
+    wrapt.wrap_function_wrapper(owner, "from_pretrained", around)
+
+
+def _redirect_auto_models(module: Any) -> None:
+    """Each class has a copy of the method (`auto_class_update`), made before this is called."""
+    for each in list(vars(module).values()):
+        if isinstance(each, type) and "from_pretrained" in vars(each):
+            _redirect(each, loads=True)
+
+
+def _redirect_config(module: Any) -> None:
+    _redirect(getattr(module, "PreTrainedConfig", None) or module.PretrainedConfig)
+
+
+def _replace_load_dataset(module: Any) -> None:
+    wrapt.wrap_function_wrapper(module, "load_dataset", _load_dataset)
+
+
+def _load_dataset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from rlstep_hooks.rehearse.data import load
+
+    return load(wrapped, instance, args, kwargs)
+
+
+def _silence(owner: Any, *names: str) -> None:
+    for name in names:
+        if hasattr(owner, name):
+            wrapt.wrap_function_wrapper(owner, name, lambda wrapped, instance, args, kwargs: None)
+
+
+def _stay_on_cpu(module: Any) -> None:
+    if settings().cuda:
+        return
+
+    def to(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        device = str(args[0]) if args else str(kwargs.get("device", ""))
+        return instance if device.startswith("cuda") or device.isdigit() else wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(module.Module, "to", to)
+    wrapt.wrap_function_wrapper(module.Module, "cuda", lambda wrapped, instance, args, kwargs: instance)
+
+
+def _guard_files() -> None:
+    """Write what the script writes outside of the temporary folder into a copy there, and read it from there again.
+
+    The script runs in a folder of links to the user's files, so only absolute paths and links lead outside.
+    """
+    root = Path(settings().folder).resolve()
+    opened = builtins.open
+    copies: dict[str, str] = {}
+
+    def guarded(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, str | os.PathLike):
+            path = Path(os.path.abspath(os.fspath(file))) if isinstance(os.fspath(file), str) else None
+            if path is not None:
+                real = Path(os.path.realpath(path))
+                if str(real) in copies:
+                    file = copies[str(real)]
+                elif set(mode) & set("wax+") and _is_users(real, root):
+                    copy = root / "written" / str(real).lstrip("/")
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    if real.is_file() and "w" not in mode:
+                        shutil.copyfile(real, copy)
+                    copies[str(real)] = str(copy)
+                    file = str(copy)
+        return opened(file, mode, *args, **kwargs)
+
+    builtins.open = guarded
+    io.open = guarded  # pathlib's
+
+
+def _is_users(path: Path, root: Path) -> bool:
+    """Whether a file is the user's: below the folder that the rehearsal was started in, or below the home folder."""
+    if root == path or root in path.parents or any(part in ("__pycache__", ".cache", ".triton") for part in path.parts):
+        return False
+    return any(folder in path.parents for folder in (Path(settings().user_folder).resolve(), Path.home()))

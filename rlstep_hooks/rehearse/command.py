@@ -1,0 +1,117 @@
+"""The command of a rehearsal: what the launch runs, in one process, without the launcher."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.command import unwrap
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
+from rlstep_hooks.systems.launch_search import find_launch
+
+if TYPE_CHECKING:
+    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.planning.launched import Options
+
+MODULES = {"trl grpo": "trl.scripts.grpo", "trl rloo": "trl.scripts.rloo"}
+"""What the executables of frameworks run."""
+
+_LAUNCHER_ARGUMENTS = (
+    "--num_processes", "--num_machines", "--accelerate_config", "--config_file", "--main_process_port", "--mixed_precision",
+)  # fmt: skip
+"""Arguments of `trl grpo` that are the launcher's."""
+
+
+class Runnable(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that can be started."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str] = {}
+    processes: int | None = None
+    """Processes that the launcher would start; None if it does not say."""
+    launcher: str = ""
+    framework: str = ""
+    """The system that knows the launch; empty if none does."""
+
+
+def runnable(words: list[str], options: Options) -> Runnable:
+    """What a launch command runs.
+
+    Raises:
+        LaunchError: It cannot be read, or it is no Python program.
+    """
+    try:
+        launch = find_launch(words, options)
+        command, framework, folder = launch.command, launch.framework, launch.folder
+    except NoLaunchError:
+        # A script that only shows itself when it runs.
+        tokens = tuple(Token(word, Place("the command", 0, index)) for index, word in enumerate(words, 1))
+        commands = [each for each in unwrap(tokens, {}) if each.program.kind in ("script", "module")]
+        if len(commands) != 1:
+            raise
+        command, framework, folder = commands[0], "", Path()
+    launched = command.processes
+    return Runnable(
+        arguments=(_python(words), *_program(command, folder), *_arguments(command)),
+        environment={name: token.text for name, token in command.environment.items() if not token.unknown},
+        processes=options.world_size or (launched.count if launched is not None else _own_processes(command)),
+        launcher=launched.launcher if launched is not None else "",
+        framework=framework,
+    )
+
+
+def _program(command: Command, folder: Path) -> tuple[str, ...]:
+    kind, name = command.program.kind, command.program.name
+    if kind == "module":
+        return ("-m", name)
+    if kind == "script":
+        path = Path(name) if Path(name).exists() else folder / name
+        if not path.exists():
+            raise LaunchError(f"{name} is not here", command.place)
+        return (str(path.absolute()),)
+    if name in MODULES:
+        return ("-m", MODULES[name])
+    raise LaunchError(f"{name} is no Python program that can be rehearsed", command.place)
+
+
+def _arguments(command: Command) -> list[str]:
+    unknown = [each for token in command.arguments for each in token.unknown]
+    if unknown:
+        raise LaunchError(f"{unknown[0].why}; give it with --set", unknown[0].place)
+    texts = [token.text for token in command.arguments]
+    if command.program.kind != "executable":
+        return texts
+    kept: list[str] = []
+    skip = False
+    for text in texts:
+        own = text.partition("=")[0] in _LAUNCHER_ARGUMENTS
+        if not skip and not own:
+            kept.append(text)
+        skip = own and "=" not in text
+    return kept
+
+
+def _own_processes(command: Command) -> int | None:
+    """`trl grpo --num_processes 8`."""
+    texts = [token.text for token in command.arguments]
+    if command.program.kind == "executable" and "--num_processes" in texts[:-1]:
+        value = texts[texts.index("--num_processes") + 1]
+        return int(value) if value.isdigit() else None
+    return None
+
+
+def _python(words: list[str]) -> str:
+    """The interpreter that the launch would use: the one it names, else the one beside its launcher, else this one."""
+    for word in words:
+        if Path(word).name.startswith("python") and (found := shutil.which(word)):
+            return found
+    for word in words:
+        found = shutil.which(word) if os.sep in word or word in ("accelerate", "trl", "torchrun", "deepspeed") else None
+        if found and (python := Path(found).parent / "python").exists():
+            return str(python)
+    return sys.executable

@@ -1,0 +1,298 @@
+"""What a rehearsal proved: one line for each thing that a user wants to know before the GPUs are rented."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.schedule import Schedule, decode_fraction
+from rlstep_hooks.planning.words import number
+
+if TYPE_CHECKING:
+    from rlstep_hooks.rehearse.run import Part, Rehearsed
+
+State = Literal["proved", "wrong", "doubtful", "not proved"]
+
+NOT_REHEARSED = (
+    "memory",
+    "the real sizes and their speed",
+    "several processes (NCCL, sharding)",
+    "the quality of what is learned",
+)
+"""What no rehearsal proves."""
+
+_OF_SHORTNESS = frozenset({"RLS114", "RLS506", "RLS512"})
+"""Warnings about the length or the sizes that only the small run has; the real plan has its own."""
+_OF_RANDOMNESS = frozenset({"RLS505"})
+"""Warnings that any random model causes: its line is the reward signal."""
+_OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
+"""Rules about the learning rate over the whole run; where a script built the schedule, the real updates are looked at instead."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table."""
+
+    what: str
+    state: State
+    detail: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a rehearsal."""
+
+    status: int
+    """The exit status: 0 proved, 1 something is wrong, 2 it could not be rehearsed."""
+    sentence: str
+    lines: tuple[Line, ...]
+    replaced: tuple[str, ...] = ()
+    schedule: Schedule | None = None
+    """The real schedule, by the live settings."""
+    findings: tuple[Finding, ...] = ()
+    """What the audit found in the small run."""
+    output: tuple[str, ...] = ()
+    """The last lines of a script that failed."""
+    seconds: float = 0.0
+
+
+def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
+    """Read what two runs showed."""
+    first, resumed = rehearsed.first, rehearsed.resumed
+    parts = [first, *([resumed] if resumed is not None else [])]
+    everything = [each for part in parts for each in part.said]
+    schedule = _schedule(first)
+    own_rate = any(each.values.get("own") for each in first.of("learning rate"))
+    findings = _findings(parts, own_rate)
+    rewards = _rewards(first)
+    # What names the cause comes before the exception that it may have ended in.
+    lines = (
+        *_of(first, "rows", "rows"),
+        *(line for line in rewards if line.state == "wrong"),
+        _script(first),
+        *_plan(first, schedule),
+        *_audit(first, findings),
+        *(line for line in rewards if line.state != "wrong"),
+        *_rate(first),
+        *_evaluation(first),
+        *_resume(rehearsed, own_rate),
+    )
+    impossible = [each.text for each in everything if each.level == "impossible"] or _not_here(first)
+    wrong = [line for line in lines if line.state == "wrong"]
+    doubtful = [line for line in lines if line.state == "doubtful"]
+    if impossible and not any(each.level == "problem" for each in everything):
+        status, sentence = 2, f"could not be rehearsed: {impossible[0]}"
+        lines = tuple(Line(what=each.what, state=_unproved(each.state), detail=each.detail) for each in lines)
+    elif wrong:
+        status, sentence = 1, f"{wrong[0].what}: {wrong[0].detail}"
+    elif not first.of("trained"):
+        status, sentence = 2, "could not be rehearsed: the script trained with no trainer that is known here"
+    elif doubtful and strict:
+        status, sentence = 1, f"{doubtful[0].what}: {doubtful[0].detail}"
+    else:
+        doubts = f"; {number(len(doubtful), 'doubts')}" if doubtful else ""
+        status, sentence = 0, f"the launch trains as planned, in small{doubts}"
+    return Outcome(
+        status=status,
+        sentence=sentence,
+        lines=lines,
+        replaced=tuple(
+            dict.fromkeys([*(each.text for each in everything if each.level == "replaced"), *_sizes(first)])
+        ),
+        schedule=schedule,
+        findings=tuple(findings),
+        output=tuple(first.output)
+        if first.status
+        else tuple(resumed.output)
+        if resumed is not None and resumed.status
+        else (),
+        seconds=sum(part.seconds for part in parts),
+    )
+
+
+def _unproved(state: State) -> State:
+    return "not proved" if state == "wrong" else state
+
+
+def _schedule(part: Part) -> Schedule | None:
+    told = [each.values["schedule"] for each in part.of("schedule") if "schedule" in each.values]
+    return (
+        msgspec.json.decode(told[-1], type=Schedule, dec_hook=lambda kind, value: decode_fraction(value))
+        if told
+        else None
+    )
+
+
+def _findings(parts: list[Part], own_rate: bool) -> list[Finding]:
+    left = _OF_SHORTNESS | _OF_RANDOMNESS | (_OF_RATE if own_rate else frozenset())
+    found = [each for part in parts if part.report is not None for each in part.report.findings]
+    kept = [each for each in found if each.severity != "info" and each.code not in left]
+    return list({(each.code, each.severity): each for each in kept}.values())
+
+
+def _script(part: Part) -> Line:
+    what = "the script runs to its end"
+    if part.timed_out:
+        return Line(what=what, state="wrong", detail=f"it did not end within {part.seconds:.0f} s")
+    if part.status == 0:
+        return Line(what=what, state="proved", detail=f"{part.seconds:.0f} s")
+    last = part.output[-1] if part.output else ""
+    moment = "before training"
+    if part.of("training"):
+        moment = "after training" if part.of("trained") else "while it trained"
+    return Line(
+        what=what, state="wrong", detail=f"it raised {moment}: {last}" if last else f"it ended with {part.status}"
+    )
+
+
+def _plan(part: Part, schedule: Schedule | None) -> list[Line]:
+    refused = [each.text for each in part.of("schedule") if each.level == "problem"]
+    if refused:
+        return [Line(what="the framework takes the sizes", state="wrong", detail=refused[0])]
+    small = part.report.schedule if part.report is not None else None
+    if schedule is None or small is None or not part.of("trained"):
+        return []
+    real, seen = schedule.updates_per_rollout, small.updates_per_rollout
+    if real != seen or schedule.reuse_epochs != small.reuse_epochs:
+        detail = f"{real} as planned, {seen} in small"
+        return [Line(what="updates per rollout", state="not proved", detail=detail)]
+    lags = " ".join(map(str, schedule.lags[:8]))
+    return [
+        Line(what="updates per rollout", state="proved", detail=str(real)),
+        Line(
+            what="lags of the old log-probs", state="proved", detail=lags + (" ..." if len(schedule.lags) > 8 else "")
+        ),
+    ]
+
+
+def _audit(part: Part, findings: list[Finding]) -> list[Line]:
+    report = part.report
+    if report is None:
+        return [Line(what="order and arithmetic of the updates", state="not proved", detail="nothing was recorded")]
+    wrong = [
+        Line(
+            what=f"{each.code} {each.title}",
+            state="wrong" if each.severity == "error" else "doubtful",
+            detail=f"{each.observed}, where {each.expected} was expected" if each.expected else each.observed,
+        )
+        for each in findings
+    ]
+    counts = report.counts
+    made = (
+        f"{number(counts.rollouts, 'rollouts')}, {number(counts.updates, 'updates')}, "
+        f"{number(counts.data_epochs_ended, 'data epochs')}"
+    )
+    if wrong:
+        return wrong
+    if not part.of("trained"):
+        return [
+            Line(what="order and arithmetic of the updates", state="not proved", detail=f"training broke off: {made}")
+        ]
+    return [Line(what="order and arithmetic of the updates", state="proved", detail=made)]
+
+
+def _of(part: Part, topic: str, what: str) -> list[Line]:
+    return [Line(what=what, state="wrong", detail=each.text) for each in part.of(topic) if each.level == "problem"]
+
+
+def _rewards(part: Part) -> list[Line]:
+    told = part.of("reward")
+    wrong = list(dict.fromkeys(each.text for each in told if each.level == "problem"))
+    lines = [Line(what="the reward function", state="wrong", detail=text) for text in wrong]
+    for each in told:
+        if each.level != "problem":
+            state: State = "proved" if each.values.get("signal") and "different" in each.text else "not proved"
+            state = "doubtful" if each.level == "warning" else state
+            lines.append(Line(what="reward signal", state=state, detail=each.text))
+    return lines
+
+
+def _rate(part: Part) -> list[Line]:
+    lines = []
+    for each in part.of("learning rate")[:1]:
+        state: State = "wrong" if each.level == "problem" else "proved" if "highest" in each.text else "not proved"
+        lines.append(Line(what="learning rate of the whole run", state=state, detail=each.text))
+    return lines
+
+
+def _evaluation(part: Part) -> list[Line]:
+    trained = part.of("trained")
+    if not trained or not trained[-1].values["evaluates"]:
+        return []
+    made = trained[-1].values["evaluations"]
+    return [Line(what="evaluation", state="proved" if made else "not proved", detail=number(made, "evaluations"))]
+
+
+def _resume(rehearsed: Rehearsed, own_rate: bool) -> list[Line]:
+    what, part = "resume from a checkpoint", rehearsed.resumed
+    if part is None:
+        return [Line(what=what, state="not proved", detail=rehearsed.no_resume)]
+    if part.status:
+        return [
+            Line(what=what, state="wrong", detail=part.output[-1] if part.output else f"it ended with {part.status}")
+        ]
+    report = part.report
+    if report is None or not part.of("trained"):
+        return [Line(what=what, state="not proved", detail="the resumed run recorded nothing")]
+    errors = [each for each in _findings([part], own_rate) if each.severity == "error"]
+    if errors:
+        return [Line(what=what, state="wrong", detail=f"{errors[0].code} {errors[0].title}: {errors[0].observed}")]
+    updates = part.of("trained")[-1].values["updates"]
+    if [each.values for each in rehearsed.first.of("set")] != [each.values for each in part.of("set")]:
+        detail = "the resumed run has other rows than the first: the script draws or splits them without a seed"
+        return [Line(what=what, state="doubtful", detail=detail)]
+    again = _rows_again(rehearsed.first, part)
+    if again:
+        detail = f"{number(again, 'rows')} of a data epoch that were trained before the checkpoint come again after it"
+        return [Line(what=what, state="wrong", detail=detail)]
+    return [
+        Line(what=what, state="proved", detail=f"{number(report.counts.updates, 'updates')} more, to update {updates}")
+    ]
+
+
+def _rows_again(first: Part, resumed: Part) -> int:
+    """Rows of a data epoch that were drawn before the checkpoint and again after it; 0 where rows cannot be told from each other."""
+    before = [frozenset(each.values["rows"]) for each in first.of("drawn")]
+    after = [frozenset(each.values["rows"]) for each in resumed.of("drawn")]
+    each = first.of("sizes")[-1].values["rollouts_per_epoch"] if first.of("sizes") else 0
+    had = len(before) - len(after)
+    if not each or had <= 0:
+        return 0
+    epochs = [before[at : at + each] for at in range(0, len(before), each)]
+    if any(len(frozenset().union(*epoch)) < sum(map(len, epoch)) for epoch in epochs):
+        return 0
+    rest = had % each
+    served = frozenset().union(*before[had - rest : had])
+    return len(served & frozenset().union(*after[: each - rest]))
+
+
+def _sizes(part: Part) -> list[str]:
+    told = part.of("sizes")
+    if not told:
+        return []
+    values = told[-1].values
+    texts = []
+    factor = values["factor"]
+    if factor > 1 or values["processes"] > 1:
+        at = "at the real sizes" if factor == 1 else f"at 1/{factor} of the sizes"
+        same = values["group"] == values["real_group"]
+        groups = "" if same else f", {values['group']} for a prompt in the place of {values['real_group']}"
+        texts.append(f"{at}: {values['samples']} samples in a rollout in the place of {values['real_samples']}{groups}")
+    if values["processes"] > 1:
+        texts.append(f"1 process in the place of {values['processes']}, with the samples of all of them")
+    real = f" in the place of {values['real_updates']:,}" if values["real_updates"] else ""
+    texts.append(f"{values['updates']} updates{real}; {values['rows']} rows; completions of 16 tokens at most; float32")
+    return texts
+
+
+def _not_here(part: Part) -> list[str]:
+    """Why the script's end may be due to this machine and not to the launch."""
+    last = part.output[-1] if part.output else ""
+    if part.status and ("ModuleNotFoundError" in last or last.startswith("ImportError")) and not part.of("training"):
+        return [f"the script needs what is not installed here: {last}"]
+    made = [each for each in part.of("data") if "columns" in each.values]
+    if part.status and made and not part.of("sizes"):
+        return [
+            f"the script raised {last} before training, maybe on the rows that were made: give its files, --columns or --online"
+        ]
+    return []

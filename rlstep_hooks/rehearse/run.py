@@ -1,0 +1,299 @@
+"""Runs a rehearsal: the script in a child process, once from the beginning and once more from its own checkpoint."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.judge.replay import report_of
+from rlstep_hooks.judge.report import Report
+from rlstep_hooks.record.ledger import records
+from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, Said, said
+from rlstep_hooks.systems import index
+from rlstep_hooks.systems.injection import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rlstep_hooks.rehearse.command import Runnable
+
+SITE = Path(__file__).parent / "site"
+TAIL = 40
+"""Lines of a failed script's output that are kept."""
+RETRIES = 3
+"""Times that a column which only the run shows is added to made rows."""
+
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_QUIET = {
+    "WANDB_MODE": "disabled", "WANDB_DISABLED": "true", "COMET_MODE": "disabled", "MLFLOW_TRACKING_URI": "", "TRACKIO_MODE": "disabled",
+    "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1", "ACCELERATE_USE_CPU": "true",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}  # fmt: skip
+_LAUNCHED = (
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_FSDP",
+)
+_NOT_LINKED = {
+    ".git",
+    ".nox",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "node_modules",
+    "wandb",
+    "outputs",
+    "runs",
+    "checkpoints",
+}
+_MOST_LINKS = 5000
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the script."""
+
+    status: int
+    said: list[Said]
+    output: list[str]
+    """Its last lines."""
+    report: Report | None = None
+    seconds: float = 0.0
+    timed_out: bool = False
+
+    def of(self, topic: str) -> list[Said]:
+        """What was said on a topic."""
+        return [each for each in self.said if each.topic == topic]
+
+
+class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
+    """Both runs."""
+
+    first: Part
+    resumed: Part | None = None
+    no_resume: str = ""
+    """Why there is no second run."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asks of a rehearsal."""
+
+    budget: float = 120.0
+    rollouts: int | None = None
+    resume: bool = True
+    rows: int | None = None
+    columns: tuple[str, ...] = ()
+    online: bool = False
+    cuda: bool = False
+    html: Path | None = None
+    """Where to write the page of the first run's report."""
+
+
+def rehearse(command: Runnable, asked: Asked, *, told: Callable[[str], None] = lambda _: None) -> Rehearsed:
+    """Run a launch in small. Everything that it writes is removed before this returns.
+
+    Raises:
+        OSError: The interpreter cannot be started.
+    """
+    with _folder() as folder:
+        settings = Rehearsal(
+            folder=str(folder),
+            user_folder=os.getcwd(),
+            processes=command.processes or 1,
+            budget=asked.budget,
+            rollouts=asked.rollouts,
+            rows=asked.rows,
+            columns=asked.columns,
+            online=asked.online,
+            cuda=asked.cuda,
+        )
+        told("rehearsing: the run from its beginning")
+        first = _part(command, settings)
+        for _ in range(RETRIES):
+            column = _missing_column(first)
+            if not column:
+                break
+            settings = msgspec.structs.replace(settings, columns=(*settings.columns, column))
+            told(f"rehearsing: once more, with the column {column}")
+            first = _part(command, settings)
+        if asked.html is not None and first.report is not None:
+            _write_page(folder / "rlstep", first.report.run, asked.html)
+        checkpoint, why = _checkpoint(first, asked)
+        if not checkpoint:
+            return Rehearsed(first=first, no_resume=why)
+        told("rehearsing: the resume from its checkpoint")
+        return Rehearsed(first=first, resumed=_part(command, msgspec.structs.replace(settings, checkpoint=checkpoint)))
+
+
+def real_refusal(command: Runnable, asked: Asked) -> str:
+    """What the framework itself says to the real sizes; empty if it takes them.
+
+    Raises:
+        OSError: The interpreter cannot be started.
+    """
+    with _folder() as folder:
+        settings = Rehearsal(
+            folder=str(folder),
+            user_folder=os.getcwd(),
+            processes=command.processes or 1,
+            refuse=True,
+            columns=asked.columns,
+        )
+        part = _part(command, settings)
+        if part.status == 0:
+            return ""
+        return part.output[-1] if part.output else f"it ended with status {part.status}"
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A temporary folder, removed whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix="rlstep-rehearse-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _part(command: Runnable, settings: Rehearsal) -> Part:
+    folder = Path(settings.folder)
+    lines = folder / "said.jsonl"
+    lines.unlink(missing_ok=True)
+    file = folder / "rehearsal.json"
+    file.write_bytes(msgspec.json.encode(settings))
+    recorded = folder / "rlstep"
+    before = set(records(recorded)) if recorded.exists() else set()
+    began = time.monotonic()
+    status, timed_out = _run(command, _variables(command, settings, file), folder, limit=4 * settings.budget)
+    new = [run for run in (records(recorded) if recorded.exists() else []) if run not in before]
+    report = report_of(recorded, new[-1], deviations_of=index.deviations_of) if new else None
+    output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    return Part(
+        status=status,
+        said=said(settings),
+        output=[line for line in output if line.strip()][-TAIL:],
+        report=report,
+        seconds=time.monotonic() - began,
+        timed_out=timed_out,
+    )
+
+
+def _variables(command: Runnable, settings: Rehearsal, file: Path) -> dict[str, str]:
+    folder = Path(settings.folder)
+    inherited = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}
+    variables = environment(folder / "rlstep", inherited | command.environment)
+    paths = [str(SITE), *variables["PYTHONPATH"].split(os.pathsep)]
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2))} if "OMP_NUM_THREADS" not in inherited else {}
+    return {
+        **variables,
+        **_QUIET,
+        **threads,
+        **({} if settings.online else _OFFLINE),
+        **({} if settings.cuda else {"CUDA_VISIBLE_DEVICES": ""}),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TMPDIR": str(_made(folder / "tmp")),
+        VARIABLE: str(file),
+    }
+
+
+def _run(command: Runnable, variables: dict[str, str], folder: Path, *, limit: float) -> tuple[int, bool]:
+    """Run the script in a session of its own, all of whose processes end with it."""
+    place = _linked(Path.cwd(), _made(folder / "here"))
+    with open(folder / "output.txt", "wb") as output:
+        process = subprocess.Popen(
+            command.arguments,
+            cwd=place,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit), False
+        except subprocess.TimeoutExpired:
+            return 124, True
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _linked(source: Path, target: Path) -> Path:
+    """A folder with links to the user's files, so that what the script writes under a relative path does not lie among them."""
+    count = 0
+    for parent, folders, files in os.walk(source):
+        here = target / Path(parent).relative_to(source)
+        for name in [name for name in folders if name in _NOT_LINKED or count > _MOST_LINKS]:
+            folders.remove(name)
+            if name not in ("wandb", "outputs", "runs", "checkpoints", "__pycache__"):
+                _link(Path(parent, name), here / name)
+        for name in folders:
+            (here / name).mkdir(exist_ok=True)
+        for name in files:
+            _link(Path(parent, name), here / name)
+        count += len(files) + len(folders)
+    return target
+
+
+def _link(source: Path, target: Path) -> None:
+    if not target.exists():
+        with suppress(OSError):
+            target.symlink_to(source)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _write_page(recorded: Path, run: str, target: Path) -> None:
+    from rlstep_hooks.show.page.build import page_of
+    from rlstep_hooks.show.page.timeline import TimelineWatcher
+    from rlstep_hooks.show.page.writer import write_page
+
+    watcher = TimelineWatcher()
+    report = report_of(recorded, run, deviations_of=index.deviations_of, watcher=watcher)
+    write_page(page_of(report, records(recorded)[run], watcher), target)
+
+
+def _missing_column(part: Part) -> str:
+    """The column that made rows lack, by the exception that ended the script; empty if it is something else."""
+    made = [each for each in part.of("data") if "columns" in each.values]
+    if part.status == 0 or not made or not part.output:
+        return ""
+    found = re.match(r"KeyError: ['\"](\w+)['\"]$", part.output[-1]) or re.search(
+        r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'", part.output[-1]
+    )
+    name = found.group(1) if found else ""
+    return "" if name in ("role", "content") or any(name in each.values["columns"] for each in made) else name
+
+
+def _checkpoint(first: Part, asked: Asked) -> tuple[str, str]:
+    """The checkpoint to resume from, and why there is none."""
+    if not asked.resume:
+        return "", "--no-resume"
+    trained = first.of("trained")
+    if not trained:
+        return "", "the first run did not reach its end"
+    values = trained[-1].values
+    if not values["saves"]:
+        return "", 'the launch keeps no checkpoints (save_strategy "no")'
+    folders = sorted(Path(values["output"]).glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    earlier = [path for path in folders if int(path.name.rpartition("-")[2]) < values["updates"]]
+    if not earlier:
+        return "", "there is no checkpoint before the last update"
+    return str(earlier[-1]), ""

@@ -1,0 +1,17 @@
+"""Loaded by every Python process of a rehearsal, before its own code: makes way for the script, then lets the audit attach."""
+
+import sys
+from pathlib import Path
+
+# Only this file goes: the audit's own `sitecustomize` comes next on the path and looks for those behind it.
+sys.path[:] = [entry for entry in sys.path if not entry or Path(entry) != Path(__file__).parent]
+
+try:
+    from rlstep_hooks.rehearse.child import register
+except ImportError:  # another environment of the command, which has no wrapt or not this package
+    pass
+else:
+    register()
+
+del sys.modules["sitecustomize"]
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

@@ -1,0 +1,75 @@
+"""An engine of vLLM in the trainer's own process. Verified with vLLM 0.32 on a CPU, under TRL 1.16.0 (tests/systems/trl_vllm)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.sync_watch import SyncWatch
+from rlstep_hooks.systems.vllm_engine.layout import places_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.session.recorder import Recorder
+
+
+class ColocatedEngine:
+    """Follows the syncs of one engine.
+
+    Args:
+        llm: vLLM's `LLM`.
+        recorder: Takes the events.
+        policy: Gives the policy's module, unwrapped.
+
+    Raises:
+        AttributeError: Its model is in another process.
+    """
+
+    def __init__(self, llm: Any, recorder: Recorder, policy: Callable[[], Any]) -> None:
+        # The way that TRL takes to the model (vllm_generation.py 1.16.0:511). It ends where the engine has a process of its own.
+        self._runner = llm.llm_engine.model_executor.driver_worker.model_runner
+        self._llm = llm
+        self._model = self._runner.model
+        self._loading = False
+        self._woken = False
+        self.hands_over = False
+        """Whether a tensor that arrives was not seen before, when the trainer handed it over."""
+        ranks = int(getattr(llm.llm_engine.vllm_config.parallel_config, "tensor_parallel_size", 1))
+        self.sync = SyncWatch(recorder, policy, "the engine", places_in(self._model, ranks))
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hooks on this engine's objects."""
+        # How tensors get into the model (model_executor/models/*.py): all of a sync, or one tensor a call.
+        patches.wrap(self._model, "load_weights", self._around_load)
+        # llm.py: sleeping, an engine gives up its weights or keeps them elsewhere; the first step of its model shows what came back.
+        patches.wrap(self._llm, "wake_up", self._around_wake)
+        patches.wrap(self._runner, "execute_model", self._around_step)
+
+    def begin(self) -> None:
+        """The trainer begins a sync."""
+        self._loading = True
+        self.sync.begin()
+
+    def end(self, version: int) -> None:
+        """The trainer has ended a sync of this version."""
+        self._loading, self._woken = False, False
+        self.sync.end(version)
+
+    def _around_load(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        if not self._loading or not (args or "weights" in kwargs):
+            return wrapped(*args, **kwargs)
+        weights = args[0] if args else kwargs["weights"]
+        see = (self.sync.handed_over, self.sync.arrives) if self.hands_over else (self.sync.arrives,)
+        return wrapped(self.sync.through(weights, *see))
+
+    def _around_wake(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        self._woken = True
+        return result
+
+    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        if self._woken:
+            self._woken = False
+            self.sync.woken()
+        return wrapped(*args, **kwargs)

@@ -1,0 +1,27 @@
+"""How the audit reaches an engine process of vLLM. Imports nothing but the standard library: vLLM loads it wherever vLLM runs.
+
+The process takes part in a run if its environment names the run's folder and its name, which a process of the run has set.
+"""
+
+from __future__ import annotations
+
+import os
+
+FOLDER = "RLSTEP_DIR"
+"""Where the run is recorded."""
+RUN = "RLSTEP_RUN"
+"""The run's name."""
+
+
+def setup() -> None:
+    """Attach this engine process, where it belongs to an audited run."""
+    if not os.environ.get(FOLDER) or not os.environ.get(RUN):
+        return
+    try:
+        from rlstep_hooks.systems.vllm_engine.worker import attach
+
+        attach()
+    except Exception as error:  # noqa: BLE001 - a plugin must not keep an engine from starting
+        from rlstep_hooks.record.logger import not_evaluated
+
+        not_evaluated(f"the audit could not attach to the engine: {error!r}")

@@ -1,0 +1,239 @@
+"""What a worker process of vLLM sees: the weights that it is given, those that it holds afterwards, and requests with an adapter.
+
+It writes a record of its own; the controller of the run reads it (`EngineRecords`). Read in vLLM 0.32 (v1/worker/gpu_worker.py,
+gpu_model_runner.py, gpu_input_batch.py) and trained with on the CPU, under verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.delivery import HeldWatch
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.events import AdapterUsed, Attached
+from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.record.writer import EventWriter
+from rlstep_hooks.systems.vllm_engine.layout import places_in
+from rlstep_hooks.systems.vllm_engine.plugin import FOLDER, RUN
+from rlstep_hooks.systems.vllm_engine.records import process_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_patches = Patches()
+_attached = False
+_engine: EngineWeights | None = None
+
+REQUESTS = 64
+"""Requests after which it is told whether they ran with the adapter."""
+
+
+def attach() -> None:
+    """Register the hooks of this process, once."""
+    global _attached
+    if _attached:
+        return
+    _attached = True
+    _when_imported("vllm.v1.worker.gpu_worker", _place_worker)
+    _when_imported("vllm.v1.worker.gpu_model_runner", _place_runner)
+    _when_imported("vllm.v1.worker.gpu_input_batch", _place_batch)
+    # Frameworks whose own method brings a whole sync: where it begins and ends need not be guessed.
+    _when_imported("verl.workers.rollout.vllm_rollout.utils", _place_verl)
+
+
+def detach() -> list[str]:
+    """Take all wrappers off again; names that somebody else has wrapped since are returned."""
+    global _attached, _engine
+    _attached, _engine = False, None
+    return _patches.restore()
+
+
+def _when_imported(module: str, place: Callable[[Any], None]) -> None:
+    def contained(imported: Any) -> None:
+        try:
+            if _attached:  # wrapt also calls back after everything was taken off
+                place(imported)
+        except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end the engine
+            not_evaluated(f"{module} could not be hooked: {error!r}")
+
+    wrapt.when_imported(module)(contained)
+
+
+def _place_worker(module: Any) -> None:
+    worker = module.Worker
+    # gpu_worker.py:587: the model is there, with the weights that the engine begins with. `CPUWorker` inherits it.
+    _patches.wrap(worker, "load_model", _after_model)
+    # gpu_worker.py:332: an engine that slept is about to generate. What it holds is looked at when it does.
+    _patches.wrap(worker, "wake_up", _after_wake)
+    # gpu_worker.py:1439: an adapter is delivered.
+    _patches.wrap(worker, "add_lora", _after_adapter)
+    # gpu_worker.py:629, 1507, 1587: vLLM's own calls for a sync.
+    for name, hook in (
+        ("reload_weights", _around_sync),
+        ("start_weight_update", _before_sync),
+        ("finish_weight_update", _after_sync),
+    ):
+        if hasattr(worker, name):
+            _patches.wrap(worker, name, hook)
+
+
+def _place_runner(module: Any) -> None:
+    # gpu_model_runner.py:3940: a step of the model. Tensors that were loaded before it outside a known sync are one sync.
+    _patches.wrap(module.GPUModelRunner, "execute_model", _before_step)
+
+
+def _place_batch(module: Any) -> None:
+    # gpu_input_batch.py:345: a request enters the batch that is computed, with its adapter.
+    _patches.wrap(module.InputBatch, "add_request", _before_request)
+
+
+def _place_verl(module: Any) -> None:
+    # vllm_rollout/utils.py 0.9.1:226: a whole sync, in buckets, and what follows it.
+    _patches.wrap(module.vLLMColocateWorkerExtension, "update_weights_from_ipc", _around_sync)
+
+
+def _after_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    global _engine
+    result = wrapped(*args, **kwargs)
+    try:
+        if _engine is None:
+            _engine = EngineWeights(worker)
+    except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
+        not_evaluated(f"the engine's weights cannot be followed: {error!r}")
+    return result
+
+
+def _before_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    if _engine is not None:
+        _engine.begin()
+    return wrapped(*args, **kwargs)
+
+
+def _after_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _engine is not None:
+        _engine.end()
+    return result
+
+
+def _around_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    return _before_sync(lambda *a, **k: _after_sync(wrapped, worker, a, k), worker, args, kwargs)
+
+
+def _after_wake(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _engine is not None:
+        _engine.woken = True
+    return result
+
+
+def _after_adapter(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _engine is not None:
+        _engine.adapted = True
+    return result
+
+
+def _before_step(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    if _engine is not None:
+        _engine.steps()
+    return wrapped(*args, **kwargs)
+
+
+def _before_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
+    if _engine is not None and _engine.adapted:
+        _engine.request(kwargs["request"] if "request" in kwargs else args[0])
+    return wrapped(*args, **kwargs)
+
+
+class EngineWeights:
+    """The weights of one worker process."""
+
+    def __init__(self, worker: Any) -> None:
+        process = process_name()
+        attached = Attached(
+            run=os.environ[RUN],
+            process=process,
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            started=time.time(),
+            versions=versions_of("vllm", "torch", "transformers"),
+        )
+        self._writer = EventWriter(FolderLedger(Path(os.environ[FOLDER]), attached.run, process))
+        self._writer.emit(attached)
+        self._guard = Contained(self._writer, ("delivery",))
+        self.woken = False
+        """Whether it was woken up and has not generated since."""
+        self.adapted = False
+        """Whether an adapter was delivered."""
+        self._requests = self._bound = 0
+        self._name = f"engine {process}"
+        model, parallel = worker.model_runner.model, worker.vllm_config.parallel_config
+        self._held = HeldWatch(self._name, places_in(model, int(parallel.tensor_parallel_size)))
+        self._explicit = False
+        """Whether a sync goes on that says where it ends."""
+        self._waiting = False
+        # Model classes load all tensors of a sync here, or part after part (model_executor/models/*.py).
+        _patches.wrap(model, "load_weights", self._around_load)
+
+    def begin(self) -> None:
+        """A sync begins."""
+        self._explicit = True
+
+    def end(self) -> None:
+        """A sync is over, if any tensors came with it."""
+        self._explicit = False
+        self._close()
+
+    def steps(self) -> None:
+        """The model is about to compute."""
+        if self._held.open and not self._explicit:
+            self._close()
+        if self.woken:
+            self.woken = False
+            with self._guard:
+                self._held.woken()
+                self._waiting = True
+        if self._waiting:
+            self._write()
+
+    def request(self, request: Any) -> None:
+        """A request is computed from now on, after an adapter was delivered."""
+        with self._guard:
+            self._requests += 1
+            self._bound += getattr(request, "lora_request", None) is not None
+            if self._requests == REQUESTS or self._requests == 1:
+                self._writer.emit(
+                    AdapterUsed(at=self._writer.now(), engine=self._name, requests=self._requests, bound=self._bound)
+                )
+
+    def _around_load(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+        if not (args or "weights" in kwargs):
+            return wrapped(*args, **kwargs)
+        return wrapped(self._seen(args[0] if args else kwargs["weights"]))
+
+    def _seen(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        for name, tensor in weights:
+            with self._guard:
+                self._held.see(name, tensor)
+            yield name, tensor
+
+    def _close(self) -> None:
+        with self._guard:
+            self._held.end()
+        self._write()
+
+    def _write(self) -> None:
+        with self._guard:
+            events = self._held.ready(self._writer.now())
+            self._waiting = not events
+            if events:
+                self._writer.emit(*events)

@@ -1,0 +1,202 @@
+"""`rlstep rehearse`, as far as it needs no framework: sizes, columns, made rows, the command, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.rehearse.columns import named_in
+from rlstep_hooks.rehearse.command import runnable
+from rlstep_hooks.rehearse.rows import columns_of, made_rows
+from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
+
+LIMIT = 60
+
+
+def sizes(microbatch: int, group: int, accumulation: int, slots: int, passes: int = 1) -> Sizes:
+    return Sizes(microbatch=microbatch, group=group, accumulation=accumulation, slots=slots, passes=passes)
+
+
+def test_sizes_that_fit_stay() -> None:
+    real = sizes(8, 4, 2, 2)
+    assert shrink(real, seconds=60).sizes == real
+    assert shrink(real, seconds=60).factor == 1
+
+
+@pytest.mark.parametrize(
+    "real",
+    [sizes(64, 8, 16, 16), sizes(512, 16, 4, 8, 2), sizes(1024, 64, 1, 1), sizes(96, 12, 3, 9), sizes(48, 6, 2, 8, 4)],
+)
+def test_sizes_are_divided_so_that_counts_stay(real: Sizes) -> None:
+    small = shrink(real, seconds=5)
+    assert small.factor > 1
+    assert small.sizes.samples * small.factor == real.samples
+    kept = (real.accumulation, real.slots, real.passes)
+    assert (small.sizes.accumulation, small.sizes.slots, small.sizes.passes) == kept
+    assert small.sizes.whole
+    assert small.sizes.group >= 2
+    assert small.sizes.prompts >= 2
+
+
+def test_sizes_that_are_refused_are_not_changed() -> None:
+    real = sizes(10, 8, 1, 1)
+    assert shrink(real, seconds=1).sizes == real
+
+
+def test_rows_keep_a_remainder() -> None:
+    real = sizes(64, 8, 1, 4)
+    small = shrink(real, seconds=5).sizes
+    assert rows_for(small, rollouts_per_epoch=3, remainder=0, real=real) == 3 * small.prompts
+    assert rows_for(small, rollouts_per_epoch=3, remainder=1, real=real) % small.prompts
+
+
+SCRIPT = """
+def to_prompt(x):
+    return {"prompt": [{"role": "user", "content": x["question"]}], "answer": x["solution"].strip()}
+
+def correct(prompts, completions, answer, difficulty, limit=3, **kwargs):
+    return [float(c[0]["content"] == a) for c, a in zip(completions, answer)] + kwargs["weight"]
+
+data = data.map(to_prompt).rename_column("level", "difficulty").remove_columns(["source"])
+"""
+
+
+def test_columns_are_those_that_a_script_reads() -> None:
+    named = named_in([SCRIPT])
+    assert set(named.columns) == {"question", "solution", "weight", "level", "source"}
+    assert named.conversational
+
+
+def test_a_script_that_is_no_python_names_nothing() -> None:
+    assert named_in(["def ("]).columns == ()
+
+
+def test_rows_have_their_columns() -> None:
+    (row, *_) = made_rows(columns_of("openai/gsm8k"), 3, marked=True)
+    assert set(row) == {"question", "answer"}
+    assert row["answer"].rpartition("#### ")[2].isdigit()
+    (row, other) = made_rows(["prompt[]", "solution", "nums"], 2)
+    assert row["prompt"][0]["role"] == "user"
+    assert row != other
+    assert made_rows(["prompt"], 1, conversational=True)[0]["prompt"][0]["content"]
+
+
+def test_the_launcher_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("from trl import GRPOConfig\nGRPOConfig(output_dir='out')\n")
+    words = ["accelerate", "launch", "--num_processes", "8", "--mixed_precision", "bf16", "train.py", "--fast"]
+    command = runnable(words, Options())
+    assert command.arguments[1:] == (str(tmp_path / "train.py"), "--fast")
+    assert command.processes == 8
+    command = runnable(
+        ["trl", "grpo", "--num_processes", "4", "--learning_rate", "1e-5", "--dataset_name", "x"], Options()
+    )
+    assert command.arguments[1:] == ("-m", "trl.scripts.grpo", "--learning_rate", "1e-5", "--dataset_name", "x")
+    assert command.processes == 4
+
+
+def test_a_script_that_is_not_here_is_said() -> None:
+    with pytest.raises(LaunchError, match="not here"):
+        runnable(["python", "nowhere.py"], Options())
+
+
+def rlstep(*words: str) -> list[str]:
+    return [sys.executable, "-m", "rlstep_hooks", "rehearse", *words]
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | {"TMPDIR": str(_made(folder / "tmp"))}
+    here = _made(folder / "here")
+    return subprocess.run(rlstep(*words), cwd=here, env=variables, capture_output=True, text=True, timeout=LIMIT)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def test_a_script_that_trains_nothing_is_not_evaluated_and_leaves_nothing(tmp_path: Path) -> None:
+    here = _made(tmp_path / "here")
+    notes = here / "notes.txt"
+    notes.write_text("mine")
+    (here / "train.py").write_text(
+        "import pathlib\n"
+        f"open({str(notes)!r}, 'a').write('theirs')\n"
+        "pathlib.Path('notes.txt').write_text('theirs')\n"
+        "pathlib.Path('made').mkdir()\n"
+        "pathlib.Path('made/file').write_text('theirs')\n"
+        "assert pathlib.Path('notes.txt').read_text() == 'theirs'\n"
+    )
+    done = run(tmp_path, "--", "python", "train.py")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "trained with no trainer" in done.stdout
+    assert notes.read_text() == "mine"
+    assert sorted(path.name for path in here.iterdir()) == ["notes.txt", "train.py"]
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_module_that_is_not_installed_is_no_fault_of_the_launch(tmp_path: Path) -> None:
+    (_made(tmp_path / "here") / "train.py").write_text("import nowhere_to_be_found\n")
+    done = run(tmp_path, "--", "python", "train.py")
+    assert done.returncode == 2
+    assert "nowhere_to_be_found" in done.stdout
+
+
+def test_a_refusal_of_the_plan_ends_it(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "--world-size",
+        "1",
+        "--",
+        "python",
+        "-m",
+        "trl.scripts.grpo",
+        "--num_generations",
+        "7",
+        "--per_device_train_batch_size",
+        "8",
+    )
+    assert done.returncode == 1
+    assert "nothing was rehearsed" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process_and_no_folder(tmp_path: Path, number: signal.Signals) -> None:
+    here, temporary = _made(tmp_path / "here"), _made(tmp_path / "tmp")
+    told = tmp_path / "told"
+    (here / "train.py").write_text(
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        f"os.write(os.open({str(told)!r}, os.O_CREAT | os.O_WRONLY), f'{{os.getpid()}} {{child.pid}}'.encode())\n"
+        "time.sleep(100)\n"
+    )
+    process = subprocess.Popen(
+        rlstep("--", "python", "train.py"), cwd=here, env=os.environ | {"TMPDIR": str(temporary)}
+    )
+    until = time.monotonic() + LIMIT
+    while not (told.exists() and len(told.read_text().split()) == 2):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(LIMIT) == 130
+    assert not list(temporary.iterdir())
+    for pid in told.read_text().split():
+        while _lives(int(pid)):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,1 @@
+"""Launches to rehearse: real ones, and ones that are broken on purpose."""

@@ -1,0 +1,71 @@
+"""`rlstep rehearse` with real training: a healthy launch is proved, broken ones are caught, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.version import Version
+
+from tests.rehearsals.broken import BROKEN, HEALTHY, Broken
+from tests.systems.trl.conftest import RELEASE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(
+    Version("1.16") > RELEASE, reason="the newest release is enough here; `nox -s rehearse` has more"
+)
+
+
+def rehearse(folder: Path, launch: Broken) -> subprocess.CompletedProcess[str]:
+    temporary, here = folder / "tmp", folder / "here"
+    temporary.mkdir()
+    here.mkdir()
+    launch.write(here)
+    before = sorted(here.iterdir())
+    command = [
+        sys.executable,
+        "-m",
+        "rlstep_hooks",
+        "rehearse",
+        "--json",
+        *launch.options,
+        "--",
+        sys.executable,
+        "train.py",
+    ]
+    variables = os.environ | {"TMPDIR": str(temporary)}
+    done = subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=300)
+    assert sorted(here.iterdir()) == before
+    assert not list(temporary.iterdir())
+    return done
+
+
+def test_a_healthy_launch_is_proved(tmp_path: Path) -> None:
+    done = rehearse(tmp_path, HEALTHY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads(done.stdout)
+    states = {line["what"]: line["state"] for line in outcome["lines"]}
+    assert states == {
+        "the script runs to its end": "proved",
+        "updates per rollout": "proved",
+        "lags of the old log-probs": "proved",
+        "order and arithmetic of the updates": "proved",
+        "reward signal": "proved",
+        "learning rate of the whole run": "proved",
+        "resume from a checkpoint": "proved",
+    }
+    assert outcome["schedule"]["updates"] == 300
+    assert outcome["schedule"]["lags"] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["reward raises on an empty completion"])
+def test_a_broken_launch_is_caught(tmp_path: Path, name: str) -> None:
+    done = rehearse(tmp_path, BROKEN[name])
+    assert done.returncode == BROKEN[name].status, done.stdout + done.stderr
+    assert BROKEN[name].said in done.stdout

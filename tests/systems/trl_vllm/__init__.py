@@ -1,0 +1,1 @@
+"""TRL with the real vLLM on the CPU (`nox -s vllm`)."""
