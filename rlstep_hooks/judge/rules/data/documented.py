@@ -145,7 +145,7 @@ class AdvantagesAltered(Rule):
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
         return self._altered(where) if event.altered else None
 
-    def _altered(self, where: Where) -> Finding:
+    def _altered(self, where: Where) -> Finding | None:
         return self.fail(
             expected="the advantages of these samples, bit for bit as the rollout came with them",
             observed="other values",
