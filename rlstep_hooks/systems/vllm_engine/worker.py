@@ -47,6 +47,7 @@ def attach() -> None:
     _when_imported("vllm.v1.worker.gpu_input_batch", _place_batch)
     # Frameworks whose own method brings a whole sync: where it begins and ends need not be guessed.
     _when_imported("verl.workers.rollout.vllm_rollout.utils", _place_verl)
+    _when_imported("openrlhf.trainer.ray.vllm_worker_wrap", _place_openrlhf)
 
 
 def detach() -> list[str]:
@@ -98,6 +99,19 @@ def _place_batch(module: Any) -> None:
 def _place_verl(module: Any) -> None:
     # vllm_rollout/utils.py 0.9.1:226: a whole sync, in buckets, and what follows it.
     _patches.wrap(module.vLLMColocateWorkerExtension, "update_weights_from_ipc", _around_sync)
+
+
+def _place_openrlhf(module: Any) -> None:
+    for name in ("update_weight", "update_weight_cuda_ipc"):
+        # vllm_worker_wrap.py 0.11.2:32, 58: one tensor of a sync; `empty_cache` marks the last.
+        _patches.wrap(module.WorkerWrap, name, _around_tensor)
+
+
+def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = _before_sync(wrapped, worker, args, kwargs)
+    if _engine is not None and kwargs.get("empty_cache", args[-1] if len(args) > 3 else False) is True:
+        _engine.end()
+    return result
 
 
 def _after_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
