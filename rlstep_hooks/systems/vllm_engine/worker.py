@@ -32,8 +32,8 @@ _patches = Patches()
 _attached = False
 _engine: EngineWeights | None = None
 
-REQUESTS = 64
-"""Requests after which it is told whether they ran with the adapter."""
+REQUESTS = (16, 64, 256, 1024)
+"""Numbers of requests since an adapter was delivered, after which it is told how many of all of them ran with one."""
 
 
 def attach() -> None:
@@ -224,7 +224,7 @@ class EngineWeights:
         with self._guard:
             self._requests += 1
             self._bound += getattr(request, "lora_request", None) is not None
-            if self._requests == REQUESTS or self._requests == 1:
+            if self._requests in REQUESTS:
                 self._writer.emit(
                     AdapterUsed(at=self._writer.now(), engine=self._name, requests=self._requests, bound=self._bound)
                 )
