@@ -199,11 +199,17 @@ class EngineWeights:
         _patches.wrap(model, "load_weights", self._around_load)
 
     def begin(self) -> None:
-        """A sync begins."""
+        """A sync begins, or goes on with another tensor. It counts even if nothing comes with it, as it does for the trainer."""
+        if self._explicit:
+            return
+        if self._held.open:
+            self._close()
         self._explicit = True
+        with self._guard:
+            self._held.begin()
 
     def end(self) -> None:
-        """A sync is over, if any tensors came with it."""
+        """A sync is over."""
         self._explicit = False
         self._close()
 

@@ -48,6 +48,7 @@ class NotHeld(Rule):
         - A tensor that is split over several processes, quantised or stored in another layout is compared only once its
           kind was seen equal; with tensor parallelism only whole tensors are compared.
         - A single wrong tensor is found within eight syncs.
+        - Both sides count syncs. After one that never came to the engine at all, later ones may be compared with the wrong one.
 
     Sources:
         - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights
