@@ -146,11 +146,15 @@ class PartArrived(Rule):
     title = "Only a part of the weights arrived"
     topics = ("delivery",)
     nothing_seen = NO_ENGINE
+    cannot_see = "the tensors that were handed over have other names than the policy's"
 
     def delivered(self, delivery: Delivery) -> Finding | None:
         """Compare the numbers of tensors."""
         sent, held = delivery.sent, delivery.held
         if held.woken:
+            return None
+        if not sent.sent:
+            self.missed += 1
             return None
         self.checks += 1
         if sent.tensors is not None and sent.sent < sent.tensors:
