@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import nox
 from nox.command import CommandFailed
+from packaging.version import Version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,10 +134,16 @@ def leaves_room(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def pins_of(release: str) -> str:
+    """What works with a release of TRL: what works with the newest known one that is not after it."""
+    before = [known for known in TRL if Version(known) <= Version(release)]
+    return TRL[before[-1]] if before else "4.51"
+
+
 def install_trl(session: nox.Session, release: str, *more: str) -> None:
     # torch first and held: any other release of it brings gigabytes. TRL without its dependencies, which are pinned above.
     session.install(TORCH)
-    session.install(TORCH, *PINS[TRL.get(release, "4.51")], *COMMON, *more)
+    session.install(TORCH, *PINS[pins_of(release)], *COMMON, *more)
     session.install("--no-deps", f"trl=={release}", *(["peft==0.21.2"] if release == NEWEST else []))
     session.install("-e", ".")
 
@@ -264,6 +271,22 @@ def trl(session: nox.Session, release: str) -> None:
     session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *session.posargs, env=OFFLINE)
 
 
+@nox.session
+@leaves_room
+def downstream(session: nox.Session) -> None:
+    """TRL's own tests with and without the audit: `nox -s downstream -- CHECKOUT [FILE ...]`. Not by default: half an hour."""
+    if not session.posargs or not Path(session.posargs[0], "VERSION").is_file():
+        session.error(
+            "give a folder with TRL's source at a release tag; its tests are in no package: "
+            "git clone --depth 1 --branch v1.9.0 https://github.com/huggingface/trl /tmp/trl"
+            " && nox -s downstream -- /tmp/trl"
+        )
+    release = Path(session.posargs[0], "VERSION").read_text().strip()
+    install_trl(session, release, *TESTS)
+    session.install("--no-deps", "peft==0.21.2")
+    session.run("python", "-m", "tests.downstream", *session.posargs, env=OFFLINE)
+
+
 @nox.session(name="trl-step")
 @leaves_room
 def trl_step(session: nox.Session) -> None:
@@ -382,6 +405,13 @@ def detect(session: nox.Session) -> None:
             external=True,
         )
     session.run("python", "-m", "tests.detection.table", str(outcomes))
+
+
+@nox.session
+def rehearse(session: nox.Session) -> None:
+    """`rlstep rehearse` on ten healthy and twelve broken launches of TRL, for real, with the time of each: twenty minutes."""
+    install_trl(session, NEWEST)
+    session.run("python", "-m", "tests.rehearsals.table", *session.posargs, env=OFFLINE)
 
 
 @nox.session

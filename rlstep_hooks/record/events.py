@@ -401,6 +401,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Sum of the squares of the same."""
     surprise_largest: float | None = None
     """The largest of the same."""
+    log_prob_gradient: float | None = None
+    """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
+    critic that shares the optimizer, and leaves the policy as it is."""
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -30,7 +30,7 @@ def register() -> None:
     hooks: dict[str, Callable[[Any], None]] = {
         # The tiny model, tokenizer and configuration, wherever the real ones are loaded.
         "transformers.modeling_utils": lambda module: _redirect(module.PreTrainedModel, loads=True),
-        "transformers.models.auto.auto_factory": lambda module: _redirect(module._BaseAutoModelClass, loads=True),
+        "transformers.models.auto.modeling_auto": _redirect_auto_models,
         "transformers.models.auto.configuration_auto": lambda module: _redirect(module.AutoConfig),
         "transformers.models.auto.tokenization_auto": lambda module: _redirect(module.AutoTokenizer),
         "transformers.models.auto.processing_auto": lambda module: _redirect(module.AutoProcessor),
@@ -106,6 +106,13 @@ def _redirect(owner: Any, *, loads: bool = False) -> None:
         return wrapped(place, *args[1:], **kwargs)
 
     wrapt.wrap_function_wrapper(owner, "from_pretrained", around)
+
+
+def _redirect_auto_models(module: Any) -> None:
+    """Each class has a copy of the method (`auto_class_update`), made before this is called."""
+    for each in list(vars(module).values()):
+        if isinstance(each, type) and "from_pretrained" in vars(each):
+            _redirect(each, loads=True)
 
 
 def _redirect_config(module: Any) -> None:

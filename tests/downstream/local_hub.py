@@ -34,10 +34,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "tiny-Cohere2ForCausalLM": {"architecture": "cohere2"},
     "tiny-MistralForCausalLM-0.2": {"architecture": "mistral", "head_dim": 8},
     "tiny-GPTNeoXForCausalLM": {"architecture": "gpt_neox"},
-    "tiny-Glm4MoeForCausalLM": {
-        "architecture": "glm4_moe", "head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-        "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-    },
     "tiny-GptOssForCausalLM": {
         "architecture": "gpt_oss", "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
         "layer_types": ["sliding_attention", "full_attention"],

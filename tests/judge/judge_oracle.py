@@ -283,8 +283,9 @@ def _tally(comparisons: Iterator[bool]) -> Tally:
 
 def _no_update(events: Events) -> Iterator[bool]:
     for at, event in policy(events, RunEnded):
-        if event.status == "completed":
-            yield any(update.applied for _, update in policy(events[:at], Update))
+        updated = any(update.applied for _, update in policy(events[:at], Update))
+        if event.status == "completed" and (updated or not event.stopped):
+            yield updated
 
 
 def _at_lag_zero(events: Events) -> Iterator[bool]:

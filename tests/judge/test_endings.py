@@ -106,3 +106,11 @@ def test_a_run_that_came_to_nothing_says_so_and_blames_neither_plan_nor_observer
     """What was never reached is no fault of the settings: "the plan does not say which weights sample" was said of every such run."""
     unknown = judge([*until(0), RAISED]).not_evaluated
     assert unknown["RLS402"] == unknown["RLS301"] == "the run made no rollout and trained nothing"
+
+
+def test_a_run_that_was_asked_to_stop_before_its_first_update_did_nothing_wrong() -> None:
+    """A callback of Stable-Baselines3 that returned False at the first step was told that the run "ended normally"."""
+    stopped = judge([WHOLE[0], RunEnded(status="completed", updates=0, stopped=True)])
+    assert not [finding for finding in stopped.findings if finding.code == "RLS209"]
+    assert stopped.verdict != "FAIL"
+    assert "RLS209" in {finding.code for finding in judge([WHOLE[0], RunEnded(status="completed", updates=0)]).findings}

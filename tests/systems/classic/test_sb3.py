@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy
 import pytest
 import torch
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import set_random_seed
 
 import rlstep_hooks
@@ -371,3 +373,43 @@ def test_the_class_that_rlstep_run_hooks_has_its_own_function_again() -> None:
     assert vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"] is not own
     assert injection.detach() == []
     assert vars(on_policy_algorithm.OnPolicyAlgorithm)["learn"] is own
+
+
+class SameReward(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Rewards and values that give every step the advantage 1, whose normalised value is 0."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, ended, truncated, more = self.env.step(action)
+        return observation, 1.0, ended, truncated, more
+
+
+class ZeroValues(ActorCriticPolicy):
+    """Its rollouts have the value 0; the critic learns all the same."""
+
+    def forward(self, obs: torch.Tensor, deterministic: bool = False) -> Any:
+        actions, values, log_probs = super().forward(obs, deterministic)
+        return actions, torch.zeros_like(values), log_probs
+
+    def predict_values(self, obs: Any) -> torch.Tensor:
+        return torch.zeros_like(super().predict_values(obs))
+
+
+def test_a_ratio_of_1_is_right_where_the_policy_gets_no_gradient() -> None:
+    """Seen in Stable-Baselines3's own tests: the critic's update was taken for one that must move the ratio."""
+    environment = make_vec_env(lambda: SameReward(gymnasium.make("CartPole-v1")), 2, seed=1)
+    model = PPO(ZeroValues, environment, n_steps=32, batch_size=16, n_epochs=2, seed=1, gamma=0.0, device="cpu")
+    before = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    report = audited(model, 128).report
+    changed = {name for name, value in model.policy.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed, "the critic learns"
+    assert not any("action_net" in name for name in changed), "the policy does not"
+    assert (report.verdict, codes(report)) == ("PASS", set())
+
+
+def test_training_that_a_callback_ends_before_its_first_update_is_no_failure() -> None:
+    class Never(BaseCallback):
+        def _on_step(self) -> bool:
+            return False
+
+    report = audited(ppo(), 128, Never()).report
+    assert (report.verdict == "FAIL", report.ending, codes(report)) == (False, "stopped", set())

@@ -121,3 +121,10 @@ def test_an_unknown_number_of_processes_is_asked_for() -> None:
 def test_a_setting_of_a_later_release_is_named() -> None:
     with pytest.raises(SettingError, match=r"came with TRL 0\.18"):
         read("trl grpo --steps_per_generation 2", rows=100, version="0.17.0")
+
+
+def test_no_epoch_leaves_nothing_to_plan() -> None:
+    launch = "trl grpo --per_device_train_batch_size 8 --num_generations 8 --num_train_epochs 0"
+    with pytest.raises(LaunchError, match="ends before its first update"):
+        read(launch, rows=80, world_size=1)
+    assert read(f"{launch} --max_steps 3", rows=80, world_size=1).schedule.updates == 3

@@ -24,7 +24,8 @@ class NoUpdate(Rule):
 
     What it checks:
         A run that ends without an exception made at least one optimizer step, unless its settings say that it only
-        evaluates. A run that was resumed where its plan ends is a warning, because the plan leaves it nothing to do.
+        evaluates, or somebody asked it to stop before the first one. A run that was resumed where its plan ends is a
+        warning, because the plan leaves it nothing to do.
 
     Why it matters:
         The process exits with status 0 and saves a model that was never trained (OpenRLHF#1297, verl#7401).
@@ -55,8 +56,9 @@ class NoUpdate(Rule):
     topics = ("order",)
 
     def ended(self, event: RunEnded) -> Finding | None:
-        """Look at the updates of a completed run."""
-        if event.status != "completed" or self.progress.started.facts.get("evaluation_only"):
+        """Look at the updates of a completed run. One that was asked to stop before its first update did what it was asked."""
+        stopped = event.stopped and not self.progress.applied
+        if event.status != "completed" or stopped or self.progress.started.facts.get("evaluation_only"):
             return None
         self.checks += 1
         if self.progress.applied:

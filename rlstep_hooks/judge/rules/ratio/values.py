@@ -129,8 +129,10 @@ class RatioStuckAtOne(Rule):
 
     What it checks:
         On micro-batches at a lag above 0, after updates that visibly changed weights: the log ratio is not exactly 0 on
-        every real token. The test is exact, because rounding moves some token of a micro-batch once weights differ
-        visibly. In reduced precision a tiny model can round to the same logits, so there the rule only warns.
+        every real token. Updates whose log-probs got no gradient do not count, where that is observed: they change a
+        critic that shares the optimizer, and not the policy. The test is exact, because rounding moves some token of a
+        micro-batch once weights differ visibly. In reduced precision a tiny model can round to the same logits, so
+        there the rule only warns.
 
     Why it matters:
         Old log-probs that always equal the new ones are recomputed with the current weights, or are the same tensor.
@@ -167,8 +169,15 @@ class RatioStuckAtOne(Rule):
     nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
     cannot_see = "which version sampled a micro-batch, or its ratio, was not observed"
 
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._taught: dict[int, bool] = {}
+        """Whether a gradient arrived at the log-probs of some micro-batch, by the policy version that computed them."""
+
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look for an exact 0 on every token."""
+        taught = values.log_prob_gradient != 0.0
+        remember(self._taught, event.policy_version, self._taught.get(event.policy_version, False) or taught)
         if event.old_source == "detach" or not values.tokens:
             return None
         if event.sampled_version is None or values.max_abs_log_ratio is None:
@@ -199,7 +208,7 @@ class RatioStuckAtOne(Rule):
         """Whether an update between two versions changed some weight so much that a ratio must show it."""
         visible, made = VISIBLE_CHANGE[self.progress.precision], self.progress.update_values
         for later in range(max(since, version - RECENT_UPDATES) + 1, version + 1):
-            if later in made and (made[later].max_change or 0.0) >= visible:
+            if later in made and (made[later].max_change or 0.0) >= visible and self._taught.get(later - 1, True):
                 return True
         return False
 

@@ -75,6 +75,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         self._log_probs: torch.Tensor | None = None
         self._followed: MiniBatch | None = None
         """The mini-batch whose gradients are followed."""
+        self._arrived: torch.Tensor | None = None
+        """The largest gradient at a log-prob of the latest mini-batch."""
         self._settings: Settings | None = None
         """The settings of the loss, read when the latest rollout is first trained."""
         self._discount: tuple[float, float] = 0.0, 0.0
@@ -203,7 +205,13 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             self._log_probs = result[1].detach()
         with self._loss_guard:
             self._followed = self._follow(*result)
+            if result[1].requires_grad:
+                result[1].register_hook(self._keep_gradient)
         return result
+
+    def _keep_gradient(self, gradient: torch.Tensor) -> None:
+        """What arrives at the log-probs in the backward: the optimizer is shared with the critic, and may leave the policy alone."""
+        self._arrived = gradient.detach().abs().max()
 
     def _follow(self, values: torch.Tensor, log_probs: torch.Tensor, entropy: torch.Tensor | None) -> MiniBatch | None:
         """The mini-batch of these samples, with hooks on its gradients; None if its loss is not compared."""
@@ -237,10 +245,15 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         followed, self._followed = self._followed, None
-        if followed is None or followed.samples is None or self._audit is None or self._audit.observer is None:
+        arrived, self._arrived = self._arrived, None
+        observer = None if self._audit is None else self._audit.observer
+        if observer is None:
             return
         with self._loss_guard, torch.no_grad():
-            self._audit.observer.add_columns(followed.columns(), followed.like)
+            if arrived is not None:
+                observer.add_columns({"log_prob_gradient": arrived})
+            if followed is not None and followed.samples is not None:
+                observer.add_columns(followed.columns(), followed.like)
 
 
 def _refusal(model: Any) -> str:
