@@ -21,8 +21,8 @@ from rlstep_hooks.record.events import AdapterUsed, Attached
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
+from rlstep_hooks.systems.vllm_engine.environment import FOLDER, RUN
 from rlstep_hooks.systems.vllm_engine.layout import places_in
-from rlstep_hooks.systems.vllm_engine.plugin import FOLDER, RUN
 from rlstep_hooks.systems.vllm_engine.records import process_name
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.record.events import AdapterUsed, RunStarted
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.systems.vllm_engine import plugin, worker
+from rlstep_hooks.systems.vllm_engine.environment import FOLDER, RUN
 from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_tokenizer
 from tests.scripted import make_plan
 from tests.systems.trl_vllm.run import prepare
@@ -29,8 +30,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[An
     from transformers import Qwen2ForCausalLM
     from vllm import LLM
 
-    monkeypatch.setenv(plugin.FOLDER, str(tmp_path / "log"))
-    monkeypatch.setenv(plugin.RUN, "a-run")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "log"))
+    monkeypatch.setenv(RUN, "a-run")
     tokenizer = tiny_tokenizer()
     model = Qwen2ForCausalLM(tiny_architecture(tokenizer, hidden_size=64, layers=2, tie_word_embeddings=True))
     model.save_pretrained(tmp_path / "model")
