@@ -394,12 +394,14 @@ SYSTEM = System(
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": yes("a probe of its weights"),
         "sampler": yes(
-            "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
+            "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
+            "and what it holds after each sync",
+            "not what a vLLM server does with the weights",
         ),
         "weights between updates": yes("a probe, between updates and while samples are generated"),
     },
     does_not_observe=(
-        "what the vLLM engine does with the weights",
+        "what a vLLM server does with the weights",
         "log-probs inside a liger loss",
         "the value of losses without a clip of the documented form (cispo, sapo and the like)",
         "updates made by DeepSpeed's engine",
