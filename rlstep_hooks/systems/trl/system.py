@@ -312,6 +312,12 @@ SYSTEM = System(
             source="trl/trainer/grpo_config.py __post_init__",
         ),
         Demand(
+            "not no_program or given(per_device_train_batch_size) or given(gradient_accumulation_steps) or given(num_train_epochs) "
+            "or given(max_steps) or given(steps_per_generation) or given(generation_batch_size) or given(num_iterations)",
+            "it gives no size of a batch and no length of a run, so it is a part of a configuration, or another program's",
+            about="program",
+        ),
+        Demand(
             "num_train_epochs > 0 or max_steps > 0",
             "num_train_epochs = {num_train_epochs} without max_steps: the run ends before its first update",
             about="num_train_epochs",
