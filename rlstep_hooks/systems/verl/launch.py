@@ -55,7 +55,8 @@ def another_trainer(request: Request) -> System | None:
         LaunchError: It is a trainer of its own that was not read.
     """
     program = request.command.program
-    if program.kind == "config" and not request.settings.is_given("data.train_batch_size"):
+    updates = request.settings.is_given(f"{ACTOR}.ppo_mini_batch_size")
+    if program.kind == "config" and updates and not request.settings.is_given("data.train_batch_size"):
         raise LaunchError(
             "data.train_batch_size is not in it, so it is a part of a configuration, or another program's",
             Place(program.name),
