@@ -31,6 +31,12 @@ _OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
 """Rules about the learning rate over the whole run; where a script built the schedule, the real updates are looked at instead."""
 
 
+_OF_THIS_MACHINE = (
+    "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "not compiled with CUDA", "No CUDA GPUs", "Found no NVIDIA driver",
+)  # fmt: skip
+"""In the last line of a script that needs a package or a device which this machine lacks."""
+
+
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table."""
 
@@ -288,8 +294,8 @@ def _sizes(part: Part) -> list[str]:
 def _not_here(part: Part) -> list[str]:
     """Why the script's end may be due to this machine and not to the launch."""
     last = part.output[-1] if part.output else ""
-    if part.status and ("ModuleNotFoundError" in last or last.startswith("ImportError")) and not part.of("training"):
-        return [f"the script needs what is not installed here: {last}"]
+    if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
+        return [f"the script needs what is not here: {last}"]
     made = [each for each in part.of("data") if "columns" in each.values]
     if part.status and made and not part.of("sizes"):
         return [

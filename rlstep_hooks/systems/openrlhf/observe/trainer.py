@@ -342,9 +342,10 @@ class OpenRlhfTrainer:
         return experience
 
     def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs.get("experience", args[0] if args else None)
+        keys: list[int] | None = None
         with self._record.order:
             self._steps_elsewhere()
-            experience = kwargs.get("experience", args[0] if args else None)
             rows = self._collated.pop(id(experience), None)
             keys = None if rows is None else [key for key, _ in rows]
             old = [] if rows is None else [log_probs for _, log_probs in rows]
