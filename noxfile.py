@@ -408,6 +408,13 @@ def detect(session: nox.Session) -> None:
 
 
 @nox.session
+def rehearse(session: nox.Session) -> None:
+    """`rlstep rehearse` on ten healthy and twelve broken launches of TRL, for real, with the time of each: twenty minutes."""
+    install_trl(session, NEWEST)
+    session.run("python", "-m", "tests.rehearsals.table", *session.posargs, env=OFFLINE)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """100 random legal configurations, trained for real: no false finding."""
     install_trl(session, NEWEST, *TESTS)

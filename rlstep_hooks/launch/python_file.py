@@ -83,9 +83,10 @@ def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None) -> 
         LaunchError: It is not Python.
         OSError: It cannot be read.
     """
-    given = tuple((name, None if flag.unknown else flag.value) for name, flag in (flags or {}).items())
-    hashable = tuple((name, value if isinstance(value, str) else None) for name, value in given)
-    return _calls_in(_text_of(path), str(path), hashable)
+    text = _text_of(path)
+    given = flags.items() if flags is not None and b"add_argument" in text else ()
+    known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
+    return _calls_in(text, str(path), tuple(known))
 
 
 @lru_cache(maxsize=16)
@@ -105,6 +106,7 @@ def _text_of(path: str | Path) -> bytes:
     return code_of(Path(path))
 
 
+@lru_cache(maxsize=16)
 def _parsed(text: bytes, source: str) -> ast.Module:
     try:
         return ast.parse(text)

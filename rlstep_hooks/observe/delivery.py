@@ -166,15 +166,16 @@ class SentWatch:
         else:
             self._readings.add(self._number, "policy", name, tensor, sent)
 
-    def end(self, version: int, tensors: int | None) -> None:
+    def end(self, version: int, tensors: int | None, sent: int | None = None) -> None:
         """The sync is over.
 
         Args:
             version: The policy's.
             tensors: Tensors that the policy has for the engine; None if that is not known.
+            sent: Tensors that were handed over, where not all that were seen were.
         """
         self._readings.send()
-        self._waiting.append((self._number, version, tensors, len(self._names)))
+        self._waiting.append((self._number, version, tensors, len(self._names) if sent is None else sent))
 
     def ready(self, at: float, *, wait: bool = False) -> list[WeightsSent]:
         """The syncs whose elements have arrived."""

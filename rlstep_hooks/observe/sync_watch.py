@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.delivery import CHOSEN, HeldWatch, SentWatch
@@ -12,7 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rlstep_hooks.observe.delivery import Place
-    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.record.events import AnyEvent
+
+
+class EventRecorder(Protocol):
+    """Takes the events of a process."""
+
+    def now(self) -> float:
+        """Seconds since recording began."""
+
+    def emit(self, *events: AnyEvent) -> None:
+        """Record events of one moment."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
 
 
 class SyncWatch:
@@ -27,7 +40,7 @@ class SyncWatch:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: EventRecorder,
         policy: Callable[[], Any],
         engine: str,
         place: Callable[[str, tuple[int, ...]], Place | None],

@@ -115,7 +115,7 @@ class WeightProbe:
                 parts.append(gradient.as_strided((count,), (stride,)))
             else:
                 parts.append(gradient.reshape(-1)[::stride][:count])
-        return parts
+        return [part.detach() if part.requires_grad else part for part in parts]
 
     def begin_window(self) -> None:
         """Count gradients that exist before the first backward of an update."""
@@ -125,7 +125,7 @@ class WeightProbe:
 
     def before_step(self) -> None:
         """Read weights and gradients just before the optimizer steps."""
-        self._before = torch.cat(self._weights() + self._gradients()).detach()
+        self._before = torch.cat(self._weights() + self._gradients())
 
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
         """Read the weights after the step; `work_up` compares them later."""

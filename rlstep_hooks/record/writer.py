@@ -22,7 +22,7 @@ class EventWriter:
 
     def now(self) -> float:
         """Seconds since recording began, to the microsecond."""
-        return round(time.perf_counter() - self._began, 6)
+        return int((time.perf_counter() - self._began) * 1e6) / 1e6  # `round` takes several times as long
 
     def emit(self, *events: AnyEvent) -> None:
         """Write the events of one moment in one write. After a failure nothing more is written, so the record ends there."""

@@ -29,16 +29,18 @@ def register() -> None:
     _guard_files()
     hooks: dict[str, Callable[[Any], None]] = {
         # The tiny model, tokenizer and configuration, wherever the real ones are loaded.
-        "transformers.modeling_utils": lambda module: _redirect(module.PreTrainedModel, loads=True),
-        "transformers.models.auto.auto_factory": lambda module: _redirect(module._BaseAutoModelClass, loads=True),
+        "transformers.modeling_utils": lambda module: _redirect_and_save(module.PreTrainedModel, loads=True),
+        "transformers.models.auto.modeling_auto": _redirect_auto_models,
         "transformers.models.auto.configuration_auto": lambda module: _redirect(module.AutoConfig),
         "transformers.models.auto.tokenization_auto": lambda module: _redirect(module.AutoTokenizer),
         "transformers.models.auto.processing_auto": lambda module: _redirect(module.AutoProcessor),
-        "transformers.tokenization_utils_base": lambda module: _redirect(module.PreTrainedTokenizerBase),
+        "transformers.tokenization_utils_base": lambda module: _redirect_and_save(module.PreTrainedTokenizerBase),
         "transformers.generation.configuration_utils": lambda module: _redirect(module.GenerationConfig),
         "transformers.configuration_utils": _redirect_config,
         # Rows, where a set is on no disk of this machine.
         "datasets.load": _replace_load_dataset,
+        # What `map` makes of the user's rows goes to the temporary folder, not beside them.
+        "datasets.fingerprint": lambda module: module.disable_caching(),
         # No login, nothing uploaded.
         "huggingface_hub._login": lambda module: _silence(module, "login", "notebook_login", "interpreter_login"),
         "huggingface_hub.hf_api": lambda module: _silence(
@@ -47,7 +49,9 @@ def register() -> None:
         "transformers.utils.hub": lambda module: _silence(module.PushToHubMixin, "push_to_hub"),
         # A script that moves its model to a GPU itself.
         "torch.nn.modules.module": _stay_on_cpu,
-        "transformers.trainer": _trl("short_training"),
+        # Models and tokenizers that a script saves under an absolute path; their files are not opened by Python.
+        "peft.peft_model": lambda module: _save_aside(module.PeftModel, "save_pretrained", "save_directory"),
+        "transformers.trainer": _change_trainer,
         "trl.trainer.grpo_config": _trl("small_config"),
         "trl.trainer.rloo_config": _trl("small_config"),
         "trl.trainer.grpo_trainer": _trl("small_trainer"),
@@ -64,6 +68,33 @@ def _trl(name: str) -> Callable[[Any], None]:
         getattr(trl, name)(module)
 
     return hook
+
+
+def _change_trainer(module: Any) -> None:
+    _trl("short_training")(module)
+    _save_aside(module.Trainer, "save_model", "output_dir")
+
+
+def _redirect_and_save(owner: Any, *, loads: bool = False) -> None:
+    _redirect(owner, loads=loads)
+    _save_aside(owner, "save_pretrained", "save_directory")
+
+
+def _save_aside(owner: Any, method: str, argument: str) -> None:
+    """Have a method save into the temporary folder."""
+
+    def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        given = kwargs.get(argument, args[0] if args else None)
+        if given is None:
+            return wrapped(*args, **kwargs)
+        root, path = Path(settings().folder).resolve(), Path(os.path.realpath(given))
+        inside = root == path or root in path.parents
+        place = given if inside else str(root / "written" / str(path).lstrip("/"))
+        if argument in kwargs:
+            return wrapped(*args, **{**kwargs, argument: place})
+        return wrapped(place, *args[1:], **kwargs)
+
+    wrapt.wrap_function_wrapper(owner, method, around)
 
 
 def _once(hook: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -106,6 +137,13 @@ def _redirect(owner: Any, *, loads: bool = False) -> None:
         return wrapped(place, *args[1:], **kwargs)
 
     wrapt.wrap_function_wrapper(owner, "from_pretrained", around)
+
+
+def _redirect_auto_models(module: Any) -> None:
+    """Each class has a copy of the method (`auto_class_update`), made before this is called."""
+    for each in list(vars(module).values()):
+        if isinstance(each, type) and "from_pretrained" in vars(each):
+            _redirect(each, loads=True)
 
 
 def _redirect_config(module: Any) -> None:

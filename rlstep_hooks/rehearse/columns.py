@@ -29,6 +29,8 @@ class Named(msgspec.Struct, frozen=True):
     """Whether completions are read as messages."""
     marked: bool
     """Whether answers are behind "####"."""
+    beginnings: dict[str, str] = {}
+    """Column -> the text that a script keeps only those rows for that begin with it."""
 
 
 def named_in(sources: Iterable[str]) -> Named:
@@ -55,7 +57,7 @@ def named_in(sources: Iterable[str]) -> Named:
     made |= {new for _, new in renamed}
     columns = [name for name in read if name not in _MESSAGE]
     columns += [name for name in (*asked, "prompt") if name not in made and name not in columns]
-    return Named(tuple(columns), _reads_messages(tree), "####" in text)
+    return Named(tuple(columns), _reads_messages(tree), "####" in text, dict(_beginnings(tree)))
 
 
 def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[ast.arg]:
@@ -109,6 +111,15 @@ def _in_calls(tree: ast.AST, methods: set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
             yield from (text for argument in node.args for text in _texts(argument))
+
+
+def _beginnings(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """`row["question"].startswith("Does")`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
+            column, begin = node.func.value, [text for argument in node.args for text in _texts(argument)]
+            if isinstance(column, ast.Subscript) and begin:
+                yield from ((name, begin[0]) for name in _texts(column.slice))
 
 
 def _renamed(tree: ast.AST) -> Iterator[tuple[str, str]]:

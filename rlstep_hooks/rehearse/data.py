@@ -67,7 +67,12 @@ def _made(path: str, error: Exception, kwargs: dict[str, Any]) -> Any:
     names = [*columns_of(path)] or [*named.columns]
     names += [name for name in settings().columns if name not in names]
     rows = Dataset.from_list(
-        made_rows(names, conversational=named.conversational, marked=named.marked or "gsm8k" in path.lower())
+        made_rows(
+            names,
+            conversational=named.conversational,
+            marked=named.marked or "gsm8k" in path.lower(),
+            beginnings=named.beginnings,
+        )
     )
     if path not in made:
         made.add(path)
@@ -105,6 +110,9 @@ def _named() -> Named:
 
 
 def _beside(file: Path) -> bool:
+    """Whether a module is the user's own: beside the script or in the folder that the user works in, and not installed there."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     folders = [Path(settings().user_folder)] + ([Path(main).parent] if main and "site-packages" not in main else [])
-    return any(folder in file.parents for folder in folders) and "/lib/python" not in str(file)
+    own = [parent for parent in file.parents if any(parent == folder or folder in parent.parents for folder in folders)]
+    installed = any(next(parent.glob("*.dist-info"), None) is not None for parent in own)
+    return bool(own) and not installed and "/lib/python" not in str(file)

@@ -72,7 +72,9 @@ def place_of(name: str) -> str:
     """
     path = Path(name)
     root = Path(settings().folder)
-    if path.is_dir() and (root in path.resolve().parents or not (path / "config.json").exists()):
+    config = path / "config.json"
+    # The script runs in a folder of links, so it is the file that tells whose model it is.
+    if path.is_dir() and (not config.exists() or root in config.resolve().parents):
         return name
     return _made(name)
 

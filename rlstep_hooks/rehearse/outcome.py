@@ -31,6 +31,12 @@ _OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
 """Rules about the learning rate over the whole run; where a script built the schedule, the real updates are looked at instead."""
 
 
+_OF_THIS_MACHINE = (
+    "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "not compiled with CUDA", "No CUDA GPUs", "Found no NVIDIA driver",
+)  # fmt: skip
+"""In the last line of a script that needs a package or a device which this machine lacks."""
+
+
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table."""
 
@@ -77,11 +83,12 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
         *_evaluation(first),
         *_resume(rehearsed, own_rate),
     )
-    impossible = [each.text for each in everything if each.level == "impossible"] or _missing_module(first)
+    impossible = [each.text for each in everything if each.level == "impossible"] or _not_here(first)
     wrong = [line for line in lines if line.state == "wrong"]
     doubtful = [line for line in lines if line.state == "doubtful"]
     if impossible and not any(each.level == "problem" for each in everything):
         status, sentence = 2, f"could not be rehearsed: {impossible[0]}"
+        lines = tuple(Line(what=each.what, state=_unproved(each.state), detail=each.detail) for each in lines)
     elif wrong:
         status, sentence = 1, f"{wrong[0].what}: {wrong[0].detail}"
     elif not first.of("trained"):
@@ -89,7 +96,8 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
     elif doubtful and strict:
         status, sentence = 1, f"{doubtful[0].what}: {doubtful[0].detail}"
     else:
-        status, sentence = 0, "the launch trains as planned, in small"
+        doubts = f"; {number(len(doubtful), 'doubts')}" if doubtful else ""
+        status, sentence = 0, f"the launch trains as planned, in small{doubts}"
     return Outcome(
         status=status,
         sentence=sentence,
@@ -106,6 +114,10 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
         else (),
         seconds=sum(part.seconds for part in parts),
     )
+
+
+def _unproved(state: State) -> State:
+    return "not proved" if state == "wrong" else state
 
 
 def _schedule(part: Part) -> Schedule | None:
@@ -232,9 +244,12 @@ def _resume(rehearsed: Rehearsed, own_rate: bool) -> list[Line]:
     if errors:
         return [Line(what=what, state="wrong", detail=f"{errors[0].code} {errors[0].title}: {errors[0].observed}")]
     updates = part.of("trained")[-1].values["updates"]
+    if [each.values for each in rehearsed.first.of("set")] != [each.values for each in part.of("set")]:
+        detail = "the resumed run has other rows than the first: the script draws or splits them without a seed"
+        return [Line(what=what, state="doubtful", detail=detail)]
     again = _rows_again(rehearsed.first, part)
     if again:
-        detail = f"{again} rows that the data epoch has had before the checkpoint come again after it"
+        detail = f"{number(again, 'rows')} of a data epoch that were trained before the checkpoint come again after it"
         return [Line(what=what, state="wrong", detail=detail)]
     return [
         Line(what=what, state="proved", detail=f"{number(report.counts.updates, 'updates')} more, to update {updates}")
@@ -276,11 +291,14 @@ def _sizes(part: Part) -> list[str]:
     return texts
 
 
-def _missing_module(part: Part) -> list[str]:
+def _not_here(part: Part) -> list[str]:
+    """Why the script's end may be due to this machine and not to the launch."""
     last = part.output[-1] if part.output else ""
-    if part.status and ("ModuleNotFoundError" in last or last.startswith("ImportError")) and not part.of("training"):
-        return [f"the script needs what is not installed here: {last}"]
+    if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
+        return [f"the script needs what is not here: {last}"]
     made = [each for each in part.of("data") if "columns" in each.values]
-    if part.status and made and last.startswith("KeyError") and not part.of("training"):
-        return [f"the made rows lack what the script reads ({last}); name the columns with --columns"]
+    if part.status and made and not part.of("sizes"):
+        return [
+            f"the script raised {last} before training, maybe on the rows that were made: give its files, --columns or --online"
+        ]
     return []

@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.messages import say
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ class Watched:
         try:
             found = self._function(**arguments)
         except Exception as error:
-            culprit = self._culprit(arguments, type(error))
-            say("reward", f"{self.name} raised {_described(error)}{culprit}", level="problem")
+            self._raised(error, arguments)
             raise
         self._look(found, len(completions))
         self._last = arguments
@@ -80,9 +80,23 @@ class Watched:
         except Exception as error:  # noqa: BLE001 - this call is no part of the run
             say("reward", f"{self.name} raises {_described(error)} on an empty completion", level="problem")
 
-    def _culprit(self, arguments: dict[str, Any], kind: type[BaseException]) -> str:
-        """The first completion that alone raises such an exception."""
+    def _raised(self, error: Exception, arguments: dict[str, Any]) -> None:
+        """Say what the function raised; on rows that were made, only what some completions raise is its own fault."""
+        text = f"{self.name} raised {_described(error)}"
+        culprits = self._culprits(arguments, type(error))
+        if data.made and len(culprits) == len(arguments.get("completions") or []):
+            say(
+                "reward",
+                f"{text} on every row, and the rows were made: give its files, --columns or --online",
+                level="impossible",
+            )
+            return
+        say("reward", text + (f" on the completion {str(culprits[0])[:_SHOWN]!r}" if culprits else ""), level="problem")
+
+    def _culprits(self, arguments: dict[str, Any], kind: type[BaseException]) -> list[Any]:
+        """The completions that alone raise such an exception."""
         completions = arguments.get("completions") or []
+        found = []
         for index, completion in enumerate(completions):
             one = {
                 name: value[index : index + 1] if isinstance(value, list) and len(value) == len(completions) else value
@@ -91,10 +105,10 @@ class Watched:
             try:
                 self._function(**one)
             except kind:
-                return f" on the completion {str(completion)[:_SHOWN]!r}"
+                found.append(completion)
             except Exception:  # noqa: BLE001 - another fault, of calling it with one row
                 continue
-        return ""
+        return found
 
     def end(self) -> None:
         """Say what the rewards were like."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MADE = 512
 """Rows of a made set."""
@@ -48,7 +48,12 @@ def columns_of(name: str) -> tuple[str, ...]:
 
 
 def made_rows(
-    columns: Sequence[str], count: int = MADE, *, conversational: bool = False, marked: bool = False
+    columns: Sequence[str],
+    count: int = MADE,
+    *,
+    conversational: bool = False,
+    marked: bool = False,
+    beginnings: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of small sums.
 
@@ -57,11 +62,14 @@ def made_rows(
         count: How many.
         conversational: Whether a prompt is a list of messages.
         marked: Whether an answer ends with "#### 42", as in GSM8K.
+        beginnings: Column -> what its texts begin with.
     """
 
     def value(name: str, index: int) -> Any:
         messages = name.endswith("[]") or (conversational and name == "prompt")
-        return _value(name.removesuffix("[]").lower(), index, messages=messages, marked=marked)
+        found = _value(name.removesuffix("[]").lower(), index, messages=messages, marked=marked)
+        begin = (beginnings or {}).get(name, "")
+        return begin + found if begin and isinstance(found, str) else found
 
     return [{name.removesuffix("[]"): value(name, index) for name in columns} for index in range(count)]
 

@@ -21,7 +21,7 @@ import msgspec
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse import data
-from rlstep_hooks.rehearse.messages import say, say_once, settings
+from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.rewards import Watched, watch
 from rlstep_hooks.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
 
@@ -32,7 +32,7 @@ COMPLETION = 16
 
 _HOST: dict[str, Any] = {
     "bf16": False, "fp16": False, "bf16_full_eval": False, "fp16_full_eval": False, "tf32": None, "gradient_checkpointing": False,
-    "torch_compile": False, "deepspeed": None, "fsdp": None, "fsdp_config": None, "dataloader_num_workers": 0,
+    "torch_compile": False, "dataloader_num_workers": 0,
     "dataloader_pin_memory": False, "dataloader_persistent_workers": False, "dataloader_prefetch_factor": None, "report_to": "none",
     "push_to_hub": False, "hub_model_id": None, "disable_tqdm": True, "logging_steps": 1, "logging_strategy": "steps",
     "log_completions": False, "log_completions_hub_repo": None, "resume_from_checkpoint": None, "use_vllm": False,
@@ -40,6 +40,9 @@ _HOST: dict[str, Any] = {
     "parallelism_config": None, "run_name": None, "load_best_model_at_end": False, "save_total_limit": None, "ddp_timeout": 1800,
 }  # fmt: skip
 """Settings about devices, engines, trackers and hubs, as this machine needs them."""
+
+_DEFAULT = ("deepspeed", "fsdp", "fsdp_config")
+"""Settings that go back to their defaults, which differ between releases of transformers."""
 
 _SAID = {
     "use_vllm": "vLLM: rollouts are the framework's own generation",
@@ -115,8 +118,9 @@ def _device() -> dict[str, Any]:
 
 
 def _set(config: Any, real: dict[str, Any], values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if name in real:
+    defaults = {field.name: field.default for field in dataclasses.fields(config) if field.name in _DEFAULT}
+    for name, value in {**values, **defaults}.items():
+        if name in real and value is not dataclasses.MISSING:
             if name in _SAID and real[name] not in (None, False, "", [], "no"):
                 say_once("left out", _SAID[name], "replaced")
             setattr(config, name, value)
@@ -286,6 +290,11 @@ def _shorten(config: Any, real: Real, dataset: Any, evaluation: Any) -> tuple[An
         say("schedule", schedule=to_json(schedule).decode())
     except PlanError as refusal:
         say("schedule", f"{refusal.message} ({refusal.when}); {refusal.fix}", level="problem")
+    left = len(dataset) if hasattr(dataset, "__len__") else None
+    if data.made and left is not None and left < small.sizes.prompts:
+        text = f"the script leaves {left} of the rows that were made, too few for a rollout: give its files or --online"
+        say("rows", text, level="impossible")
+        raise CannotRehearseError(text)
     if rows is not None and rows < sizes.prompts:
         say("rows", f"{rows} rows do not fill one rollout of {sizes.prompts} prompts", level="problem")
     length = _length(real, schedule, small, rows, available=len(dataset) if hasattr(dataset, "__len__") else None)
@@ -305,7 +314,10 @@ def _shorten(config: Any, real: Real, dataset: Any, evaluation: Any) -> tuple[An
         updates=length.updates,
         real_updates=real.updates,
     )
-    return _take(dataset, length.rows), _evaluation(evaluation, config)
+    taken = _take(dataset, length.rows)
+    if hasattr(taken, "__len__"):
+        say("set", rows=zlib.crc32("".join(repr(sorted(row.items())) for row in taken).encode()))
+    return taken, _evaluation(evaluation, config)
 
 
 def _length(real: Real, schedule: Any, small: Shrunk, rows: int | None, *, available: int | None) -> _Length:
@@ -412,11 +424,12 @@ def _around_scheduler(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any
 
 def _look_at_rate(trainer: Any, real: Real, own: bool) -> None:
     """The learning rate over the updates of the real run, without making them."""
-    updates = real.updates
+    updates, known = real.updates, real.updates is not None
     if updates is None:
-        built = "the script builds it" if own else "the framework builds it for the length of the run"
-        say("learning rate", f"{built}; the real number of updates is not known: give --rows", own=own)
-        return
+        if own or (real.config.warmup_steps or 0) >= 1:
+            say("learning rate", "the real number of updates is not known: give --rows", own=own)
+            return
+        updates = 1000  # all that the framework builds is in proportion to the run
     rates = _own_rates(trainer.lr_scheduler, updates) if own else _built_rates(real.config, updates)
     if rates is None:
         say("learning rate", f"{type(trainer.lr_scheduler).__name__} is not a schedule that can be read ahead", own=own)
@@ -427,7 +440,8 @@ def _look_at_rate(trainer: Any, real: Real, own: bool) -> None:
         text = f"it is zero from update {first + 1:,} to {updates:,}, {share:.0%} of the run"
         say("learning rate", text, level="problem", own=own)
     else:
-        text = f"{max(rates):.3g} at its highest, {rates[-1]:.3g} at the last of {updates:,} updates"
+        last = f"the last of {updates:,} updates" if known else "the last update, however many there are"
+        text = f"{max(rates):.3g} at its highest, {rates[-1]:.3g} at {last}"
         say("learning rate", text, own=own)
 
 

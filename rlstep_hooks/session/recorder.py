@@ -88,7 +88,7 @@ class Recorder:
 
     def now(self) -> float:
         """Seconds since recording began, to the microsecond."""
-        return round(time.perf_counter() - self._began, 6)
+        return int((time.perf_counter() - self._began) * 1e6) / 1e6  # `round` takes several times as long
 
     def emit(self, *events: AnyEvent) -> None:
         """Record events of one moment, in one write; they are judged with the next batch."""

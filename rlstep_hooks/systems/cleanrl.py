@@ -74,6 +74,7 @@ SYSTEM = System(
         "target_kl": text(),
         "norm_adv": flag(True, off="no_norm_adv"),
         "anneal_lr": flag(True, off="no_anneal_lr"),
+        "anneal_steps": count(None, least=0),
     },
     shown=("num_envs", "num_steps", "num_minibatches", "update_epochs", "total_timesteps"),
     functions={"script_of": _script_of},
@@ -119,8 +120,19 @@ SYSTEM = System(
         ),
         Formula("rollouts", "floor(total_timesteps / samples_per_rollout)", "{source} num_iterations"),
         Formula("lr_ticks", "rollouts", "{source} anneal_lr", where="rollouts"),
+        Formula(
+            "lr_horizon",
+            "unknown('the learning rate falls to final_lr within anneal_steps timesteps')",
+            "{source} do_anneal",
+            where="anneal_steps is not None",
+        ),
     ),
     checks=(
+        Demand(
+            "script != 'ppg_procgen'",
+            "{script}.py trains in two phases (PPG), which is not read",
+            about="program",
+        ),
         Demand(
             "known_script or given(num_steps)",
             "{script}.py is not one of CleanRL's PPO scripts that are read: " + ", ".join(SCRIPTS),

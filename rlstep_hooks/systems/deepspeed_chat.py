@@ -46,6 +46,7 @@ SYSTEM = System(
         "unsupervised_dataset_config_name": text(None),
         "lr_scheduler_type": text("cosine"),
         "num_warmup_steps": count(100, least=0),
+        "data_split": text("2,4,4"),
     },
     shown=(
         "per_device_generation_batch_size",
@@ -124,6 +125,11 @@ SYSTEM = System(
         ),
     ),
     notes=(
+        Note(
+            "assumes",
+            "the rows are those of phase 3: --data_split {data_split} gives it the third of these parts of the data sets",
+            "known(rows)",
+        ),
         Note(
             "carries",
             "{microbatches} micro-batches for each rollout and {window} for each update: gradients wait for the next rollout",

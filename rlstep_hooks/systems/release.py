@@ -110,6 +110,10 @@ def _fork_note(system: System, version: str) -> Note:
     return Note("assumes", text)
 
 
+_HYDRAS = ("._target_", "._convert_", "._partial_", "._recursive_")
+"""What Hydra itself reads in a section."""
+
+
 def _of_own_program(
     system: System, known: KeyList, command: Command, given: Mapping[str, Setting], asked: str | None
 ) -> Release:
@@ -122,6 +126,7 @@ def _of_own_program(
         for name, setting in given.items()
         if not (setting.deleted or setting.place.source in ("--set", "") or setting.place.source.endswith(".py"))
         and "." in name
+        and not name.endswith(_HYDRAS)
         and not any(fnmatchcase(name, pattern) for pattern in system.keys.also)
         and not known.below_a_setting(name)
         and not known.is_section(name)

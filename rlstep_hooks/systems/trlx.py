@@ -60,7 +60,7 @@ SYSTEM = System(
         "ragged": "known(rows) and rows % (method.chunk_size * world_size) != 0",
         "updates_bound": "'data_dependent' if ragged else 'exact'",
         "lr_ticks": "updates * world_size",
-        "lr_horizon": "updates * world_size",
+        "lr_horizon": "unknown('scheduler.kwargs sets it (T_max, total_iters), whatever the length of the run')",
     },
     always={
         "algorithm": "PPO",

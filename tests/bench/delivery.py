@@ -57,7 +57,7 @@ def main() -> None:
     """Print both times and the share."""
     policy, engine = model(), model()
     own = dict(engine.named_parameters())
-    watch = SyncWatch(Silent(), lambda: policy, "the engine", same_names(engine))  # type: ignore[arg-type]
+    watch = SyncWatch(Silent(), lambda: policy, "the engine", same_names(engine))
 
     def plain() -> None:
         for name, tensor in policy.named_parameters():

@@ -33,6 +33,7 @@ from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.observe.compared import ALL_OF_FIRST
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.observe.patches import _ABSENT, Patches
 from rlstep_hooks.record.ledger import records
@@ -104,8 +105,9 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
     """Of cycles, again and again: a steady drift of the machine cancels."""
     GROUP = 16
     """Cycles that are compared with each other. What the audit does only now and then falls into most groups."""
-    SETTLING = 8
-    """Cycles at the beginning that are left out."""
+    SETTLING = ALL_OF_FIRST
+    """Cycles at the beginning that are left out, all with the audit: it recomputes all numbers of these, and `timed` says what they
+    take. Were they audited in turns too, it would do so for twice as long."""
 
     def __init__(self, audit: StepAuditCallback, updates_per_cycle: int) -> None:
         self.audit = audit
@@ -120,12 +122,13 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
         observer = self.audit._observer
         if rest or observer is None:
             return
-        if cycle > self.SETTLING:
+        if cycle > self.SETTLING + 1:
             wall, processor = self._began
             self.cycles.append(
                 (observer._observation.active, time.perf_counter() - wall, time.thread_time() - processor)
             )
-        switch(observer, on=self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps)
+        on = cycle <= self.SETTLING or self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps
+        switch(observer, on=on)
         self._began = time.perf_counter(), time.thread_time()
 
     def groups(self) -> list[Group]:
@@ -184,7 +187,7 @@ def paired(run: Run, runs: int, updates: int) -> None:
         added = statistics.median(audited - alone for audited, alone in pairs)
         print(
             f"  with / without, {clock}: median {statistics.median(ratios):.4f} (quartiles {_quartiles(ratios)}), "
-            f"{1e6 * added / run.updates_per_cycle:.0f} us more an update"
+            f"mean {_mean_with_error(ratios)}, {1e6 * added / run.updates_per_cycle:.0f} us more an update"
         )
 
 
@@ -256,15 +259,24 @@ def timed(run: Run, updates: int) -> None:
     cycles = Cycles(watches, run.updates_per_cycle)
     with tempfile.TemporaryDirectory() as scratch, watched(watches):
         train_with(Path(scratch), run, updates, [StepAuditCallback(log_dir=Path(scratch, "log")), cycles])
-    # Means: what the audit does only now and then falls into few cycles.
-    whole, wall, processor = (
-        statistics.mean(column) for column in zip(*cycles.cycles[Alternate.SETTLING :], strict=True)
-    )
+    # Means: what the audit does only now and then falls into few cycles. The very first one has the imports in it.
     each = 1e6 / run.updates_per_cycle
+    _, _, first = _means(cycles.cycles[1 : Alternate.SETTLING])
+    whole, wall, processor = _means(cycles.cycles[Alternate.SETTLING :])
     print(
         f"  timed: hooks take {each * processor:.0f} us of the processor an update ({each * wall:.0f} us by the wall), "
-        f"{100 * processor / whole:.2f} % ({100 * wall / whole:.2f} %) of {each * whole / 1000:.1f} ms"
+        f"{100 * processor / whole:.2f} % ({100 * wall / whole:.2f} %) of {each * whole / 1000:.1f} ms; "
+        f"in the first {Alternate.SETTLING} cycles {each * first:.0f} us"
     )
+
+
+def _means(cycles: list[tuple[float, float, float]]) -> tuple[float, ...]:
+    return tuple(statistics.mean(column) for column in zip(*cycles, strict=True))
+
+
+def _mean_with_error(values: list[float]) -> str:
+    """The mean with its standard error: a difference smaller than twice that is not told apart from noise."""
+    return f"{statistics.mean(values):.4f} +- {statistics.stdev(values) / len(values) ** 0.5:.4f}"
 
 
 def _quartiles(values: list[float]) -> str:
@@ -308,7 +320,7 @@ def main() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     print(f"trl {version('trl')}, torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}")
-    fewer = max(options.updates // 4, 40)
+    fewer = max(options.updates // 2, 100)
     for run, runs, updates in (
         (ONE_PASS, options.runs, options.updates),
         (TWO_PASSES, options.runs, options.updates),

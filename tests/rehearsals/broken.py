@@ -104,6 +104,15 @@ class Trainer(GRPOTrainer):
 """,
     ),
     "a resume that repeats rows": Broken(said="resume", settings="ignore_data_skip=True, num_train_epochs=1,"),
+    "a split without a seed": Broken(
+        said="without a seed",
+        settings="num_train_epochs=1,",
+        trainer="""
+def Trainer(train_dataset, **kwargs):
+    return GRPOTrainer(train_dataset=train_dataset.train_test_split(test_size=0.1)["train"], **kwargs)
+""",
+        options=("--strict",),
+    ),
     "a tokenizer without a pad token": Broken(
         said="pad",
         before="from transformers import AutoTokenizer",

@@ -404,7 +404,8 @@ SYSTEM = System(
         "learning rate": yes("constant, linear and cosine of transformers, of the policy", "not other schedules"),
         "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
         "sampler": yes(
-            "a checksum of the engine's weights, its settings, its log-probs", "not weights through CUDA IPC"
+            "what the engine is given and holds after each sync, its settings, its log-probs",
+            "not weights through CUDA IPC",
         ),
         "weights between updates": yes("a probe between updates"),
     },

@@ -127,7 +127,7 @@ SYSTEM = System(
         "trl": "'0.29.1' if fourth else '0.20.0'",
         "transformers": "'4.57.6' if fourth else '4.53.3'",
         "world_size": "started_processes(launch)",
-        "num_train_epochs": "num_train_epochs or 3",
+        "num_train_epochs": "3 if num_train_epochs is None else num_train_epochs",
         "steps": "generation_batch_size // microbatch if generation_batch_size is not None "
         "else steps_per_generation or gradient_accumulation_steps",
         "generated": "microbatch * steps",

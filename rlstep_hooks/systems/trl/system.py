@@ -312,8 +312,14 @@ SYSTEM = System(
             source="trl/trainer/grpo_config.py __post_init__",
         ),
         Demand(
+            "not no_program or given(per_device_train_batch_size) or given(gradient_accumulation_steps) or given(num_train_epochs) "
+            "or given(max_steps) or given(steps_per_generation) or given(generation_batch_size) or given(num_iterations)",
+            "it gives no size of a batch and no length of a run, so it is a part of a configuration, or another program's",
+            about="program",
+        ),
+        Demand(
             "num_train_epochs > 0 or max_steps > 0",
-            "num_train_epochs must be above 0 where max_steps is not",
+            "num_train_epochs = {num_train_epochs} without max_steps: the run ends before its first update",
             about="num_train_epochs",
         ),
     ),
@@ -394,12 +400,14 @@ SYSTEM = System(
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": yes("a probe of its weights"),
         "sampler": yes(
-            "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
+            "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
+            "and what it holds after each sync",
+            "not what a vLLM server does with the weights",
         ),
         "weights between updates": yes("a probe, between updates and while samples are generated"),
     },
     does_not_observe=(
-        "what the vLLM engine does with the weights",
+        "what a vLLM server does with the weights",
         "log-probs inside a liger loss",
         "the value of losses without a clip of the documented form (cispo, sapo and the like)",
         "updates made by DeepSpeed's engine",

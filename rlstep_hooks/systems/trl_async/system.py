@@ -126,7 +126,7 @@ SYSTEM = System(
     checks=(
         Demand(
             "num_train_epochs > 0 or max_steps > 0",
-            "num_train_epochs must be above 0 where max_steps is not",
+            "num_train_epochs = {num_train_epochs} without max_steps: the run ends before its first update",
             about="num_train_epochs",
         ),
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.text import LaunchError, Place
 from rlstep_hooks.planning.reading import Conversion
 from rlstep_hooks.systems.verl.settings import ACTOR, REFERENCE, ROLLOUT
 
@@ -44,6 +44,10 @@ def asked_processes(request: Request) -> int | None:
     return request.world_size_given
 
 
+_OWN = ("recipe.", "verl.experimental.", "verl.trainer.")
+_MAIN = "verl.trainer.main_ppo"
+
+
 def another_trainer(request: Request) -> System | None:
     """Refuse a trainer of its own, which no declaration reads, before any setting is read: what it sets has a meaning of its own.
 
@@ -51,8 +55,14 @@ def another_trainer(request: Request) -> System | None:
         LaunchError: It is a trainer of its own that was not read.
     """
     program = request.command.program
+    updates = request.settings.is_given(f"{ACTOR}.ppo_mini_batch_size")
+    if program.kind == "config" and updates and not request.settings.is_given("data.train_batch_size"):
+        raise LaunchError(
+            "data.train_batch_size is not in it, so it is a part of a configuration, or another program's",
+            Place(program.name),
+        )
     name = "" if program.kind == "config" else program.name.removesuffix(".py").replace("/", ".")
-    if name.startswith(("recipe.", "verl.experimental.")) and not name.endswith(_READ):
+    if name.startswith(_OWN) and name != _MAIN and not name.endswith(_READ):
         raise LaunchError(
             f"{name} is a trainer of its own that is not read; verl.trainer.main_ppo and recipe.dapo.main_dapo are",
             request.command.place,

@@ -205,8 +205,9 @@ SYSTEM = System(
         "learning rate": yes("constant and cosine with warm-up, of the policy", "not other numbers of cycles"),
         "reference": yes("a probe of its weights"),
         "sampler": yes(
-            "the version behind each sample; the engine's log-probs where it gives them",
-            "not the settings of its calls",
+            "the version behind each sample; the engine's log-probs where it gives them; with vLLM what it is given "
+            "and holds after each sync",
+            "not the settings of its calls, nor what another engine, or an adapter of its own, holds",
         ),
         "weights between updates": yes("a probe between updates"),
     },

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 
-FOLDER = "RLSTEP_DIR"
-"""Where the run is recorded."""
-RUN = "RLSTEP_RUN"
-"""The run's name."""
+from rlstep_hooks.systems.vllm_engine.environment import FOLDER, RUN
 
 
 def setup() -> None:

@@ -21,8 +21,8 @@ from rlstep_hooks.record.events import AdapterUsed, Attached
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
+from rlstep_hooks.systems.vllm_engine.environment import FOLDER, RUN
 from rlstep_hooks.systems.vllm_engine.layout import places_in
-from rlstep_hooks.systems.vllm_engine.plugin import FOLDER, RUN
 from rlstep_hooks.systems.vllm_engine.records import process_name
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ _patches = Patches()
 _attached = False
 _engine: EngineWeights | None = None
 
-REQUESTS = 64
-"""Requests after which it is told whether they ran with the adapter."""
+REQUESTS = (16, 64, 256, 1024)
+"""Numbers of requests since an adapter was delivered, after which it is told how many of all of them ran with one."""
 
 
 def attach() -> None:
@@ -47,6 +47,7 @@ def attach() -> None:
     _when_imported("vllm.v1.worker.gpu_input_batch", _place_batch)
     # Frameworks whose own method brings a whole sync: where it begins and ends need not be guessed.
     _when_imported("verl.workers.rollout.vllm_rollout.utils", _place_verl)
+    _when_imported("openrlhf.trainer.ray.vllm_worker_wrap", _place_openrlhf)
 
 
 def detach() -> list[str]:
@@ -98,6 +99,19 @@ def _place_batch(module: Any) -> None:
 def _place_verl(module: Any) -> None:
     # vllm_rollout/utils.py 0.9.1:226: a whole sync, in buckets, and what follows it.
     _patches.wrap(module.vLLMColocateWorkerExtension, "update_weights_from_ipc", _around_sync)
+
+
+def _place_openrlhf(module: Any) -> None:
+    for name in ("update_weight", "update_weight_cuda_ipc"):
+        # vllm_worker_wrap.py 0.11.2:32, 58: one tensor of a sync; `empty_cache` marks the last.
+        _patches.wrap(module.WorkerWrap, name, _around_tensor)
+
+
+def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = _before_sync(wrapped, worker, args, kwargs)
+    if _engine is not None and kwargs.get("empty_cache", args[-1] if len(args) > 3 else False) is True:
+        _engine.end()
+    return result
 
 
 def _after_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
@@ -185,11 +199,17 @@ class EngineWeights:
         _patches.wrap(model, "load_weights", self._around_load)
 
     def begin(self) -> None:
-        """A sync begins."""
+        """A sync begins, or goes on with another tensor. It counts even if nothing comes with it, as it does for the trainer."""
+        if self._explicit:
+            return
+        if self._held.open:
+            self._close()
         self._explicit = True
+        with self._guard:
+            self._held.begin()
 
     def end(self) -> None:
-        """A sync is over, if any tensors came with it."""
+        """A sync is over."""
         self._explicit = False
         self._close()
 
@@ -210,7 +230,7 @@ class EngineWeights:
         with self._guard:
             self._requests += 1
             self._bound += getattr(request, "lora_request", None) is not None
-            if self._requests == REQUESTS or self._requests == 1:
+            if self._requests in REQUESTS:
                 self._writer.emit(
                     AdapterUsed(at=self._writer.now(), engine=self._name, requests=self._requests, bound=self._bound)
                 )

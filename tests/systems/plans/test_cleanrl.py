@@ -137,3 +137,19 @@ def test_a_size_that_the_script_fills_in(tmp_path: Path) -> None:
         "ratio = logratio.exp()\n"
     )
     assert read(file).schedule.prompts_per_rollout == 8
+
+
+def test_a_rate_that_falls_to_a_floor_has_no_horizon_in_rollouts(tmp_path: Path) -> None:
+    """ppo_trxl.py: `anneal_steps` timesteps, whatever `total_timesteps` is."""
+    file = tmp_path / "ppo_trxl.py"
+    file.write_text(
+        "class Args:\n    total_timesteps: int = 10000\n    num_envs: int = 4\n    num_steps: int = 100\n    num_minibatches: int = 4\n"
+        "    update_epochs: int = 3\n    anneal_steps: int = 32 * 100\nratio = logratio.exp()\n"
+    )
+    schedule = read(file).schedule
+    assert (schedule.rollouts, schedule.lr_ticks, schedule.lr_horizon) == (25, 25, None)
+
+
+def test_phasic_policy_gradient_is_not_read() -> None:
+    with pytest.raises(LaunchError, match="two phases"):
+        read("python cleanrl/ppg_procgen.py --num-minibatches 8 --num-steps 256 --update-epochs 1 --num-envs 64")

@@ -26,6 +26,14 @@ def test_single_node_script() -> None:
     assert schedule.remainder == "error"
 
 
+def test_phase_3_has_a_part_of_the_rows() -> None:
+    def said(more: str) -> list[str]:
+        return [note.text for note in read(f"{LAUNCH}4{more}", rows=12800).notes if "--data_split" in note.text]
+
+    assert ["2,4,4" in text for text in said("")] == [True]
+    assert ["0,0,10" in text for text in said(" --data_split 0,0,10")] == [True]
+
+
 def test_gradients_are_carried() -> None:
     reading = read(LAUNCH + "3", rows=12800)
     assert reading.schedule.updates_per_rollout == Fraction(4, 3)

@@ -181,3 +181,11 @@ def test_megatron_ignores_iterations() -> None:
     reading = read(MEGATRON + "--global_batch_size 64 --num_iterations 3 --train_iters 10")
     assert reading.schedule.updates_per_rollout == 1
     assert any(note.kind == "ignores" for note in reading.notes)
+
+
+def test_no_epoch_is_no_update() -> None:
+    launch = HF + "--per_device_train_batch_size 16 --num_train_epochs {}"
+    assert [read(launch.format(epochs), rows=80, world_size=1).schedule.updates == 0 for epochs in ("0", "1")] == [
+        True,
+        False,
+    ]

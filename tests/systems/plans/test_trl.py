@@ -121,3 +121,20 @@ def test_an_unknown_number_of_processes_is_asked_for() -> None:
 def test_a_setting_of_a_later_release_is_named() -> None:
     with pytest.raises(SettingError, match=r"came with TRL 0\.18"):
         read("trl grpo --steps_per_generation 2", rows=100, version="0.17.0")
+
+
+def test_no_epoch_leaves_nothing_to_plan() -> None:
+    launch = "trl grpo --per_device_train_batch_size 8 --num_generations 8 --num_train_epochs 0"
+    with pytest.raises(LaunchError, match="ends before its first update"):
+        read(launch, rows=80, world_size=1)
+    assert read(f"{launch} --max_steps 3", rows=80, world_size=1).schedule.updates == 3
+
+
+def test_a_file_that_only_generates_is_no_training(tmp_path: Path) -> None:
+    """Open-R1's filters of data sets generate, and take the same names for it."""
+    file = tmp_path / "filter.yaml"
+    file.write_text("num_generations: 8\nmax_completion_length: 32000\npass_rate_min: 0.1\n")
+    with pytest.raises(LaunchError, match="no size of a batch"):
+        read(file, world_size=8)
+    file.write_text("num_generations: 8\nnum_train_epochs: 1\n")
+    assert read(file, world_size=8).schedule.samples_per_rollout == 64

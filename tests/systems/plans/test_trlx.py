@@ -50,6 +50,13 @@ def test_default_ppo_config(tmp_path: Path) -> None:
     assert [note.kind for note in reading.notes] == ["unit"]
 
 
+def test_the_scheduler_has_a_length_of_its_own(tmp_path: Path) -> None:
+    """`scheduler.kwargs.T_max`, which trlX's own configurations set to 10 000 or to 1e12, far beyond their runs."""
+    schedule = _yaml(tmp_path).schedule
+    assert schedule.lr_horizon is None
+    assert "T_max" in schedule.not_evaluated["lr_horizon"]
+
+
 def test_total_steps_cut_a_rollout(tmp_path: Path) -> None:
     reading = _yaml(tmp_path, steps=1000)
     assert (reading.schedule.rollouts, reading.schedule.updates) == (63, 1000)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.index import system_of
 from tests.golden.reading import planned, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GRPO = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024 actor_rollout_ref.rollout.n=8 "
@@ -299,3 +304,21 @@ def test_a_setting_that_is_not_set_is_not_shown() -> None:
     assert settings["critic.enable"] is False
     assert None not in settings.values()
     assert "trainer.use_v1" not in settings
+
+
+@pytest.mark.parametrize(
+    "module", ["verl.trainer.main_ppo_pipeline", "verl.trainer.main_ppo_async", "recipe.partial_rollout.main_ppo"]
+)
+def test_a_fork_with_a_trainer_beside_verls_is_not_planned_as_verls(module: str) -> None:
+    with pytest.raises(LaunchError, match=f"{module} is a trainer of its own"):
+        read(GRPO.replace("verl.trainer.main_ppo", module))
+
+
+def test_a_configuration_without_the_sizes_of_a_rollout_is_another_programs(tmp_path: Path) -> None:
+    file = tmp_path / "server.yaml"
+    text = "server: {port: 8000}\nactor_rollout_ref: {actor: {_target_: verl.x, ppo_mini_batch_size: 16, use_dynamic_bsz: true}}\n"
+    file.write_text(text)
+    with pytest.raises(LaunchError, match=r"server.yaml: data.train_batch_size is not in it"):
+        read(file)
+    file.write_text(text + "data: {train_batch_size: 64}\nalgorithm: {adv_estimator: grpo}\n")
+    assert read(file).schedule.updates_per_rollout == 4

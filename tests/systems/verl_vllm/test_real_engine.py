@@ -1,4 +1,4 @@
-"""verl with the real vLLM engine on the CPU: weights are really sent, and the engine's log-probs agree with the trainer's."""
+"""verl with the real vLLM engine on the CPU: weights are really sent and held, and the engine's log-probs agree with the trainer's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.record.events import Measured
 from tests.systems.verl.audited import Expected, audited
 from tests.systems.verl.launch import Assets, grpo
+from tests.systems.verl_vllm import faults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,3 +37,20 @@ def test_clean_run(tmp_path: Path) -> None:
     ]
     assert len(gaps) == 3
     assert max(gaps) < 1e-4, "rounding, also with the weights of later versions"
+    proved = {rule.code: (rule.verdict, rule.checks) for rule in run.report.rules}
+    assert proved["RLS415"] == proved["RLS416"] == ("PASS", 4), "before the first rollout, and after each"
+
+
+def test_faults_of_a_sync_are_named_at_that_sync(tmp_path: Path) -> None:
+    overrides = grpo(Assets.write(tmp_path)) | VLLM | {"trainer.total_training_steps": 4}
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    run = audited(overrides, tmp_path / "run", modules=[faults.MODULE], environment=environment, limit=580)
+    found = {
+        finding.code: finding.expected + finding.observed
+        for finding in run.report.findings
+        if finding.code in ("RLS415", "RLS416", "RLS417")
+    }
+    assert set(found) == {"RLS415", "RLS416", "RLS417"}
+    assert f"sync {faults.HALF}" in found["RLS416"]
+    assert "bfloat16" in found["RLS417"]
+    assert f"after sync {faults.OTHERS}" in found["RLS415"]

@@ -134,19 +134,18 @@ class AdvantagesAltered(Rule):
         """Look at the comparison of checksums."""
         if values.advantages_intact is None:
             return None
-        return self._compare(self.progress.where_at(place, event), intact=values.advantages_intact)
+        self.checks += 1
+        return None if values.advantages_intact else self._altered(self.progress.where_at(place, event))
 
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
         if event.altered is None:
             return None
-        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
-        return self._compare(where, intact=not event.altered)
-
-    def _compare(self, where: Where, *, intact: bool) -> Finding | None:
         self.checks += 1
-        if intact:
-            return None
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        return self._altered(where) if event.altered else None
+
+    def _altered(self, where: Where) -> Finding | None:
         return self.fail(
             expected="the advantages of these samples, bit for bit as the rollout came with them",
             observed="other values",

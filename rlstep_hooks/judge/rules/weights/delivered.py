@@ -48,6 +48,7 @@ class NotHeld(Rule):
         - A tensor that is split over several processes, quantised or stored in another layout is compared only once its
           kind was seen equal; with tensor parallelism only whole tensors are compared.
         - A single wrong tensor is found within eight syncs.
+        - Both sides count syncs. After one that never came to the engine at all, later ones may be compared with the wrong one.
 
     Sources:
         - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights
@@ -145,11 +146,15 @@ class PartArrived(Rule):
     title = "Only a part of the weights arrived"
     topics = ("delivery",)
     nothing_seen = NO_ENGINE
+    cannot_see = "the tensors that were handed over have other names than the policy's"
 
     def delivered(self, delivery: Delivery) -> Finding | None:
         """Compare the numbers of tensors."""
         sent, held = delivery.sent, delivery.held
         if held.woken:
+            return None
+        if not sent.sent:
+            self.missed += 1
             return None
         self.checks += 1
         if sent.tensors is not None and sent.sent < sent.tensors:

@@ -157,15 +157,19 @@ class ReferenceNotThePolicy(ValueRule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the distance in a loss."""
+        if values.reference_gap is None:
+            return None
         return self._compare(values.reference_gap, self.progress.where_at(place, event))
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the distance in a rollout whose rewards take it."""
+        if values.reference_gap is None:
+            return None
         return self._compare(values.reference_gap, self.progress.where_at(place, event))
 
-    def _compare(self, gap: float | None, where: Where) -> Finding | None:
+    def _compare(self, gap: float, where: Where) -> Finding | None:
         facts = self.progress.started.facts
-        if gap is None or facts.get("dropout_modules") or facts.get("trained_before"):
+        if facts.get("dropout_modules") or facts.get("trained_before"):
             return None
         self.checks += 1
         tolerance = REFERENCE_GAP[self.progress.precision]

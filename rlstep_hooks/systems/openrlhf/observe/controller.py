@@ -33,6 +33,7 @@ from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, pr
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
+from rlstep_hooks.systems.vllm_engine.records import EngineRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +107,8 @@ class OpenRlhfController:
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
         self._contained = Contained(self._recorder, ("order",))
+        self._delivery = Contained(self._recorder, ("delivery",))
+        self._engines = EngineRecords(folder(), run, self._recorder)
         self._seen = Contained(self._recorder, ("samples",))
         self._compared = Contained(self._recorder, ("advantages",))
         session = self._record.session
@@ -187,7 +190,7 @@ class OpenRlhfController:
         # experience_maker.py:238: gets the samples as the models have seen them, and makes advantages of their rewards.
         wrap(trainer.experience_maker, "compute_advantages_and_returns", self._before_advantages)
         wrap(trainer, "ppo_train", self._around_returning)
-        wrap(trainer, "broadcast_to_vllm", self._around_returning)
+        wrap(trainer, "broadcast_to_vllm", self._around_sync)
         for tracker in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
             # :577, :579: the last thing that the loop does, also if it drops the last samples. Without a tracker, nothing else shows
             # the end of a loop that drops them.
@@ -229,6 +232,12 @@ class OpenRlhfController:
         result = self._run(wrapped, args, kwargs)
         with self._contained:
             self._all_returned()
+        return result
+
+    def _around_sync(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        result = self._around_returning(wrapped, instance, args, kwargs)
+        with self._delivery:
+            self._engines.collect()
         return result
 
     def _around_experiences(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
@@ -390,6 +399,8 @@ class OpenRlhfController:
         self._ended = True
         with self._contained:
             self._emit_untrained()
+        with self._delivery:
+            self._engines.collect()
         with Contained(self._recorder, ("recording",)):
             self.report = self._record.end(error)
         self._patches.restore()

@@ -14,6 +14,7 @@ import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.rates import rate_schedule
@@ -150,6 +151,8 @@ class OpenRlhfTrainer:
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
+        self._delivery = Contained(self._record.writer, ("delivery",))
+        self._sync = SentWatch()
         self._formula = Contained(self._record.writer, ("formula",))
         self._steps_guard = Contained(self._record.writer, ("optimizer",))
         self._meter = LossMeter(args, ranks=mesh["dp"].size(), accumulation=engine.gradient_accumulation_steps())
@@ -339,9 +342,10 @@ class OpenRlhfTrainer:
         return experience
 
     def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs.get("experience", args[0] if args else None)
+        keys: list[int] | None = None
         with self._record.order:
             self._steps_elsewhere()
-            experience = kwargs.get("experience", args[0] if args else None)
             rows = self._collated.pop(id(experience), None)
             keys = None if rows is None else [key for key, _ in rows]
             old = [] if rows is None else [log_probs for _, log_probs in rows]
@@ -490,6 +494,8 @@ class OpenRlhfTrainer:
         sent, self._sent = self._sent, 0
         with self._syncs:
             label = self._own_label(sent) if sent else None
+        with self._delivery:
+            self._deliver(sent)
         with self._record.order:
             if sent or not self._sends:
                 self._record.synced(label)
@@ -500,6 +506,19 @@ class OpenRlhfTrainer:
             self._record.write_numbers(self._losses_arrived)
         self.end("sync")
         return result
+
+    def _deliver(self, sent: int) -> None:
+        """Read what the engines must hold now. With ZeRO-3 each rank has a part of each tensor only, so the label alone is compared."""
+        if sent and self._gathered is None:
+            named = dict(self._engine.module.named_parameters())
+            own = {id(tensor): name for name, tensor in named.items()}
+            synced = self._synced()
+            self._sync.begin()
+            for tensor in synced:
+                self._sync.see(own[id(tensor)], tensor)
+            self._sync.end(self._record.version, len(synced), sent)
+        writer = self._record.writer
+        writer.emit(*self._sync.ready(writer.now()))
 
     def _losses_arrived(self) -> dict[int, LossNumbers]:
         with self._formula:

@@ -177,7 +177,7 @@ class MicroBatchMeter:
         ]
         if old is not None:
             checks.append(bit_checksum(old, per_token=old.dim() == 2))
-        output[CHECKS] = torch.stack(checks, -1)
+        output[CHECKS] = torch.stack(checks, -1)  # of the largest type among them, int64
 
     def hold(
         self,
@@ -204,7 +204,9 @@ class MicroBatchMeter:
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
-        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"].detach()
+        mask, tokens, advantages = token_mask(inputs), inputs["completion_ids"], inputs["advantages"]
+        if advantages.requires_grad:
+            advantages = advantages.detach()
         checks = inputs.get(CHECKS)
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
@@ -239,7 +241,7 @@ class MicroBatchMeter:
     def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[LossInputs, LossSettings] | None]:
         """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
-        advantages = torch.stack([as_column(held.advantages) for held in group])
+        advantages = stacked_columns([held.advantages for held in group])
         signal = (advantages.detach().float().abs() * mask).flatten(1).amax(1)
         columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal}
         copies = [held.old for held in group if held.old is not None]
@@ -294,7 +296,7 @@ class MicroBatchMeter:
             known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * _FACTOR
             known = (known ^ (known >> 32)) * _FACTOR | 1
             self._positions = known
-        return (completion_ids * known[:width]).sum(-1)
+        return (completion_ids * (known if known.shape[0] == width else known[:width])).sum(-1)
 
 
 def version_of(tensor: Tensor) -> int:
@@ -308,9 +310,14 @@ def version_of(tensor: Tensor) -> int:
 def _versions(
     new: Tensor, mask: Tensor, tokens: Tensor, advantages: Tensor, loss: LossTerms | None, entropies: Tensor | None
 ) -> tuple[int, ...]:
-    used = [new, mask, tokens, advantages, entropies]
-    used += [] if loss is None else [loss.value, loss.reference]
-    return tuple([0 if tensor is None else version_of(tensor) for tensor in used])
+    try:
+        versions = new._version, mask._version, tokens._version, advantages._version
+    except RuntimeError:  # one was made in inference mode
+        versions = version_of(new), version_of(mask), version_of(tokens), version_of(advantages)
+    if loss is None and entropies is None:
+        return versions
+    others = (entropies,) if loss is None else (entropies, loss.value, loss.reference)
+    return (*versions, *[0 if tensor is None else version_of(tensor) for tensor in others])
 
 
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
@@ -319,8 +326,8 @@ def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
 
 
 def bit_checksum(values: Tensor, *, per_token: bool) -> Tensor:
-    """The bit patterns of floating point numbers as int64; (..., T) is summed to (...), exact in any order of summation."""
-    return bits(values).sum(-1, dtype=torch.int64) if per_token else bits(values).to(torch.int64)
+    """The bit patterns of floating point numbers as integers; (..., T) is summed to (...) as int64, exact in any order of summation."""
+    return bits(values).sum(-1, dtype=torch.int64) if per_token else bits(values)
 
 
 def token_mask(inputs: dict[str, Any]) -> Tensor:
@@ -328,6 +335,12 @@ def token_mask(inputs: dict[str, Any]) -> Tensor:
     mask: Tensor = inputs["completion_mask"]
     tool_mask = inputs.get("tool_mask")
     return mask if tool_mask is None else mask * tool_mask
+
+
+def stacked_columns(advantages: list[Tensor]) -> Tensor:
+    """N times advantages of one shape, (B,) as (N, B, 1) and (B, T) as (N, B, T)."""
+    stacked = torch.stack(advantages)
+    return stacked.unsqueeze(2) if stacked.dim() == 2 else stacked
 
 
 def as_column(advantages: Tensor) -> Tensor:

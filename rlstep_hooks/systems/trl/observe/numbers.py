@@ -17,7 +17,13 @@ from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
-from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource, as_column, token_mask, version_of
+from rlstep_hooks.systems.trl.observe.measure import (
+    MicroBatchSource,
+    as_column,
+    stacked_columns,
+    token_mask,
+    version_of,
+)
 from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
 
 if TYPE_CHECKING:
@@ -69,7 +75,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
 def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     """The numbers of N rollouts of one kind, by name: each (N,)."""
     mask = torch.stack([rollout.mask for rollout in group])
-    advantages = torch.stack([as_column(rollout.advantages) for rollout in group])
+    advantages = stacked_columns([rollout.advantages for rollout in group])
     numbers = {"largest": (advantages.abs() * mask).amax((1, 2))}
     gaps = [rollout.gap for rollout in group if rollout.gap is not None]
     if gaps:

@@ -49,6 +49,7 @@ class RolloutHooks:
         """Whether the latest generation was over before events have to be written."""
         self.of_evaluation = 0
         """Rollouts of the evaluation that is going on."""
+        self._forwards: ForwardWatch | None = None
         self._engine_version: int | None = None
         """Version of the weights that were last synced to the engine."""
         self._engine: ColocatedEngine | None = None
@@ -98,13 +99,15 @@ class RolloutHooks:
             self._recorder.write()  # so that nothing is lost to a kill while it generates
         if self._watches_sampler():
             look = functools.partial(self._look_at_weights, generation) if is_compared(self._rollouts) else None
-            generation.forwards = ForwardWatch.of(seen.trainer.model, look)
+            generation.forwards = self._watch_of(seen.trainer.model)
+            if generation.forwards is not None:
+                generation.forwards.begin(look)
         try:
             output = wrapped(*args, **kwargs)
         finally:
             seen.generation = None
             if generation.forwards is not None:
-                generation.forwards.remove()
+                generation.forwards.end()
         self._quick = self._recorder.now() - began < QUICK
         with self._rollout_guard:
             rows = args[0] if args else kwargs.get("inputs")
@@ -165,6 +168,11 @@ class RolloutHooks:
             or getattr(args, "use_transformers_paged", False)
         )
 
+    def _watch_of(self, model: Any) -> ForwardWatch | None:
+        if self._forwards is None or not self._forwards.watches(model):
+            self._forwards = ForwardWatch.of(model)
+        return self._forwards
+
     def _look_at_weights(self, generation: Generation) -> None:
         """The policy is about to generate: read the probe of its weights. Where it is sharded, they have other shapes now."""
         with self._sampler_guard:
@@ -186,6 +194,9 @@ class RolloutHooks:
                 "sampler_weights",
                 "rollout_func returned tokens without a forward of the policy; which weights sampled them is not known",
             )
+            return None
+        if not forwards.seen and not forwards.is_on():  # somebody gave the model other embeddings
+            self._forwards = None
             return None
         return self._observation.updates.version if forwards.seen else -1
 

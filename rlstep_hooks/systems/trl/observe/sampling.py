@@ -102,7 +102,8 @@ class SamplingWatch:
         for configuration in configurations:
             read += _values_of(configuration)
         for more in (getattr(arguments, "generation_kwargs", None) or {}, given):
-            read += [part for name in NEUTRAL if name in more for part in (name, more[name])]
+            if more:
+                read += [part for name in NEUTRAL if name in more for part in (name, more[name])]
         return read
 
     def _configured(self, asked: Any, given: dict[str, Any]) -> dict[str, float]:

@@ -55,6 +55,8 @@ class UpdateObserver:
         self._tick: int | None = None
         self._began = False
         """Whether a micro-batch of this window has begun."""
+        self._tensors: list[Any] = []
+        """Those that are probed, where sharding moves no weights about."""
         self._writes: list[int] | None = None
         """Writes to the probed tensors, as torch had counted them after the latest step."""
         self._written: int | None = None
@@ -100,6 +102,8 @@ class UpdateObserver:
         probe = WeightProbe(self._trainer.model.parameters())
         if probe.size:
             self.probe = probe
+            if not getattr(self._trainer, "is_fsdp_enabled", False):
+                self._tensors = [tensor for tensor, _, _ in probe.probed]
             with self._replay_guard:
                 replay = OptimizerReplay(probe.probed, inner)
                 if replay.uncovered:
@@ -199,14 +203,13 @@ class UpdateObserver:
 
     def _writes_so_far(self) -> list[int] | None:
         """How often torch saw an in-place write to each probed tensor; None where sharding moves weights about."""
-        sharded = getattr(self._trainer, "is_fsdp_enabled", False)
-        return None if sharded or self.probe is None else [tensor._version for tensor, _, _ in self.probe.probed]
+        return [tensor._version for tensor in self._tensors] or None
 
     def _count_written(self) -> int | None:
         before, now = self._writes, self._writes_so_far()
         if before is None or now is None:
             return None
-        return sum(earlier != later for earlier, later in zip(before, now, strict=True))
+        return 0 if now == before else sum(earlier != later for earlier, later in zip(before, now, strict=True))
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         self._recorder.emit_soon(

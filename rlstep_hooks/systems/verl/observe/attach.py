@@ -18,7 +18,7 @@ from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.verl.releases import installed_release
-from rlstep_hooks.systems.vllm_engine.plugin import RUN
+from rlstep_hooks.systems.vllm_engine.environment import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

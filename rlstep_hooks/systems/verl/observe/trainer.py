@@ -330,8 +330,11 @@ class VerlTrainer:
 
     def _through(self, tensors: Any) -> Any:
         for name, tensor in tensors:
-            with self._delivery, torch.no_grad():
-                self._sent.see(name, tensor)
+            # Buffers do not go through the engine's loader (vllm_rollout/utils.py 0.9.1 `split_buffer_updates`), and experts that are
+            # taken apart have names that the policy does not know.
+            if name in self._own:
+                with self._delivery:
+                    self._sent.see(name, tensor)
             yield name, tensor
 
     def _own_tensor(self, name: str) -> Any:

@@ -1,0 +1,103 @@
+"""Both sides of a sync of weights, compared without torch."""
+
+from __future__ import annotations
+
+import struct
+
+from rlstep_hooks.judge.delivery import REMEMBERED, Deliveries, Delivery
+from rlstep_hooks.record.events import Probe, WeightsHeld, WeightsSent
+
+
+def probe(name: str, *values: float, dtype: str = "float32") -> Probe:
+    bits = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
+    return Probe(name, dtype, bits)
+
+
+def sent(number: int, *policy: Probe, sent_as: tuple[Probe, ...] = ()) -> WeightsSent:
+    return WeightsSent(number=number, policy_version=number, tensors=None, sent=2, policy=policy, sent_as=sent_as)
+
+
+def held(number: int, before: tuple[Probe, ...], after: tuple[Probe, ...]) -> WeightsHeld:
+    return WeightsHeld(number=number, engine="the engine", arrived=2, before=before, after=after)
+
+
+def one(found: list[Delivery]) -> Delivery:
+    (delivery,) = found
+    return delivery
+
+
+Q0, Q1 = "layers.0.q_proj.weight", "layers.1.q_proj.weight"
+
+
+def test_either_side_may_come_first() -> None:
+    first = Deliveries()
+    assert first.sent(sent(0, probe(Q0, 1.0))) == []
+    then = one(first.held(held(0, (probe(Q0, 0.5),), (probe(Q0, 1.0),))))
+    second = Deliveries()
+    assert second.held(held(0, (probe(Q0, 0.5),), (probe(Q0, 1.0),))) == []
+    assert one(second.sent(sent(0, probe(Q0, 1.0)))) == then
+    assert (then.compared, then.moved, then.wrong) == (1, 1, ())
+
+
+def test_several_engines_are_each_compared() -> None:
+    both = Deliveries()
+    both.held(held(0, (), (probe(Q0, 1.0),)))
+    both.held(held(0, (), (probe(Q0, 2.0),)))
+    assert [delivery.wrong for delivery in both.sent(sent(0, probe(Q0, 1.0)))] == [(), (Q0,)]
+
+
+def test_a_tensor_in_another_layout_is_not_called_wrong() -> None:
+    """An engine that transposes one kind of tensor: what was never seen equal is not compared once others were."""
+    seen = Deliveries()
+    policy = probe(Q0, 1.0), probe("embed.weight", 3.0)
+    engine = probe(Q0, 7.0), probe("embed.weight", 3.0)
+    seen.sent(sent(0, *policy))
+    delivery = one(seen.held(held(0, engine, engine)))
+    assert (delivery.compared, delivery.wrong) == (1, ())
+
+
+def test_layers_prove_each_other() -> None:
+    """Half of the layers is not loaded: the kind is known from the other half."""
+    seen = Deliveries()
+    seen.sent(sent(0, probe(Q0, 1.0), probe(Q1, 2.0)))
+    old = probe(Q0, 0.1), probe(Q1, 0.2)
+    delivery = one(seen.held(held(0, old, (probe(Q0, 1.0), probe(Q1, 0.2)))))
+    assert (delivery.wrong, delivery.kept, delivery.moved) == ((Q1,), 1, 2)
+
+
+def test_nothing_equal_at_all_is_wrong() -> None:
+    seen = Deliveries()
+    seen.sent(sent(0, probe(Q0, 1.0)))
+    assert one(seen.held(held(0, (probe(Q0, 0.1),), (probe(Q0, 0.1),)))).wrong == (Q0,)
+
+
+def test_an_engine_may_round_to_its_own_dtype() -> None:
+    value = 1.00390625 + 2**-12  # between two values of bfloat16, above the tie
+    seen = Deliveries()
+    seen.sent(sent(0, probe(Q0, value, 65536.0)))
+    delivery = one(seen.held(held(0, (), (probe(Q0, 1.0078125, 65536.0, dtype="bfloat16"),))))
+    assert delivery.wrong == ()
+
+
+def test_a_dtype_on_the_way_is_named() -> None:
+    value = 1.00390625 + 2**-12
+    seen = Deliveries()
+    seen.sent(sent(0, probe(Q0, 1.0)))
+    seen.held(held(0, (), (probe(Q0, 1.0),)))
+    seen.sent(sent(1, probe(Q0, value)))
+    delivery = one(seen.held(held(1, (probe(Q0, 1.0),), (probe(Q0, 1.0078125),))))
+    assert (delivery.wrong, delivery.through) == ((Q0,), "bfloat16")
+
+
+def test_not_a_number_is_equal_to_itself() -> None:
+    seen = Deliveries()
+    seen.sent(sent(0, probe(Q0, float("nan"))))
+    assert one(seen.held(held(0, (), (probe(Q0, float("nan")),)))).wrong == ()
+
+
+def test_sides_that_wait_are_forgotten() -> None:
+    seen = Deliveries()
+    for number in range(REMEMBERED + 1):
+        seen.sent(sent(number, probe(Q0, 1.0)))
+    assert seen.held(held(0, (), (probe(Q0, 1.0),))) == []
+    assert seen.held(held(REMEMBERED, (), (probe(Q0, 1.0),))) != []
