@@ -1,7 +1,13 @@
-"""Short answers for agents: a sentence, the numbers behind it, their sources, and what to ask next. Nothing is run or written."""
+"""Short answers for agents: a sentence, the numbers behind it, their sources, and what to ask next.
+
+Nothing is run or written, but by `rehearse`, which runs the launch in small in a child process.
+"""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -146,6 +152,49 @@ def convert(given: LaunchGiven, to: str) -> Answer:
         answer=" ".join(conversion.arguments) + lost,
         details={"arguments": list(conversion.arguments), "lost": list(conversion.lost)},
     )
+
+
+def rehearse(given: LaunchGiven, *, budget: float, resume: bool) -> Answer:
+    """What a launch proves in small. It is run by `rlstep rehearse` in a child process, which ends with all that it started.
+
+    Args:
+        given: A command, not a file.
+        budget: Seconds that the rehearsal is made to fit into.
+        resume: Whether a checkpoint is resumed from.
+
+    Raises:
+        LaunchError: The launch cannot be read or rehearsed, or took ten times its budget.
+    """
+    options = {"--rows": given.rows, "--world-size": given.world_size, "--budget": budget}
+    flags = [f"{name}={value}" for name, value in options.items() if value is not None]
+    flags += [] if resume else ["--no-resume"]
+    command = [sys.executable, "-m", "rlstep_hooks", "rehearse", "--json", *flags, "--", *shlex.split(given.launch)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as child:
+        try:
+            printed, errors = child.communicate(timeout=10 * budget)
+        except subprocess.TimeoutExpired:
+            child.terminate()  # it ends the script and removes what it wrote
+            raise LaunchError(f"the rehearsal took longer than {10 * budget:.0f} seconds and was ended") from None
+    if not printed.strip():
+        said = errors.strip().splitlines()
+        raise LaunchError(said[-1].removeprefix("rlstep: ") if said else "the rehearsal said nothing")
+    found = msgspec.json.decode(printed)
+    word = ("proved: ", "wrong: ", "")[found["status"]]
+    lines = [" | ".join(filter(None, (line["state"], line["what"], line.get("detail")))) for line in found["lines"]]
+    details = {
+        "status": found["status"],
+        "table": lines,
+        "in_place_of_the_real": found.get("replaced", []),
+        "findings": found.get("findings", []),
+        "output": found.get("output", []),
+        "never_proved_in_small": found["not_rehearsed"],
+    }
+    step = (
+        "fix, where a setting is at fault; otherwise the script's own lines in output" if found["status"] == 1 else ""
+    )
+    return Answer(answer=f"{word}{found['sentence']}", details=details, next_step=step)
 
 
 def report(folder: Path, run: str | None) -> Answer:

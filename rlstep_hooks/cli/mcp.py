@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.cli.answers import Answer, LaunchGiven
 
 _INSTRUCTIONS = """\
-Exact answers about RL post-training launches and recorded runs (TRL, verl, OpenRLHF and some forty systems). Nothing is executed.
-plan says what a launch means; fix what mends it; diff compares two; report, findings and why judge a recorded run; rule explains a
-code. Say the `answer` sentence; the numbers behind it are in `details`. What cannot be known is said, never guessed."""
+Exact answers about RL post-training launches and recorded runs (TRL, verl, OpenRLHF and some forty systems). Nothing is executed,
+but by rehearse. plan says what a launch means; fix what mends it; diff compares two; rehearse runs a launch of TRL in small, with a
+tiny model; report, findings and why judge a recorded run; rule explains a code. Say the `answer` sentence; the numbers behind it are
+in `details`. What cannot be known is said, never guessed."""
 
 
 def show(root: Path) -> int:
@@ -140,6 +142,36 @@ def server_of(root: Path) -> MCPServer:
         """
         return answer(lambda: answers.convert(given(launch, rows, world_size, None, None, None), to))
 
+    def rehearse(
+        launch: str,
+        rows: int | None = None,
+        world_size: int | None = None,
+        budget: float = 120.0,
+        resume: bool = True,
+    ) -> dict[str, Any]:
+        """Run a launch of TRL in small on this machine, the user's own script with a tiny random model, and say what that proves.
+
+        It executes the script and its reward functions, for a minute or two. Nothing of the user's files is written to.
+
+        Args:
+            launch: A launch command as one text; its script must be below the root.
+            rows: Rows of the real training set, where its file is not here.
+            world_size: Data-parallel processes, where the launch does not say.
+            budget: Seconds that it may take, 10 to 600; sizes shrink to fit.
+            resume: Whether to resume from a checkpoint too.
+        """
+
+        def made() -> Answer:
+            if not 10 <= budget <= 600:
+                raise LaunchError(f"a budget of {budget:g} seconds is not between 10 and 600")
+            for word in shlex.split(launch):
+                if (root / word).exists():
+                    _below(word, root)
+            one = given(launch, rows, world_size, None, None, None)
+            return answers.rehearse(one, budget=budget, resume=resume)
+
+        return answer(made)
+
     def report(folder: str, run: str | None = None) -> dict[str, Any]:
         """The verdict on a recorded run, with its counts and findings.
 
@@ -147,13 +179,13 @@ def server_of(root: Path) -> MCPServer:
             folder: The folder of its records.
             run: Name of the run; the latest if left out.
         """
-        return answer(lambda: answers.report(_folder(folder, root), run))
+        return answer(lambda: answers.report(_below(folder, root), run))
 
     def findings(
         folder: str, run: str | None = None, severity: Literal["error", "warning", "info"] | None = None
     ) -> dict[str, Any]:
         """The findings of a recorded run, the worst first. Arguments as for report; severity leaves out all others."""
-        return answer(lambda: answers.findings(_folder(folder, root), run, severity))
+        return answer(lambda: answers.findings(_below(folder, root), run, severity))
 
     def why(folder: str, symptom: str, run: str | None = None) -> dict[str, Any]:
         """What a recorded run says about each possible cause of what was noticed.
@@ -163,11 +195,11 @@ def server_of(root: Path) -> MCPServer:
             symptom: ratio-one, loss-zero, kl-zero, kl-explodes, fewer-steps, reward-flat, entropy-falls, rate-zero or resume-worse.
             run: Name of the run; the latest if left out.
         """
-        return answer(lambda: answers.causes(_folder(folder, root), run, symptom))
+        return answer(lambda: answers.causes(_below(folder, root), run, symptom))
 
     def follow(folder: str, run: str | None = None) -> dict[str, Any]:
         """How far a run is that goes on, and what is wrong so far. Arguments as for report."""
-        return answer(lambda: answers.follow(_folder(folder, root), run))
+        return answer(lambda: answers.follow(_below(folder, root), run))
 
     def rule(code: str) -> dict[str, Any]:
         """What a rule checks, why it matters, what to do, its limits and sources.
@@ -177,7 +209,7 @@ def server_of(root: Path) -> MCPServer:
         """
         return answer(lambda: answers.rule(code))
 
-    for tool in (plan, fix, diff, convert, report, findings, why, follow, rule):
+    for tool in (plan, fix, diff, convert, rehearse, report, findings, why, follow, rule):
         server.add_tool(tool)
     return server
 
@@ -196,13 +228,13 @@ def _answered(made: Callable[[], Answer], root: Path) -> dict[str, Any]:
     return found
 
 
-def _folder(name: str, root: Path) -> Path:
-    """A folder of records below the root.
+def _below(name: str, root: Path) -> Path:
+    """A path below the root.
 
     Raises:
         LaunchError: It lies outside.
     """
-    folder = Path(os.path.realpath(root / name))
-    if not folder.is_relative_to(os.path.realpath(root)):
+    path = Path(os.path.realpath(root / name))
+    if not path.is_relative_to(os.path.realpath(root)):
         raise LaunchError(f"{name} lies outside of {root}")
-    return folder
+    return path

@@ -26,7 +26,7 @@ VERL = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 trainer.n_gpus_per_node=8"
 )
 GRPO = "accelerate launch --num_processes 4 -m trl.scripts.grpo --num_generations 6 --per_device_train_batch_size 8"
-TOOLS = {"plan", "fix", "diff", "convert", "report", "findings", "why", "follow", "rule"}
+TOOLS = {"plan", "fix", "diff", "convert", "rehearse", "report", "findings", "why", "follow", "rule"}
 
 
 @pytest.fixture
@@ -76,6 +76,24 @@ def test_a_refused_launch_is_mended(root: Path) -> None:
     assert "refused" in call(root, "plan", launch=GRPO, rows=96)["answer"]
     fixed = call(root, "fix", launch=GRPO, rows=96)
     assert {"num_generations": 8} in [offer["changes"] for offer in fixed["details"]["offers"]]
+
+
+def test_a_rehearsal_is_run_and_says_why_it_could_not_prove(root: Path) -> None:
+    refused = call(root, "rehearse", launch=GRPO, rows=96)
+    assert refused["answer"].startswith("wrong: refused: ")
+    (root / "train.py").write_text("import a_package_that_is_not_here\n")
+    missing = call(root, "rehearse", launch="python train.py", resume=False)
+    assert missing["answer"].startswith("could not be rehearsed: ")
+    assert "a_package_that_is_not_here" in " ".join(missing["details"]["output"])
+    assert "memory" in missing["details"]["never_proved_in_small"]
+    assert "cannot be rehearsed" in error(root, "rehearse", launch=VERL)
+
+
+def test_a_rehearsal_is_confined_and_its_budget_bounded(root: Path) -> None:
+    outside = root.parent / "outside.py"
+    outside.write_text("")
+    assert "lies outside" in error(root, "rehearse", launch=f"python {outside}")
+    assert "between 10 and 600" in error(root, "rehearse", launch="python train.py", budget=5000)
 
 
 def test_releases_and_frameworks_are_compared(root: Path) -> None:
