@@ -25,15 +25,14 @@ _COPIED = {
     "max_completion_length": "max_completion_length",
     "multi_objective_aggregation": "multi_objective_aggregation",
     "normalize_advantages": "normalize_advantages",
-    "num_generations": "num_generations",
-    "num_iterations": "num_iterations",
     "off_policy_mask_threshold": "off_policy_mask_threshold",
     "reward_clip_range": "reward_clip_range",
     "scale_rewards": "scale_rewards",
     "temperature": "temperature",
     "top_entropy_quantile": "top_entropy_quantile",
 }
-"""What the trainer keeps for itself -> the argument that it is copied from."""
+"""What the trainer keeps for itself -> the argument that it is copied from. Passes and groups are left out: rules of their own count
+them."""
 
 _IN_USE = ("max_grad_norm", "delta", "use_bias_correction_kl")
 """Arguments that each update or loss reads anew."""
