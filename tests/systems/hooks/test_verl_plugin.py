@@ -22,14 +22,14 @@ OWN = {
 MEASURE = """
 import importlib.metadata, json, os, sys, time, typing  # what verl has when it loads entry points
 before = set(sys.modules)
-begin = time.perf_counter()
+begin = time.process_time()
 import rlstep_hooks.systems.verl.observe.plugin
-print(json.dumps([time.perf_counter() - begin, sorted(set(sys.modules) - before)]))
+print(json.dumps([time.process_time() - begin, sorted(set(sys.modules) - before)]))
 """
 
 
 def imported(**environment: str) -> tuple[float, set[str]]:
-    """Seconds that importing the entry point takes in a new process, and the modules that come with it."""
+    """Seconds of processor time that importing the entry point takes in a new process, and the modules that come with it."""
     output = subprocess.run(
         [sys.executable, "-c", MEASURE], env=environment, capture_output=True, text=True, timeout=60, check=True
     ).stdout
