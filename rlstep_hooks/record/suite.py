@@ -17,10 +17,10 @@ import msgspec
 
 from rlstep_hooks.record.ledger import lines_of
 from rlstep_hooks.record.logger import logger
-from rlstep_hooks.record.variables import PARENT
+from rlstep_hooks.record.variables import OUTER_TEST, PARENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 SUFFIX = ".tests.jsonl"
 
@@ -67,8 +67,14 @@ def current_test() -> str:
     """The test of an audited suite that runs now; empty outside of one."""
     if PARENT not in os.environ or not os.environ.get("RLSTEP_DIR"):
         return ""
+    test = running_test(os.environ)
+    return "" if test == os.environ.get(OUTER_TEST) else test
+
+
+def running_test(variables: Mapping[str, str]) -> str:
+    """The test of pytest that runs, by the variables of its process; empty outside of one."""
     # "tests/test_x.py::test_y[z] (call)": pytest 3.2 and later.
-    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    return variables.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
 def built(trainer: Any) -> None:

@@ -13,7 +13,7 @@ from rlstep_hooks.observe.options import on_fail_asked
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.logger import NAME
 from rlstep_hooks.record.suite import Ended, note, suite_files
-from rlstep_hooks.record.variables import PARENT
+from rlstep_hooks.record.variables import OUTER_TEST, PARENT
 from rlstep_hooks.systems.injection import environment
 from rlstep_hooks.systems.injection.hooks import register
 
@@ -113,7 +113,7 @@ class AuditedSuite:
     def pytest_unconfigure(self) -> None:
         """Leave the process as it was: without the variables, the hooks on the trainers do nothing."""
         self._logger.handlers = self._handlers
-        for name in ("RLSTEP_DIR", PARENT, "PYTHONPATH"):
+        for name in ("RLSTEP_DIR", PARENT, OUTER_TEST, "PYTHONPATH"):
             if name in self._inherited:
                 os.environ[name] = self._inherited[name]
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from rlstep_hooks.record.suite import (
     suite_files,
 )
 from rlstep_hooks.record.variables import PARENT
+from rlstep_hooks.systems.injection import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +65,15 @@ def test_a_trainer_is_noted_under_its_test_and_its_record_names_it(
     assert one.number != two.number
     assert (facts_of(first), facts_of(Trainer())) == ({"trainer": one.number}, {})
     assert [third, fourth] == [Refused(one.test, "why"), Ended(one.test, "passed")]
+
+
+def test_the_test_around_an_audited_command_is_none_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/test_outer.py::test_run (call)")
+    for name, value in environment(tmp_path, os.environ).items():
+        monkeypatch.setenv(name, value)
+    assert current_test() == ""
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/test_inner.py::test_train (call)")
+    assert current_test() == "tests/test_inner.py::test_train"
 
 
 @pytest.mark.parametrize("missing", [PARENT, "RLSTEP_DIR", "PYTEST_CURRENT_TEST"])

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.record.variables import PARENT
+from rlstep_hooks.record.suite import running_test
+from rlstep_hooks.record.variables import OUTER_TEST, PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,5 +32,6 @@ def environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
         **inherited,
         "RLSTEP_DIR": str(folder.absolute()),
         PARENT: str(os.getpid()),
+        OUTER_TEST: running_test(inherited),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
     }
