@@ -204,9 +204,11 @@ def test_what_waits_is_bounded_and_the_record_says_where_it_ends(
     actor = ray.remote(RecordingActor).options(name="rlstep-piled", namespace=ray_sink.NAMESPACE, num_cpus=0)
     kept_alive = actor.remote(str(tmp_path), "piled")
     wait_for(
-        lambda: record_files(tmp_path).get("piled")
-        # The file may be there before its first line is.
-        and any(isinstance(last, Unobserved) for last in recorded(tmp_path, "piled", "rank0")[-1:])
+        lambda: (
+            record_files(tmp_path).get("piled")
+            # The file may be there before its first line is.
+            and any(isinstance(last, Unobserved) for last in recorded(tmp_path, "piled", "rank0")[-1:])
+        )
     )
     events = recorded(tmp_path, "piled", "rank0")
     assert events[:-1] == [event] * room
