@@ -182,6 +182,8 @@ class RateNotScheduled(Rule):
           A schedule that is a function of somebody's is not called once more.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
+        - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run where
+          the resumed one is longer.
 
     Sources:
         - https://huggingface.co/docs/transformers/main_classes/optimizer_schedules: the schedules and their arguments
@@ -206,7 +208,8 @@ class RateNotScheduled(Rule):
         schedule = self._schedule
         if schedule is None or not event.applied or event.learning_rate is None or event.lr_tick is None:
             return None
-        if event.role != "policy":
+        of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
+        if event.role != "policy" or of_checkpoint:
             return None
         self.checks += 1
         planned = schedule.rate(event.lr_tick)
