@@ -17,10 +17,10 @@ import msgspec
 
 from rlstep_hooks.record.ledger import lines_of
 from rlstep_hooks.record.logger import logger
-from rlstep_hooks.record.variables import OUTER_TEST, PARENT
+from rlstep_hooks.record.variables import OUTER_TEST, PARENT, running_test
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 SUFFIX = ".tests.jsonl"
 
@@ -69,12 +69,6 @@ def current_test() -> str:
         return ""
     test = running_test(os.environ)
     return "" if test == os.environ.get(OUTER_TEST) else test
-
-
-def running_test(variables: Mapping[str, str]) -> str:
-    """The test of pytest that runs, by the variables of its process; empty outside of one."""
-    # "tests/test_x.py::test_y[z] (call)": pytest 3.2 and later.
-    return variables.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
 def built(trainer: Any) -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PARENT = "RLSTEP_PARENT"
 """Set by `rlstep run` for the processes whose report it prints, so that they do not print it too."""
 
 OUTER_TEST = "RLSTEP_OUTER_TEST"
 """Set with it: the test of pytest that was running already, which no test of the audited command is."""
+
+
+def running_test(variables: Mapping[str, str]) -> str:
+    """The test of pytest that runs, by the variables of its process; empty outside of one."""
+    # "tests/test_x.py::test_y[z] (call)": pytest 3.2 and later.
+    return variables.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]

@@ -10,8 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.record.suite import running_test
-from rlstep_hooks.record.variables import OUTER_TEST, PARENT
+from rlstep_hooks.record.variables import OUTER_TEST, PARENT, running_test
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
