@@ -317,8 +317,10 @@ class NumberCollector:
             if norms:
                 limits = NormSource({index: limit for index, _, limit in norms})
                 self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
-            for of_update, distances in (*followed, *synced):
-                self._fetched.add(of_update, distances)
+            for gradients, distances in followed:
+                self._fetched.add(gradients, distances)
+            for sync, others in synced:
+                self._fetched.add(sync, others)
             self._fetched.add(UpdateSource(updates, probe.size), numbers)
         self._fetched.send()
 
