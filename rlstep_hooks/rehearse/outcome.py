@@ -73,6 +73,7 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
     rewards = _rewards(first)
     # What names the cause comes before the exception that it may have ended in.
     lines = (
+        *_of(first, "settings", "the settings"),
         *_of(first, "rows", "rows"),
         *(line for line in rewards if line.state == "wrong"),
         _script(first),

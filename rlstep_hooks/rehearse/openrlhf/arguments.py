@@ -29,7 +29,7 @@ _HOST: dict[str, Any] = {
     "train.colocate_critic_reward": False, "train.enable_ema": False, "ds.param_dtype": "bf16", "ds.enable_sleep": False,
     "ds.adam_offload": False, "ds.ring_attn_size": 1, "ds.ring_attn_head_stride": 1, "ds.tensor_parallel_size": 1, "ds.zpg": 1,
     "ds.load_in_4bit": False, "ds.use_liger_kernel": False, "ds.deepcompile": False, "ds.overlap_comm": False,
-    "ds.use_universal_ckpt": False, "ds.zero_stage": 2, "actor.optim": "adam", "critic.optim": "adam", "ref.offload": False,
+    "ds.use_universal_ckpt": False, "actor.optim": "adam", "critic.optim": "adam", "ref.offload": False,
     "reward.offload": False, "actor.gradient_checkpointing_enable": False, "data.dataloader_num_workers": 0,
     "algo.dynamic_filtering_enable": False, "logger.wandb.key": None, "logger.tensorboard_dir": None, "use_ms": False, "local_rank": -1,
 }  # fmt: skip
@@ -107,10 +107,15 @@ def _cannot(arguments: Any) -> None:
         raise CannotRehearseError(why)
 
 
+def gpus(arguments: Any) -> int:
+    """Processes that train the policy."""
+    return int(arguments.actor.num_nodes) * int(arguments.actor.num_gpus_per_node)
+
+
 def real_sizes(arguments: Any) -> Sizes:
     """The user's sizes, over all processes of the real launch."""
     copies = int(arguments.ds.ring_attn_size) * int(arguments.ds.tensor_parallel_size)
-    processes = max(1, int(arguments.actor.num_nodes) * int(arguments.actor.num_gpus_per_node) // copies)
+    processes = max(1, gpus(arguments) // copies)
     batch = int(arguments.rollout.batch_size)
     return Sizes(
         batch=batch,
@@ -204,3 +209,10 @@ def _epochs(arguments: Any, small: Shrunk, rollouts: int) -> None:
     arguments.rehearsal.factor = small.factor
     arguments.rehearsal.exact = small.exact
     arguments.rehearsal.rollouts_per_epoch = each
+    real = arguments.rehearsal.real
+    say(
+        "end",
+        output=arguments.ckpt.path,
+        saves=real.ckpt.save_steps > 0 and not real.ckpt.disable_ds,
+        evaluates=real.eval.steps > 0 and bool(real.eval.dataset),
+    )

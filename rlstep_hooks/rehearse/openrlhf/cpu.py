@@ -6,7 +6,6 @@ loading of every weight that is synced to it. Replaced is what needs CUDA or a c
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +38,9 @@ VARIABLES: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Workers get no less of a busy machine than what starts them (15 by default).
     "RAY_worker_niceness": "0",
-    # OpenRLHF asks Ray for GPUs whatever trains on them.
+    # OpenRLHF asks Ray for GPUs whatever trains on them. Ray wants to see as many, so they have numbers that no machine has.
     "RAY_OVERRIDE_RESOURCES": '{"GPU":8,"CPU":16}',
+    "CUDA_VISIBLE_DEVICES": ",".join(str(1000 + index) for index in range(8)),
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
@@ -70,8 +70,6 @@ class _Device(str):
 
 def cuda_calls(torch: ModuleType) -> None:
     """OpenRLHF calls these without asking for a GPU (utils/deepspeed/deepspeed.py:97, trainer/ray/ppo_actor.py:171, 600)."""
-    # Ray names a GPU in the environment of an actor that asked for one, also where the run must not see it.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if torch.cuda.is_available():
         return
     device = _Device("cpu")

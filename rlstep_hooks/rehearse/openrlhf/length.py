@@ -14,7 +14,7 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.columns import Named
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, settings
-from rlstep_hooks.rehearse.openrlhf.arguments import TOKENS, real_sizes
+from rlstep_hooks.rehearse.openrlhf.arguments import TOKENS, gpus, real_sizes
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 
 _EVALUATED = 4
@@ -80,7 +80,7 @@ def _shorten(arguments: Any, found: Any) -> Any:
     say(
         "sizes",
         factor=rehearsal.factor,
-        processes=settings().processes,
+        processes=gpus(real),
         group=small.group,
         real_group=sizes.group,
         samples=small.samples,

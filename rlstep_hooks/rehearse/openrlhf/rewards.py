@@ -111,7 +111,7 @@ class _Watched:
             try:
                 found = self._function(queries, prompts, labels)
                 say("rewarded an answer", name=self._name, value=_number(found["rewards"]))
-            except Exception:  # noqa: BLE001, PERF203 - not an answer in this form
+            except Exception:  # noqa: BLE001 - not an answer in this form
                 continue
 
     def _raised(self, error: Exception, queries: list[str], prompts: list[str]) -> None:
@@ -121,6 +121,33 @@ class _Watched:
 
     def _wrong(self, text: str) -> None:
         say_once("reward", f"{self._name} {text}", "problem")
+
+
+def look_at_normalization(module: Any) -> None:
+    """`openrlhf.models.model`: what `--reward.normalize_enable` divides by must be what the configuration says, or 1.
+
+    transformers 5 loads models without memory and leaves buffers that no checkpoint has as they come (modeling_utils.py,
+    `_move_missing_keys_from_meta_to_device`, 5.15 and 5.19), but not under ZeRO-3 (OpenRLHF 0.11.2, models/model.py:205).
+    """
+    original = module.get_llm_for_sequence_regression
+
+    @functools.wraps(original)
+    def get_llm_for_sequence_regression(*args: Any, **kwargs: Any) -> Any:
+        model = original(*args, **kwargs)
+        if not getattr(model, "normalize_reward", False):
+            return model
+        mean, deviation = getattr(model.config, "mean", 0.0), getattr(model.config, "std", 1.0)
+        held = float(model.mean[0]), float(model.std[0])
+        if max(abs(held[0] - mean), abs(held[1] - deviation)) > 0.01 * max(abs(mean), deviation):
+            say_once(
+                "settings",
+                f"--reward.normalize_enable subtracts {held[0]:g} and divides by {held[1]:g}, not {mean:g} and {deviation:g}: "
+                "transformers leaves these buffers unset below --ds.zero_stage 3",
+                "problem",
+            )
+        return model
+
+    module.get_llm_for_sequence_regression = get_llm_for_sequence_regression
 
 
 def sum_up() -> None:

@@ -40,6 +40,7 @@ def _trained() -> None:
     lines = said(settings())
     if any(each.topic == "trained" for each in lines):  # the critic is saved in the same way
         return
-    sizes = [each.values for each in lines if each.topic == "sizes"][-1]
+    values = {each.topic: each.values for each in lines}
     sum_up()
-    say("trained", updates=sizes["updates"], evaluations=sum(each.topic == "evaluated" for each in lines), **sizes["end"])
+    evaluations = sum(each.topic == "evaluated" for each in lines)
+    say("trained", updates=values["sizes"]["updates"], evaluations=evaluations, **values["end"])

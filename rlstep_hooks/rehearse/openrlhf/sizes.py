@@ -84,14 +84,17 @@ def _divided(real: Sizes, factor: int, exact: bool) -> Sizes | None:
     samples, update = real.samples // factor, real.update // factor
     microbatch = real.microbatch // math.gcd(real.microbatch, factor)
     whole = microbatch * factor == real.microbatch
-    if not real.dynamic and exact != whole:
+    if exact != (real.dynamic or whole):
         return None
-    if real.dynamic and not exact:
+    # Fewer micro-batches in each update: only where no remainder is lost by it.
+    remainders = (
+        real.update % real.microbatch,
+        real.samples % real.microbatch,
+        update % microbatch,
+        samples % microbatch,
+    )
+    if not exact and any(remainders):
         return None
-    if not real.dynamic and not whole:
-        # Fewer micro-batches in each update: only where no remainder is lost by it.
-        if real.update % real.microbatch or real.samples % real.microbatch or update % microbatch or samples % microbatch:
-            return None
     for divisor in _divisors(real.group):
         group = real.group // divisor
         if group < min(2, real.group):
