@@ -42,6 +42,7 @@ FRAMEWORK = Framework(
     title="OpenRLHF",
     hooks={
         **PATCHES,
+        "openrlhf": f"{_HERE}.run:begin",
         "openrlhf.utils.config": f"{_HERE}.arguments:small_arguments",
         "openrlhf.utils.deepspeed.deepspeed": f"{_HERE}.cpu:no_compiler",
         "openrlhf.trainer.ppo_trainer": f"{_HERE}.length:short_rows",

@@ -57,10 +57,12 @@ def small_arguments(module: Any) -> None:
     @functools.wraps(original)
     def hierarchize(flat: Any) -> Any:
         found = original(flat)
+        if settings().refuse:
+            _only_checks(found)
+            return found
         _cannot(found)
         found.rehearsal = SimpleNamespace(real=original(flat))
-        if not settings().refuse:
-            _shrink(found)
+        _shrink(found)
         return found
 
     module.hierarchize = hierarchize
@@ -80,6 +82,28 @@ def put(arguments: Any, name: str, new: Any) -> None:
     owner = value(arguments, ".".join(path)) if path else arguments
     if owner is not None and hasattr(owner, last):
         setattr(owner, last, new)
+
+
+def _only_checks(arguments: Any) -> None:
+    """Have the program check the real sizes, and DeepSpeed the real batch, and end where Ray would be started."""
+    import ray
+
+    def end(*args: Any, **kwargs: Any) -> None:
+        from deepspeed.runtime import config
+
+        processes = SimpleNamespace(get_data_parallel_world_size=lambda: gpus(arguments))
+        copies = int(arguments.ds.ring_attn_size) * int(arguments.ds.tensor_parallel_size)
+        sizes = {
+            "train_batch_size": arguments.train.batch_size * copies,
+            "train_micro_batch_size_per_gpu": arguments.train.micro_batch_size,
+        }
+        if not arguments.train.dynamic_batch_enable:
+            config.dist = SimpleNamespace(get_rank=lambda: 0)  # as in the first of these processes
+            config.DeepSpeedConfig(sizes, mpu=processes)
+        say("accepted")
+        raise SystemExit(0)
+
+    ray.init = end
 
 
 def _cannot(arguments: Any) -> None:

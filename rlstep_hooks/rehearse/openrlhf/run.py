@@ -8,7 +8,26 @@ from typing import Any
 import wrapt
 
 from rlstep_hooks.rehearse.messages import said, say, settings
+from rlstep_hooks.rehearse.openrlhf.cpu import find_stubs
 from rlstep_hooks.rehearse.openrlhf.rewards import sum_up
+from rlstep_hooks.systems.openrlhf.releases import installed_release
+
+FIRST = "0.11"
+"""The first release whose launches are rehearsed."""
+
+
+def begin(module: Any) -> None:
+    """`openrlhf`: a release that is built otherwise would run in its real sizes.
+
+    Raises:
+        SystemExit: It is such a release.
+    """
+    release = installed_release()
+    if release is None or not release.supported or not release.since(FIRST):
+        text = f"OpenRLHF {release.openrlhf if release else 'of this environment'} is not rehearsed; {FIRST} is, and newer ones"
+        say("program", text, level="impossible")
+        raise SystemExit(text)
+    find_stubs(module)
 
 
 def watch_rows(module: Any) -> None:

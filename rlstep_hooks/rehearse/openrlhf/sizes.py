@@ -12,7 +12,7 @@ import msgspec
 
 from rlstep_hooks.rehearse.sizes import SAMPLES_A_SECOND
 
-_MICROBATCH_COSTS = 4
+_MICROBATCH_COSTS = 2
 """Samples that take as long as one micro-batch does beside its own."""
 
 
@@ -110,7 +110,7 @@ def _divided(real: Sizes, factor: int, exact: bool) -> Sizes | None:
             group=group,
             update=update,
             microbatch=microbatch,
-            piece=max(1, min(real.piece // factor, samples)),
+            piece=max(real.piece // factor, min(4, samples)),
         )
     return None
 
