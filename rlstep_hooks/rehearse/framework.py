@@ -13,6 +13,7 @@ What its hooks say in the child is what the table at the end is made of (`messag
 - `settings`, `rows`: what is wrong with the launch's own settings or rows, as text.
 - `model`, `data`, `left out`: what stands in for what, as text.
 - `learning rate`, over the updates of the whole run: text, and `own`, whether the script built the schedule.
+- `stop`: the script need not go on, and may not end by itself.
 - `trained`, when training came to its end: `updates`, `output` (the folder of its checkpoints), `saves`, `evaluates`, `evaluations`.
 """
 
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.rehearse.messages import Rehearsal
 
-_PLACES = {"trl": "rlstep_hooks.rehearse.trl", "openrlhf": "rlstep_hooks.rehearse.openrlhf"}
+_PLACES = {
+    "trl": "rlstep_hooks.rehearse.trl",
+    "verl": "rlstep_hooks.rehearse.verl",
+    "openrlhf": "rlstep_hooks.rehearse.openrlhf",
+}
 """System's name -> the package whose `FRAMEWORK` says how it is rehearsed."""
 
 UNKNOWN = "trl"
@@ -76,6 +81,8 @@ class Framework:
     """Columns of made rows where a program of the framework itself reads them; "[]" marks lists of messages."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Settings of a tiny model's configuration that this framework's engine needs otherwise than `models` makes them."""
+    free_settings: tuple[str, ...] = ()
+    """Beginnings of arguments "name=value" that decide nothing in a rehearsal; one whose value only a shell would know is left out."""
     longest_folder: int | None = None
     """Characters that the path of the temporary folder may have; sockets, whose paths are limited to 107, may lie below it."""
 
