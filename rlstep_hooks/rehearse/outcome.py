@@ -143,6 +143,8 @@ def _script(part: Part) -> Line:
         return Line(what=what, state="wrong", detail=f"it did not end within {part.seconds:.0f} s")
     if part.status == 0:
         return Line(what=what, state="proved", detail=f"{part.seconds:.0f} s")
+    if part.of("stop"):
+        return Line(what=what, state="not proved", detail="it was ended there")
     last = part.output[-1] if part.output else ""
     moment = "before training"
     if part.of("training"):

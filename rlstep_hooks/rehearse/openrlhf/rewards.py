@@ -48,7 +48,7 @@ def watch_agent(module: Any) -> None:
             try:
                 found = await execute(*args, **kwargs)
             except Exception as error:
-                say("reward", f"the agent raised {_described(error)}", level="problem")
+                _stop(f"the agent raised {_described(error)}")
                 raise
             say("rewarded", name="the agent", value=_number(found.get("reward")))
             return found
@@ -120,7 +120,13 @@ class _Watched:
         self._wrong(f"raised {_described(error)} on the response {response[:_SHOWN]!r}")
 
     def _wrong(self, text: str) -> None:
-        say_once("reward", f"{self._name} {text}", "problem")
+        _stop(f"{self._name} {text}")
+
+
+def _stop(text: str) -> None:
+    """Say what is wrong; the run need not go on, and might wait for a reward that never comes."""
+    say_once("reward", text, "problem")
+    say_once("stop", text)
 
 
 def look_at_normalization(module: Any) -> None:
