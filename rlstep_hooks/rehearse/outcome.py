@@ -145,7 +145,7 @@ def _script(part: Part) -> Line:
         return Line(what=what, state="proved", detail=f"{part.seconds:.0f} s")
     if part.of("stop"):
         return Line(what=what, state="not proved", detail="it was ended there")
-    last = part.output[-1] if part.output else ""
+    last = part.last
     moment = "before training"
     if part.of("training"):
         moment = "after training" if part.of("trained") else "while it trained"
@@ -237,9 +237,7 @@ def _resume(rehearsed: Rehearsed, own_rate: bool) -> list[Line]:
     if part is None:
         return [Line(what=what, state="not proved", detail=rehearsed.no_resume)]
     if part.status:
-        return [
-            Line(what=what, state="wrong", detail=part.output[-1] if part.output else f"it ended with {part.status}")
-        ]
+        return [Line(what=what, state="wrong", detail=part.last or f"it ended with {part.status}")]
     report = part.report
     if report is None or not part.of("trained"):
         return [Line(what=what, state="not proved", detail="the resumed run recorded nothing")]
@@ -296,7 +294,7 @@ def _sizes(part: Part) -> list[str]:
 
 def _not_here(part: Part) -> list[str]:
     """Why the script's end may be due to this machine and not to the launch."""
-    last = part.output[-1] if part.output else ""
+    last = part.last
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
     made = [each for each in part.of("data") if "columns" in each.values]

@@ -7,7 +7,7 @@ from typing import Any
 
 import wrapt
 
-from rlstep_hooks.rehearse.messages import said, say, settings
+from rlstep_hooks.rehearse.messages import said, say, say_once, settings
 from rlstep_hooks.rehearse.openrlhf.cpu import find_stubs
 from rlstep_hooks.rehearse.openrlhf.rewards import sum_up
 from rlstep_hooks.systems.openrlhf.releases import installed_release
@@ -34,6 +34,7 @@ def watch_rows(module: Any) -> None:
     """`openrlhf.trainer.ppo_utils.samples_generator`: which rows a rollout draws, to compare the resumed run with the first."""
 
     def around(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        say_once("training", "")
         found = wrapped(*args, **kwargs)
         prompts = {prompt for sample in found[0] for prompt in sample.prompts}
         if prompts:
