@@ -28,7 +28,7 @@ def watch_function(module: Any) -> None:
     def around(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> None:
         wrapped(*args, **kwargs)
         if executor.reward_func is not None:
-            executor.reward_func = _Watched(executor.reward_func)
+            executor.reward_func = Watched(executor.reward_func)
 
     wrapt.wrap_function_wrapper(module.SingleTurnAgentExecutor, "__init__", around)
     if not settings().online:
@@ -67,7 +67,7 @@ async def _without_server(wrapped: Any, executor: Any, args: Any, kwargs: Any) -
     return [{"rewards": len(set(query)) / 100, "scores": len(set(query)) / 100} for query in queries]
 
 
-class _Watched:
+class Watched:
     """What one reward function did."""
 
     def __init__(self, function: Any) -> None:
@@ -76,6 +76,7 @@ class _Watched:
         self._probed = 0
 
     def __call__(self, queries: list[str], prompts: list[str], labels: list[Any]) -> Any:
+        """Call the function as OpenRLHF does, and look at what it gives."""
         try:
             found = self._function(queries, prompts, labels)
         except Exception as error:
