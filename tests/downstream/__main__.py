@@ -1,6 +1,7 @@
 """TRL's own tests with and without the audit, compared: `python -m tests.downstream CHECKOUT [FILE ...]`.
 
-A test must end in both runs alike, every file must be collected, and every error and warning of the audit must be one that somebody has looked at.
+A test must end in both runs alike, every file must be collected, and every error and warning of the audit must be one that
+somebody has looked at.
 """
 
 from __future__ import annotations
