@@ -323,7 +323,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _rehearse(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import launches, rehearse
-    from rlstep_hooks.rehearse.run import Asked
+    from rlstep_hooks.rehearse.parts import Asked
 
     if not given.command:
         print("rlstep: there is no command; write `rlstep rehearse -- <launch command>`", file=sys.stderr)

@@ -12,14 +12,12 @@ from rlstep_hooks.cli.plan import text_for
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.rehearse.command import runnable
 from rlstep_hooks.rehearse.outcome import NOT_REHEARSED, Line, Outcome, outcome_of
-from rlstep_hooks.rehearse.run import Asked, real_refusal, rehearse
+from rlstep_hooks.rehearse.run import real_refusal, rehearse
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options, Plan
-
-SYSTEMS = ("", "trl")
-"""Systems whose launches are rehearsed; empty: a script that no system knows by its text."""
+    from rlstep_hooks.rehearse.parts import Asked
 
 
 def show(words: list[str], options: Options, asked: Asked, *, confirm: bool, as_json: bool, strict: bool) -> int:
@@ -34,8 +32,6 @@ def show(words: list[str], options: Options, asked: Asked, *, confirm: bool, as_
     """
     stream = sys.stderr if as_json else sys.stdout
     command = runnable(words, options)
-    if command.framework not in SYSTEMS:
-        raise LaunchError(f"launches of {command.framework} cannot be rehearsed yet; those of TRL can")
     plan = _plan(words, options)
     if plan is not None:
         print(text_for(stream, plan), end="\n\n", file=stream, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import io
 import os
 import shutil
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from rlstep_hooks.rehearse.aside import save_aside
+from rlstep_hooks.rehearse.framework import framework_of
 from rlstep_hooks.rehearse.messages import VARIABLE, CannotRehearseError, say, settings
 
 if TYPE_CHECKING:
@@ -50,51 +53,27 @@ def register() -> None:
         # A script that moves its model to a GPU itself.
         "torch.nn.modules.module": _stay_on_cpu,
         # Models and tokenizers that a script saves under an absolute path; their files are not opened by Python.
-        "peft.peft_model": lambda module: _save_aside(module.PeftModel, "save_pretrained", "save_directory"),
-        "transformers.trainer": _change_trainer,
-        "trl.trainer.grpo_config": _trl("small_config"),
-        "trl.trainer.rloo_config": _trl("small_config"),
-        "trl.trainer.grpo_trainer": _trl("small_trainer"),
-        "trl.trainer.rloo_trainer": _trl("small_trainer"),
+        "peft.peft_model": lambda module: save_aside(module.PeftModel, "save_pretrained", "save_directory"),
     }
     for module, hook in hooks.items():
         wrapt.register_post_import_hook(_once(hook), module)
+    for module, place in framework_of(settings().framework).hooks.items():
+        wrapt.register_post_import_hook(_once(_named(place)), module)
 
 
-def _trl(name: str) -> Callable[[Any], None]:
-    def hook(module: Any) -> None:
-        from rlstep_hooks.rehearse import trl
+def _named(place: str) -> Callable[[Any], None]:
+    """The function that "module:function" names, imported when it is called."""
+    module, _, name = place.partition(":")
 
-        getattr(trl, name)(module)
+    def hook(imported: Any) -> None:
+        getattr(importlib.import_module(module), name)(imported)
 
     return hook
 
 
-def _change_trainer(module: Any) -> None:
-    _trl("short_training")(module)
-    _save_aside(module.Trainer, "save_model", "output_dir")
-
-
 def _redirect_and_save(owner: Any, *, loads: bool = False) -> None:
     _redirect(owner, loads=loads)
-    _save_aside(owner, "save_pretrained", "save_directory")
-
-
-def _save_aside(owner: Any, method: str, argument: str) -> None:
-    """Have a method save into the temporary folder."""
-
-    def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        given = kwargs.get(argument, args[0] if args else None)
-        if given is None:
-            return wrapped(*args, **kwargs)
-        root, path = Path(settings().folder).resolve(), Path(os.path.realpath(given))
-        inside = root == path or root in path.parents
-        place = given if inside else str(root / "written" / str(path).lstrip("/"))
-        if argument in kwargs:
-            return wrapped(*args, **{**kwargs, argument: place})
-        return wrapped(place, *args[1:], **kwargs)
-
-    wrapt.wrap_function_wrapper(owner, method, around)
+    save_aside(owner, "save_pretrained", "save_directory")
 
 
 def _once(hook: Callable[[Any], None]) -> Callable[[Any], None]:

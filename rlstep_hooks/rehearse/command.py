@@ -12,19 +12,15 @@ import msgspec
 
 from rlstep_hooks.launch.command import unwrap
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
+from rlstep_hooks.rehearse.framework import framework_of, names
 from rlstep_hooks.systems.launch_search import find_launch
 
 if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.planning.launched import Options
+    from rlstep_hooks.rehearse.framework import Framework
 
-MODULES = {"trl grpo": "trl.scripts.grpo", "trl rloo": "trl.scripts.rloo"}
-"""What the executables of frameworks run."""
-
-_LAUNCHER_ARGUMENTS = (
-    "--num_processes", "--num_machines", "--accelerate_config", "--config_file", "--main_process_port", "--mixed_precision",
-)  # fmt: skip
-"""Arguments of `trl grpo` that are the launcher's."""
+_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
 
 
 class Runnable(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +39,7 @@ def runnable(words: list[str], options: Options) -> Runnable:
     """What a launch command runs.
 
     Raises:
-        LaunchError: It cannot be read, or it is no Python program.
+        LaunchError: It cannot be read, is no Python program, or cannot be rehearsed.
     """
     try:
         launch = find_launch(words, options)
@@ -55,9 +51,15 @@ def runnable(words: list[str], options: Options) -> Runnable:
         if len(commands) != 1:
             raise
         command, framework, folder = commands[0], "", Path()
+    if framework and framework not in names():
+        titles = " and ".join(framework_of(name).title for name in names())
+        raise LaunchError(f"launches of {framework} cannot be rehearsed; those of {titles} can")
+    how = framework_of(framework)
+    if limit := how.limit(command.program.name):
+        raise LaunchError(f"it cannot be rehearsed: {limit}", command.place)
     launched = command.processes
     return Runnable(
-        arguments=(_python(words), *_program(command, folder), *_arguments(command)),
+        arguments=(_python(words, how), *_program(command, folder, how), *_arguments(command, how)),
         environment={name: token.text for name, token in command.environment.items() if not token.unknown},
         processes=options.world_size or (launched.count if launched is not None else _own_processes(command)),
         launcher=launched.launcher if launched is not None else "",
@@ -65,7 +67,7 @@ def runnable(words: list[str], options: Options) -> Runnable:
     )
 
 
-def _program(command: Command, folder: Path) -> tuple[str, ...]:
+def _program(command: Command, folder: Path, how: Framework) -> tuple[str, ...]:
     kind, name = command.program.kind, command.program.name
     if kind == "module":
         return ("-m", name)
@@ -74,12 +76,12 @@ def _program(command: Command, folder: Path) -> tuple[str, ...]:
         if not path.exists():
             raise LaunchError(f"{name} is not here", command.place)
         return (str(path.absolute()),)
-    if name in MODULES:
-        return ("-m", MODULES[name])
+    if name in how.executables:
+        return ("-m", how.executables[name])
     raise LaunchError(f"{name} is no Python program that can be rehearsed", command.place)
 
 
-def _arguments(command: Command) -> list[str]:
+def _arguments(command: Command, how: Framework) -> list[str]:
     unknown = [each for token in command.arguments for each in token.unknown]
     if unknown:
         raise LaunchError(f"{unknown[0].why}; give it with --set", unknown[0].place)
@@ -89,7 +91,7 @@ def _arguments(command: Command) -> list[str]:
     kept: list[str] = []
     skip = False
     for text in texts:
-        own = text.partition("=")[0] in _LAUNCHER_ARGUMENTS
+        own = text.partition("=")[0] in how.launcher_arguments
         if not skip and not own:
             kept.append(text)
         skip = own and "=" not in text
@@ -105,13 +107,14 @@ def _own_processes(command: Command) -> int | None:
     return None
 
 
-def _python(words: list[str]) -> str:
+def _python(words: list[str], how: Framework) -> str:
     """The interpreter that the launch would use: the one it names, else the one beside its launcher, else this one."""
     for word in words:
         if Path(word).name.startswith("python") and (found := shutil.which(word)):
             return found
+    launchers = {*_LAUNCHERS, *(name.partition(" ")[0] for name in how.executables)}
     for word in words:
-        found = shutil.which(word) if os.sep in word or word in ("accelerate", "trl", "torchrun", "deepspeed") else None
+        found = shutil.which(word) if os.sep in word or word in launchers else None
         if found and (python := Path(found).parent / "python").exists():
             return str(python)
     return sys.executable

@@ -19,6 +19,8 @@ Level = Literal["fact", "replaced", "warning", "problem", "impossible"]
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one child process."""
 
+    framework: str = ""
+    """The system whose launch this is; empty if none knows it."""
     folder: str
     """The temporary folder, which everything is written into."""
     user_folder: str

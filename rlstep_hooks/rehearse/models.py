@@ -6,6 +6,7 @@ runs: value heads, reward models, references and adapters are built on it as on 
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import re
@@ -13,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rlstep_hooks.rehearse.framework import framework_of
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, settings
 
 _FAMILIES = (
@@ -81,10 +83,20 @@ def place_of(name: str) -> str:
 
 @functools.cache
 def _made(name: str) -> str:
-    from transformers import AutoTokenizer
-
     folder = Path(settings().folder) / "models" / re.sub(r"[^\w./-]", "_", name).strip("/").replace("..", "_")
     folder.mkdir(parents=True, exist_ok=True)
+    # Several processes of a launch may ask for the same model at once.
+    with open(folder.with_name(folder.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "model.safetensors").exists():
+            _write(name, folder)
+    return str(folder)
+
+
+def _write(name: str, folder: Path) -> None:
+    """Write the tiny model and its tokenizer; the weights last."""
+    from transformers import AutoTokenizer
+
     config, how = _real_config(name)
     if any(key in config for key in ("vision_config", "audio_config")) or re.search(
         r"-vl\b|vision", name, re.IGNORECASE
@@ -104,7 +116,6 @@ def _made(name: str) -> str:
         level="replaced",
         tokenizer=own,
     )
-    return str(folder)
 
 
 def _real_config(name: str) -> tuple[dict[str, Any], str]:
@@ -153,7 +164,7 @@ def _copy_tokenizer(name: str, folder: Path) -> bool:
 
 
 def _tokenizer(model_type: str) -> Any:
-    """A tokenizer of bytes with the special tokens and, where TRL ships it, the chat template of Qwen's family."""
+    """A tokenizer of bytes with the special tokens and, where the framework ships one, its family's chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -167,20 +178,8 @@ def _tokenizer(model_type: str) -> Any:
         tokenizer_object=made, pad_token="<|endoftext|>", eos_token="<|im_end|>", padding_side="left",
         model_input_names=["input_ids", "attention_mask"],
     )  # fmt: skip
-    wrapped.chat_template = _shipped_template(model_type) or _TEMPLATE
+    wrapped.chat_template = framework_of(settings().framework).template(model_type) or _TEMPLATE
     return wrapped
-
-
-def _shipped_template(model_type: str) -> str:
-    """The family's chat template as TRL ships it; TRL's tools know a template by its text."""
-    import importlib.util
-
-    name = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "qwen2": "qwen2_5"}.get(model_type)
-    spec = importlib.util.find_spec("trl")
-    if name is None or spec is None or not spec.submodule_search_locations:
-        return ""
-    path = Path(spec.submodule_search_locations[0], "chat_templates", f"{name}.jinja")
-    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def _small(config: dict[str, Any], tokenizer: Any) -> dict[str, Any]:

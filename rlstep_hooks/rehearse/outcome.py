@@ -11,7 +11,7 @@ from rlstep_hooks.planning.schedule import Schedule, decode_fraction
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.rehearse.run import Part, Rehearsed
+    from rlstep_hooks.rehearse.parts import Part, Rehearsed
 
 State = Literal["proved", "wrong", "doubtful", "not proved"]
 
@@ -287,7 +287,7 @@ def _sizes(part: Part) -> list[str]:
     if values["processes"] > 1:
         texts.append(f"1 process in the place of {values['processes']}, with the samples of all of them")
     real = f" in the place of {values['real_updates']:,}" if values["real_updates"] else ""
-    texts.append(f"{values['updates']} updates{real}; {values['rows']} rows; completions of 16 tokens at most; float32")
+    texts.append(f"{values['updates']} updates{real}; {values['rows']} rows; {values['limits']}")
     return texts
 
 

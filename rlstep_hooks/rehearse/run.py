@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.replay import report_of
-from rlstep_hooks.judge.report import Report
 from rlstep_hooks.record.ledger import records
-from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, Said, said
+from rlstep_hooks.rehearse.framework import framework_of
+from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, said
+from rlstep_hooks.rehearse.parts import Part, Rehearsed
+from rlstep_hooks.rehearse.processes import end
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.injection import environment
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rlstep_hooks.rehearse.command import Runnable
+    from rlstep_hooks.rehearse.framework import Framework
+    from rlstep_hooks.rehearse.parts import Asked
 
 SITE = Path(__file__).parent / "site"
 TAIL = 40
@@ -36,10 +40,11 @@ RETRIES = 3
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _QUIET = {
     "WANDB_MODE": "disabled", "WANDB_DISABLED": "true", "COMET_MODE": "disabled", "MLFLOW_TRACKING_URI": "", "TRACKIO_MODE": "disabled",
-    "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1", "ACCELERATE_USE_CPU": "true",
+    "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }  # fmt: skip
 _LAUNCHED = (
+    "RAY_ADDRESS",
     "WORLD_SIZE",
     "RANK",
     "LOCAL_RANK",
@@ -63,53 +68,16 @@ _NOT_LINKED = {
 _MOST_LINKS = 5000
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the script."""
-
-    status: int
-    said: list[Said]
-    output: list[str]
-    """Its last lines."""
-    report: Report | None = None
-    seconds: float = 0.0
-    timed_out: bool = False
-
-    def of(self, topic: str) -> list[Said]:
-        """What was said on a topic."""
-        return [each for each in self.said if each.topic == topic]
-
-
-class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """Both runs."""
-
-    first: Part
-    resumed: Part | None = None
-    no_resume: str = ""
-    """Why there is no second run."""
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asks of a rehearsal."""
-
-    budget: float = 120.0
-    rollouts: int | None = None
-    resume: bool = True
-    rows: int | None = None
-    columns: tuple[str, ...] = ()
-    online: bool = False
-    cuda: bool = False
-    html: Path | None = None
-    """Where to write the page of the first run's report."""
-
-
 def rehearse(command: Runnable, asked: Asked, *, told: Callable[[str], None] = lambda _: None) -> Rehearsed:
     """Run a launch in small. Everything that it writes is removed before this returns.
 
     Raises:
         OSError: The interpreter cannot be started.
     """
-    with _folder() as folder:
+    framework = framework_of(command.framework)
+    with _folder(framework.longest_folder) as folder:
         settings = Rehearsal(
+            framework=command.framework,
             folder=str(folder),
             user_folder=os.getcwd(),
             processes=command.processes or 1,
@@ -131,7 +99,7 @@ def rehearse(command: Runnable, asked: Asked, *, told: Callable[[str], None] = l
             first = _part(command, settings)
         if asked.html is not None and first.report is not None:
             _write_page(folder / "rlstep", first.report.run, asked.html)
-        checkpoint, why = _checkpoint(first, asked)
+        checkpoint, why = _checkpoint(framework, first, asked)
         if not checkpoint:
             return Rehearsed(first=first, no_resume=why)
         told("rehearsing: the resume from its checkpoint")
@@ -144,8 +112,9 @@ def real_refusal(command: Runnable, asked: Asked) -> str:
     Raises:
         OSError: The interpreter cannot be started.
     """
-    with _folder() as folder:
+    with _folder(framework_of(command.framework).longest_folder) as folder:
         settings = Rehearsal(
+            framework=command.framework,
             folder=str(folder),
             user_folder=os.getcwd(),
             processes=command.processes or 1,
@@ -159,9 +128,16 @@ def real_refusal(command: Runnable, asked: Asked) -> str:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    """A temporary folder, removed whatever happens."""
+def _folder(longest: int | None) -> Iterator[Path]:
+    """A temporary folder, removed whatever happens.
+
+    Args:
+        longest: Characters that its path may have; where the usual place has more, it is made in /tmp.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rlstep-rehearse-"))
+    if longest is not None and len(str(folder)) > longest:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="rlstep-", dir="/tmp"))
     try:
         yield folder
     finally:
@@ -203,6 +179,7 @@ def _variables(command: Runnable, settings: Rehearsal, file: Path) -> dict[str, 
         **threads,
         **({} if settings.online else _OFFLINE),
         **({} if settings.cuda else {"CUDA_VISIBLE_DEVICES": ""}),
+        **framework_of(settings.framework).environment(settings),
         "PYTHONPATH": os.pathsep.join(paths),
         "TMPDIR": str(_made(folder / "tmp")),
         VARIABLE: str(file),
@@ -210,7 +187,7 @@ def _variables(command: Runnable, settings: Rehearsal, file: Path) -> dict[str, 
 
 
 def _run(command: Runnable, variables: dict[str, str], folder: Path, *, limit: float) -> tuple[int, bool]:
-    """Run the script in a session of its own, all of whose processes end with it."""
+    """Run the script in a session of its own; all processes that came of it end with it, also those that left the session."""
     place = _linked(Path.cwd(), _made(folder / "here"))
     with open(folder / "output.txt", "wb") as output:
         process = subprocess.Popen(
@@ -229,6 +206,7 @@ def _run(command: Runnable, variables: dict[str, str], folder: Path, *, limit: f
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+            end(VARIABLE, variables[VARIABLE])
             process.wait()
 
 
@@ -282,18 +260,11 @@ def _missing_column(part: Part) -> str:
     return "" if name in ("role", "content") or any(name in each.values["columns"] for each in made) else name
 
 
-def _checkpoint(first: Part, asked: Asked) -> tuple[str, str]:
+def _checkpoint(framework: Framework, first: Part, asked: Asked) -> tuple[str, str]:
     """The checkpoint to resume from, and why there is none."""
     if not asked.resume:
         return "", "--no-resume"
     trained = first.of("trained")
     if not trained:
         return "", "the first run did not reach its end"
-    values = trained[-1].values
-    if not values["saves"]:
-        return "", 'the launch keeps no checkpoints (save_strategy "no")'
-    folders = sorted(Path(values["output"]).glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    earlier = [path for path in folders if int(path.name.rpartition("-")[2]) < values["updates"]]
-    if not earlier:
-        return "", "there is no checkpoint before the last update"
-    return str(earlier[-1]), ""
+    return framework.checkpoint(trained[-1].values)

@@ -25,11 +25,12 @@ from rlstep_hooks.systems.trl.observe.measure import (
     token_mask,
     version_of,
 )
-from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
+from rlstep_hooks.systems.trl.observe.reference import ReferenceLook, SyncSource
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
@@ -69,7 +70,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.gap is None,
             None if self.scored is None else self.scored.kind(),
             None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
-            None if self.reference is None else self.reference.policy is None,
+            self.reference is None,
             self.penalty_gap is None,
             self.misplaced is None,
             None if drawn is None else drawn[0].shape,
@@ -134,8 +135,8 @@ class RolloutSource(msgspec.Struct, frozen=True):
             max_abs_advantage=finite(of["largest"]),
             weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
             reference_changed=int(of["reference_changed"]) if "reference_changed" in of else None,
-            reference_due=int(of["reference_due"]) if "reference_due" in of else None,
             reference_shared=held.reference.shared if held.reference is not None else None,
+            reference_written=held.reference.written if held.reference is not None else None,
             reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
             rewards_moved=int(of["rewards_moved"]) if "rewards_moved" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
@@ -193,7 +194,7 @@ class NormSource(msgspec.Struct, frozen=True):
         }
 
 
-_OfSteps = ReplaySource | NormSource | GradientSource
+_OfSteps = ReplaySource | NormSource | GradientSource | SyncSource
 
 _Source = _OfRollouts | MicroBatchSource | UpdateSource | _OfSteps
 
@@ -211,15 +212,23 @@ class NumberCollector:
     Args:
         meter: Holds micro-batches.
         updates: Holds updates.
+        reference: Holds syncs of the reference with the policy.
         interval: Seconds between two times that numbers are worked up, at least.
     """
 
     def __init__(
-        self, recorder: Recorder, meter: Meter, updates: UpdateObserver, *, interval: float = INTERVAL
+        self,
+        recorder: Recorder,
+        meter: Meter,
+        updates: UpdateObserver,
+        reference: ReferenceWatch | None = None,
+        *,
+        interval: float = INTERVAL,
     ) -> None:
         self._recorder = recorder
         self._meter = meter
         self._updates = updates
+        self._reference = reference
         self._interval = interval
         self._latest = -interval
         self._fetched: DeferredValues[_Source] = DeferredValues()
@@ -322,6 +331,7 @@ class NumberCollector:
             replayed = replay.work_up() if replay is not None else None
             norms, self._updates.norms = self._updates.norms, []
             followed = [] if self._updates.gradients is None else self._updates.gradients.work_up()
+            synced = [] if self._reference is None else self._reference.work_up()
         if probe is not None and probed is not None:
             updates, numbers = probed
             if replayed is not None:
@@ -331,6 +341,8 @@ class NumberCollector:
                 self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
             for gradients, distances in followed:
                 self._fetched.add(gradients, distances)
+            for sync, others in synced:
+                self._fetched.add(sync, others)
             self._fetched.add(UpdateSource(updates, probe.size), numbers)
         self._fetched.send()
 

@@ -19,7 +19,6 @@ from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import own_advantages
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
-from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
@@ -65,7 +64,6 @@ class RolloutHooks:
         self._rows = RowWatch(trainer)
         self._rows_guard = Contained(recorder, ("rows",))
         self._rewards_guard = Contained(recorder, ("rewards",))
-        self._reference = ReferenceWatch(trainer, recorder)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
     def attach(self, patches: Patches) -> None:
@@ -85,7 +83,7 @@ class RolloutHooks:
         self._sampling.attach(patches)
         self._replay.attach(patches)
         self._rewards.attach(patches)
-        self._reference.attach()
+        self._observation.reference.attach()
         for name, configured, used in self._settings.not_as_configured():
             self._recorder.emit(
                 ConfigChanged(at=self._recorder.now(), name=name, before=configured, after=used, since="configuration")
@@ -95,6 +93,7 @@ class RolloutHooks:
         seen = self._observation
         if not seen.active:
             return wrapped(*args, **kwargs)
+        seen.reference.goes_on(seen.updates.latest)
         generation = seen.generation = Generation()
         if self._corrects_for_engine() and is_compared(self._rollouts):
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
@@ -253,7 +252,7 @@ class RolloutHooks:
             misplaced = self._misplaced(parts) if compared else None
             scored = self._rewards.take(index, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
-            reference = self._reference.look() if compared else None
+            reference = seen.reference.look() if compared else None
             seen.numbers.add_rollout(
                 index,
                 parts,

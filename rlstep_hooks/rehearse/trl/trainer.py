@@ -21,9 +21,10 @@ import msgspec
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse import data
+from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
-from rlstep_hooks.rehearse.rewards import Watched, watch
 from rlstep_hooks.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
+from rlstep_hooks.rehearse.trl.rewards import Watched, watch
 
 _patches = Patches()
 
@@ -80,6 +81,7 @@ def small_trainer(module: Any) -> None:
 
 def short_training(module: Any) -> None:
     """`transformers.trainer`: `train` with its resume, and the learning rate of the whole run."""
+    save_aside(module.Trainer, "save_model", "output_dir")
     _patches.wrap(module.Trainer, "train", _around_train)
     _patches.wrap(module.Trainer, "create_scheduler", _around_scheduler)
     for name in ("push_to_hub", "create_model_card"):
@@ -313,6 +315,7 @@ def _shorten(config: Any, real: Real, dataset: Any, evaluation: Any) -> tuple[An
         rollouts_per_epoch=(length.rows or 0) // max(small.sizes.prompts, 1),
         updates=length.updates,
         real_updates=real.updates,
+        limits=f"completions of {COMPLETION} tokens at most; float32",
     )
     taken = _take(dataset, length.rows)
     if hasattr(taken, "__len__"):
