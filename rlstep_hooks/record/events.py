@@ -448,6 +448,11 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Backward passes that reached each followed tensor since the window began."""
     frozen: int | None = None
     """Tensors that were trained at first and no longer require a gradient; None if that was not looked at."""
+    reference_off: int | None = None
+    """Probed weights of the reference that are not the documented mix with the policy after the sync that follows this update; None if
+    none was due, or none was compared."""
+    reference_like: str = ""
+    """What happened to it instead, in words that follow "it"; empty if nothing known fits."""
     ungraded: int | None = None
     """Trainable tensors without a gradient in any update so far; None if only some tensors are checked."""
 
@@ -472,12 +477,15 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_mean: float | None = None
     """Mean |trainer log-prob - engine log-prob| of the sampled tokens, if the engine returns log-probs."""
     sampler_gap_max: float | None = None
+    sampler_gap_fit: str = ""
+    """What gives the engine's log-probs from the trainer's own logits or log-probs; empty if nothing fits or nothing was tried."""
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     reference_changed: int | None = None
-    """Probed weights of the reference model that changed since its first use, or since the last look where it follows the policy."""
-    reference_due: int | None = None
-    """Probed weights that had to change since the last look, because the reference was to follow the policy; None if it was not."""
+    """Probed weights of the reference model that changed since its first use, or since its latest sync where it follows the policy."""
+    reference_written: int | None = None
+    """Probed tensors of the reference that torch saw written to in place since the look before, whatever their values are now; None if
+    that was not observed."""
     reference_shared: bool | None = None
     """Whether the reference's weights are the policy's own tensors; None if that was not looked at."""
     reference_gap: float | None = None
@@ -540,6 +548,7 @@ TOPICS = (
     "sampler_weights",
     "drawn",
     "delivery",
+    "engine_distance",
     "learning_rate",
     "ranks",
     "checkpoints",

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
@@ -630,18 +631,104 @@ def reference_of_another_checkpoint(trainer: Any) -> None:
             parameter.mul_(1.5)
 
 
+SYNCED: Settings = {
+    **WITH_REFERENCE,
+    "sync_ref_model": True,
+    "ref_model_sync_steps": 2,
+    "ref_model_mixup_alpha": 0.3,
+}
+"""The policy is mixed into the reference after every second update, the first of which is update 1."""
+
+
+def sync_callback(trainer: Any) -> Any:
+    """TRL's own, which mixes the policy into the reference."""
+    return next(c for c in trainer.callback_handler.callbacks if type(c).__name__ == "SyncRefModelCallback")
+
+
+def other_sync(trainer: Any, mix: Callable[[Any, Any], None]) -> None:
+    """Have another mix take the place of TRL's, as `mix(reference's tensor, policy's tensor)`."""
+
+    def sync(model: Any, target_model: Any, alpha: float) -> None:
+        for mine, policy in zip(target_model.parameters(), model.parameters(), strict=True):
+            mix(mine.data, policy.data)
+
+    sync_callback(trainer).sync_target_model = sync
+
+
+AFTER_UPDATE_1 = Where(update=1)
+
+
 @fault(
     report="TRL, sync_ref_model",
     code="RLS411",
-    where=Where(rollout=2, update=4),
-    where_016=Where(rollout=4, update=4),
-    settings={**WITH_REFERENCE, "sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.5},
+    where=AFTER_UPDATE_1,
+    settings=SYNCED,
+    cause="was not synced",
 )
 def reference_that_is_never_synced(trainer: Any) -> None:
     """The callback that should mix the policy into the reference holds another model."""
-    for callback in trainer.callback_handler.callbacks:
-        if type(callback).__name__ == "SyncRefModelCallback":
-            callback.ref_model = copy_of(trainer.model)
+    sync_callback(trainer).ref_model = copy_of(trainer.model)
+
+
+@fault(report="TR-DPO, its alpha", code="RLS411", where=AFTER_UPDATE_1, settings=SYNCED, cause="the other way round")
+def reference_mixed_the_other_way_round(trainer: Any) -> None:
+    """The share of the policy is taken for that of the reference."""
+    other_sync(trainer, lambda mine, policy: mine.lerp_(policy, 0.7))
+
+
+@fault(
+    report="TR-DPO, hard updates", code="RLS411", where=AFTER_UPDATE_1, settings=SYNCED, cause="a copy of the policy"
+)
+def reference_replaced_instead_of_mixed(trainer: Any) -> None:
+    """The policy is copied where it should be mixed."""
+    other_sync(trainer, lambda mine, policy: mine.copy_(policy))
+
+
+@fault(report="a callback added twice", code="RLS411", where=AFTER_UPDATE_1, settings=SYNCED, cause="was synced twice")
+def reference_synced_twice(trainer: Any) -> None:
+    """The callback that syncs the reference is registered a second time."""
+    trainer.callback_handler.callbacks.append(copy.copy(sync_callback(trainer)))
+
+
+@fault(report="TRL, another share", code="RLS411", where=AFTER_UPDATE_1, settings=SYNCED)
+def reference_mixed_with_another_share(trainer: Any) -> None:
+    """A tenth of the policy is mixed in, not three."""
+    other_sync(trainer, lambda mine, policy: mine.lerp_(policy, 0.1))
+
+
+@fault(
+    report="TRL, a sync at every update",
+    code="RLS411",
+    where=AFTER_UPDATE_1,
+    settings=SYNCED,
+)
+def reference_synced_at_every_update(trainer: Any) -> None:
+    """A callback of somebody's own mixes the policy in after each update, beside TRL's."""
+
+    def mix(state: Any, **kwargs: Any) -> None:
+        for mine, policy in zip(trainer.ref_model.parameters(), trainer.model.parameters(), strict=True):
+            mine.data.lerp_(policy.data, 0.3)
+
+    on(trainer, "on_step_end", mix)
+
+
+@fault(
+    report="averages swapped in",
+    code="RLS411",
+    where=Where(rollout=3, update=6),
+    where_016=Where(rollout=6, update=6),
+    settings=WITH_REFERENCE,
+    cause="have their values again",
+)
+def reference_swapped_and_put_back(trainer: Any) -> None:
+    """After update 5 other weights are loaded into the reference, and its own again."""
+
+    def swap() -> None:
+        own = copy.deepcopy(trainer.ref_model.state_dict())
+        trainer.ref_model.load_state_dict({name: value * 2 for name, value in own.items()})
+        trainer.ref_model.load_state_dict(own)
+
+    after_update(trainer, 5, swap)
 
 
 @fault(
@@ -717,13 +804,17 @@ class EngineStandIn:
     def _complete(self, prompt: list[int]) -> tuple[list[int], list[float]]:
         whole, values = torch.tensor([prompt]), []
         for _ in range(self._length):
-            scores = self._weights(input_ids=whole).logits[0, -1].log_softmax(-1)
-            token = torch.multinomial(scores.exp(), 1)
-            values.append(float(scores[token]))
+            drawn, told = self._distributions(self._weights(input_ids=whole).logits[0, -1])
+            token = torch.multinomial(drawn.exp(), 1)
+            values.append(float(told[token]))
             whole = torch.cat([whole, token[None]], dim=1)
             if int(token) == self._tokenizer.eos_token_id:
                 break
         return whole[0, len(prompt) :].tolist(), values
+
+    def _distributions(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-probs that a token is drawn from, and those that are told, each (V,)."""
+        return logits.log_softmax(-1), logits.log_softmax(-1)
 
 
 def with_engine(trainer: Any) -> None:

@@ -20,7 +20,7 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, values
-from rlstep_hooks.judge.rules.weights import delivered, drawn, moved, sampler, training
+from rlstep_hooks.judge.rules.weights import delivered, drawn, moved, reference, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -69,8 +69,8 @@ RULES: tuple[type[Rule], ...] = (
     sampler.SyncNotAsPlanned,
     sampler.SampledOtherwise,
     drawn.NotDrawnFromPolicy,
-    moved.ReferenceMoved,
-    moved.ReferenceNotThePolicy,
+    reference.ReferenceMoved,
+    reference.ReferenceNotThePolicy,
     delivered.NotHeld,
     delivered.PartArrived,
     delivered.OtherDtype,

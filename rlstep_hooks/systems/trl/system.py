@@ -398,7 +398,10 @@ SYSTEM = System(
         ),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
-        "reference": yes("a probe of its weights"),
+        "reference": yes(
+            "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
+            "not shards, nor a reference that is the policy with its adapters off",
+        ),
         "sampler": yes(
             "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
             "and what it holds after each sync",

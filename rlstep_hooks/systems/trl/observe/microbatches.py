@@ -50,6 +50,7 @@ class MicroBatchHooks:
             return wrapped(*args, **kwargs)
         activity = seen.activity = Activity("training")
         with self._window_guard:
+            seen.reference.goes_on(seen.updates.latest)
             seen.updates.microbatch_begins()
         try:
             result = wrapped(*args, **kwargs)

@@ -11,6 +11,7 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
+from rlstep_hooks.observe.engine_distance import Explained, closest, explained
 from rlstep_hooks.observe.gradient_watch import GradientSource
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
@@ -24,10 +25,12 @@ from rlstep_hooks.systems.trl.observe.measure import (
     token_mask,
     version_of,
 )
-from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
+from rlstep_hooks.systems.trl.observe.reference import ReferenceLook, SyncSource
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
@@ -55,6 +58,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Samples that have not the rewards that were given for them; None where that was not seen."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
+    explained: Explained | None = None
+    """What explains the gap; None where it was not looked for."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
@@ -65,10 +70,11 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.gap is None,
             None if self.scored is None else self.scored.kind(),
             None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
-            None if self.reference is None else self.reference.policy is None,
+            self.reference is None,
             self.penalty_gap is None,
             self.misplaced is None,
             None if drawn is None else drawn[0].shape,
+            None if self.explained is None else self.explained.names,
         )
 
 
@@ -98,6 +104,10 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     if drawn:
         used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
         numbers["weights_differ"] = (used != left).sum(1)
+    explanations = [rollout.explained for rollout in group if rollout.explained is not None]
+    if explanations:
+        distances = torch.stack([explanation.distances for explanation in explanations])
+        numbers |= {f"cause {place}": column for place, column in enumerate(distances.unbind(1))}
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         numbers["off"] = advantages_off(scored, advantages.squeeze(2))
@@ -125,8 +135,8 @@ class RolloutSource(msgspec.Struct, frozen=True):
             max_abs_advantage=finite(of["largest"]),
             weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
             reference_changed=int(of["reference_changed"]) if "reference_changed" in of else None,
-            reference_due=int(of["reference_due"]) if "reference_due" in of else None,
             reference_shared=held.reference.shared if held.reference is not None else None,
+            reference_written=held.reference.written if held.reference is not None else None,
             reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
             rewards_moved=int(of["rewards_moved"]) if "rewards_moved" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
@@ -134,7 +144,14 @@ class RolloutSource(msgspec.Struct, frozen=True):
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
             sampler_gap_mean=finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
             sampler_gap_max=finite(of["largest_gap"]) if "gap" in of else None,
+            sampler_gap_fit=self._fit(held, of),
         )
+
+    def _fit(self, held: HeldRollout, of: dict[str, float]) -> str:
+        if held.explained is None:
+            return ""
+        names = held.explained.names
+        return closest(names, [of[f"cause {place}"] for place in range(len(names))])
 
 
 class LoggedRatioSource(msgspec.Struct, frozen=True):
@@ -177,7 +194,7 @@ class NormSource(msgspec.Struct, frozen=True):
         }
 
 
-_OfSteps = ReplaySource | NormSource | GradientSource
+_OfSteps = ReplaySource | NormSource | GradientSource | SyncSource
 
 _Source = _OfRollouts | MicroBatchSource | UpdateSource | _OfSteps
 
@@ -195,15 +212,23 @@ class NumberCollector:
     Args:
         meter: Holds micro-batches.
         updates: Holds updates.
+        reference: Holds syncs of the reference with the policy.
         interval: Seconds between two times that numbers are worked up, at least.
     """
 
     def __init__(
-        self, recorder: Recorder, meter: Meter, updates: UpdateObserver, *, interval: float = INTERVAL
+        self,
+        recorder: Recorder,
+        meter: Meter,
+        updates: UpdateObserver,
+        reference: ReferenceWatch | None = None,
+        *,
+        interval: float = INTERVAL,
     ) -> None:
         self._recorder = recorder
         self._meter = meter
         self._updates = updates
+        self._reference = reference
         self._interval = interval
         self._latest = -interval
         self._fetched: DeferredValues[_Source] = DeferredValues()
@@ -222,6 +247,7 @@ class NumberCollector:
         penalty_gap: Tensor | None = None,
         misplaced: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
+        kept: KeptLogits | None = None,
     ) -> None:
         """Measure what generation returned.
 
@@ -234,14 +260,18 @@ class NumberCollector:
             penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
             misplaced: Samples that have not the rewards that were given for them.
             drawn: Probed weights that generated it, and those that the update before had left.
+            kept: Logits of the trainer's own pass, where a distance from the engine is explained.
         """
         masks = [token_mask(part) for part in parts]
         advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
         sampled = [part.get("sampling_per_token_logps") for part in parts]
         olds = [part.get("old_per_token_logps") for part in parts]
         gap: Tensor | None = None
+        causes: Explained | None = None
         if all(isinstance(values, torch.Tensor) for values in (*sampled, *olds)):
-            gap = torch.nan_to_num((_joined(olds, masks) - _joined(sampled, masks)).abs() * mask)
+            own, theirs = _joined(olds, masks), _joined(sampled, masks)
+            gap = torch.nan_to_num((own - theirs).abs() * mask)
+            causes = explained(own, theirs, mask, kept) if kept is not None else None
         counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
         self._held.append(
@@ -257,6 +287,7 @@ class NumberCollector:
                 penalty_gap,
                 misplaced,
                 drawn,
+                causes,
             )
         )
 
@@ -300,6 +331,7 @@ class NumberCollector:
             replayed = replay.work_up() if replay is not None else None
             norms, self._updates.norms = self._updates.norms, []
             followed = [] if self._updates.gradients is None else self._updates.gradients.work_up()
+            synced = [] if self._reference is None else self._reference.work_up()
         if probe is not None and probed is not None:
             updates, numbers = probed
             if replayed is not None:
@@ -309,6 +341,8 @@ class NumberCollector:
                 self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
             for gradients, distances in followed:
                 self._fetched.add(gradients, distances)
+            for sync, others in synced:
+                self._fetched.add(sync, others)
             self._fetched.add(UpdateSource(updates, probe.size), numbers)
         self._fetched.send()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
     from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
     from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+    from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
@@ -26,6 +27,7 @@ class Observation:
     form: TrainerForm
     recorder: Recorder
     updates: UpdateObserver
+    reference: ReferenceWatch
     identities: SampleIdentities
     drawing: DrawnWatch
     meter: MicroBatchMeter

@@ -1,7 +1,9 @@
-"""A probe of the reference model's weights: nothing may write to them, unless `sync_ref_model` says so, and then at its updates.
+"""A probe of the reference model's weights: nothing may write to them, unless `sync_ref_model` says so, and then by its formula.
 
 `ref_model`, `sync_ref_model`, `ref_model_sync_steps` and `ref_model_mixup_alpha` have these names in 0.16 to 1.16.0, where
-`SyncRefModelCallback.on_step_end` mixes the policy into the reference whenever `global_step` is a multiple of the period.
+`SyncRefModelCallback.on_step_end` (trl/trainer/callbacks.py: 126 in 0.16.1, 148 in 1.16.0) makes each weight
+`(1 - ref_model_mixup_alpha) * reference + ref_model_mixup_alpha * policy` whenever `global_step` is a multiple of
+`ref_model_sync_steps`.
 """
 
 from __future__ import annotations
@@ -12,13 +14,24 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.weight_probe import WeightProbe
+from rlstep_hooks.systems.trl.observe.measure import version_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
 
-SEEN_ROUNDINGS = 16
-"""Roundings of a weight that a mix must move it by for the change to be certain."""
+ROUNDINGS = 4
+"""Roundings, of the sizes of both weights, that a mix in the reference's own dtype explains."""
+
+OTHER_MIXES = (
+    "was not synced",
+    "was synced twice",
+    "took the two shares the other way round",
+    "is a copy of the policy",
+)
+"""What a reference that is not the documented mix may be instead, in words that follow "it"."""
 
 
 class ReferenceLook(msgspec.Struct, frozen=True):
@@ -26,22 +39,48 @@ class ReferenceLook(msgspec.Struct, frozen=True):
 
     now: Tensor
     known: Tensor
-    """What they were: when training began, or, where they are synced, at the look before."""
+    """What they were when training began, or after the latest sync."""
     shared: bool
     """Whether they are the policy's own tensors."""
-    policy: Tensor | None = None
-    """The policy's weights in the same places at the look before, if a sync was due since then."""
-    share: float = 0.0
-    """Of the policy in each sync."""
+    written: int | None
+    """Probed tensors that torch saw written to in place since the look before; None where that is not known."""
 
     def numbers(self) -> dict[str, Tensor]:
-        """How many weights changed; and how many had to, if a sync was due."""
-        numbers = {"reference_changed": (self.now != self.known).count_nonzero()}
-        if self.policy is not None:
-            move = self.share * (self.policy.double() - self.now.double()).abs()
-            least = SEEN_ROUNDINGS * torch.finfo(self.now.dtype).eps * self.now.double().abs()
-            numbers["reference_due"] = (move > least).count_nonzero()
-        return numbers
+        """How many weights changed."""
+        return {"reference_changed": (self.now != self.known).count_nonzero()}
+
+
+class SyncSource(msgspec.Struct, frozen=True):
+    """What a vector means: the probed weights that are not the documented mix, then those that are not each of `OTHER_MIXES`."""
+
+    update: int
+    """The update after which the sync was due."""
+
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
+        """The vector's numbers, as fields of `UpdateValues`."""
+        off, *others = numbers
+        like = next((words for words, count in zip(OTHER_MIXES, others, strict=True) if not count), "") if off else ""
+        return {self.update: {"reference_off": int(off), "reference_like": like}}
+
+
+class _Sync(msgspec.Struct, frozen=True, gc=False):
+    """One sync that was due, and the probed weights around it."""
+
+    update: int
+    known: Tensor
+    """Of the reference before it."""
+    now: Tensor
+    policy: Tensor
+    share: float
+    """Of the policy in the mix."""
+
+    def compare(self) -> Tensor:
+        """As `SyncSource` says, float32."""
+        known, now, policy = (of.double() for of in (self.known, self.now, self.policy))
+        once = torch.lerp(known, policy, self.share)
+        mixes = once, known, torch.lerp(once, policy, self.share), torch.lerp(policy, known, self.share), policy
+        allowed = ROUNDINGS * torch.finfo(self.now.dtype).eps * (known.abs() + policy.abs())
+        return torch.stack([((now - mix).abs() > allowed).count_nonzero() for mix in mixes]).float()
 
 
 class ReferenceWatch:
@@ -54,6 +93,7 @@ class ReferenceWatch:
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
         self._recorder = recorder
+        self._guard = Contained(recorder, ("reference",))
         self._synced = bool(getattr(trainer.args, "sync_ref_model", False))
         self._why_not = self._hidden()
         self._model = getattr(trainer, "ref_model", None)
@@ -61,10 +101,13 @@ class ReferenceWatch:
             None if self._why_not or self._model is None else WeightProbe(self._model.parameters(), frozen=True)
         )
         self._known = self._probe.weights() if self._probe is not None and self._probe.size else None
+        """None where there is nothing to compare with: no reference, or a sync that was not looked at."""
         self._policy = WeightProbe(trainer.model.parameters(), frozen=True) if self._synced and self._probe else None
         self._step = int(trainer.state.global_step)
-        self._left = self._policy.weights() if self._policy is not None else None
-        """The policy's weights at the latest look."""
+        self._syncs = 0
+        """Syncs that were due so far."""
+        self._writes = self._writes_so_far()
+        self._held: list[_Sync] = []
 
     def attach(self) -> None:
         """Say why the reference is not looked at."""
@@ -79,30 +122,86 @@ class ReferenceWatch:
             return "the reference is the policy with its adapters switched off"
         return ""
 
+    # Syncs
+
+    def goes_on(self, update: int) -> None:
+        """A window or an evaluation begins, so whatever was to follow the update before it is done: look at a sync that was due.
+
+        Args:
+            update: The update before it.
+        """
+        step = int(self._trainer.state.global_step)
+        if not self._synced or step == self._step:
+            return
+        self._step = step
+        with self._guard:
+            if step % int(self._trainer.args.ref_model_sync_steps) == 0:
+                self._look_at_sync(update)
+
+    def _look_at_sync(self, update: int) -> None:
+        known, self._known = self._known, None
+        self._syncs += 1
+        probe, policy = self._probe_now(), self._policy
+        if not is_compared(self._syncs - 1) or probe is None or policy is None:
+            return
+        now = self._known = probe.weights()
+        if known is None or not _alike(known, now) or _places(probe) != _places(policy):
+            return
+        of_policy = policy.weights()
+        if of_policy.device == now.device:
+            share = float(self._trainer.args.ref_model_mixup_alpha)
+            self._held.append(_Sync(update, known, now, of_policy, share))
+
+    def work_up(self) -> list[tuple[SyncSource, Tensor]]:
+        """The numbers of all syncs since the last call."""
+        held, self._held = self._held, []
+        return [(SyncSource(sync.update), sync.compare()) for sync in held]
+
+    # Rollouts
+
     def look(self) -> ReferenceLook | None:
         """The reference at this rollout; None where there is none to look at."""
-        model, step = getattr(self._trainer, "ref_model", None), int(self._trainer.state.global_step)
-        if self._probe is None or self._known is None or model is None:
+        probe, known = self._probe_now(), self._known
+        if probe is None:
+            return None
+        now = probe.weights()
+        if known is None or not _alike(known, now):
+            self._known = now if probe.size else None
+            return None
+        look = ReferenceLook(now, known, self._shares(probe), self._written())
+        if self._synced:
+            self._known = now
+        return look
+
+    def _probe_now(self) -> WeightProbe | None:
+        """The probe of the model that is the reference now; None without one."""
+        model = getattr(self._trainer, "ref_model", None)
+        if self._probe is None or model is None:
             return None
         if model is not self._model:  # another object took its place
             self._model, self._probe = model, WeightProbe(model.parameters(), frozen=True)
-        now = self._probe.weights()
-        if now.device != self._known.device or now.shape != self._known.shape:
+            self._writes = None
+        return self._probe
+
+    def _writes_so_far(self) -> list[int] | None:
+        return None if self._probe is None else [version_of(tensor) for tensor, _, _ in self._probe.probed]
+
+    def _written(self) -> int | None:
+        before, now = self._writes, self._writes_so_far()
+        self._writes = now
+        if before is None or now is None:
             return None
-        due = self._synced and self._sync_due(step)
-        policy = self._left if due else None
-        share = float(getattr(self._trainer.args, "ref_model_mixup_alpha", 0.0))
-        look = ReferenceLook(now, self._known, self._shares(), policy, share)
-        if self._synced:
-            self._known, self._step = now, step
-            self._left = self._policy.weights() if self._policy is not None else None
-        return look
+        return sum(earlier != later for earlier, later in zip(before, now, strict=True))
 
-    def _sync_due(self, step: int) -> bool:
-        period = int(self._trainer.args.ref_model_sync_steps)
-        return period > 0 and step // period > self._step // period
-
-    def _shares(self) -> bool:
+    def _shares(self, probe: WeightProbe) -> bool:
         own = {parameter.data_ptr() for parameter in self._trainer.model.parameters()}
-        assert self._probe is not None
-        return any(tensor.data_ptr() in own for tensor, _, _ in self._probe.probed)
+        return any(tensor.data_ptr() in own for tensor, _, _ in probe.probed)
+
+
+def _places(probe: WeightProbe) -> list[tuple[int, int]]:
+    """How many weights of each probed tensor are probed, and their distance."""
+    return [(count, distance) for _, count, distance in probe.probed]
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return (one.device, one.shape, one.dtype) == (other.device, other.shape, other.dtype)

@@ -9,6 +9,7 @@ import torch
 
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refresh, Rollout, WeightSync
 from rlstep_hooks.session.recorder import QUICK
@@ -18,7 +19,6 @@ from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import own_advantages
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
-from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
@@ -55,6 +55,7 @@ class RolloutHooks:
         self._engine: ColocatedEngine | None = None
         """The engine, where it is in this process."""
         self._delivery_guard = Contained(recorder, ("delivery",))
+        self._distance_guard = Contained(recorder, ("engine_distance",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
         self._settings = LiveSettings(trainer)
@@ -63,7 +64,6 @@ class RolloutHooks:
         self._rows = RowWatch(trainer)
         self._rows_guard = Contained(recorder, ("rows",))
         self._rewards_guard = Contained(recorder, ("rewards",))
-        self._reference = ReferenceWatch(trainer, recorder)
         self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
     def attach(self, patches: Patches) -> None:
@@ -83,7 +83,7 @@ class RolloutHooks:
         self._sampling.attach(patches)
         self._replay.attach(patches)
         self._rewards.attach(patches)
-        self._reference.attach()
+        self._observation.reference.attach()
         for name, configured, used in self._settings.not_as_configured():
             self._recorder.emit(
                 ConfigChanged(at=self._recorder.now(), name=name, before=configured, after=used, since="configuration")
@@ -93,7 +93,10 @@ class RolloutHooks:
         seen = self._observation
         if not seen.active:
             return wrapped(*args, **kwargs)
+        seen.reference.goes_on(seen.updates.latest)
         generation = seen.generation = Generation()
+        if self._corrects_for_engine() and is_compared(self._rollouts):
+            generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         began = self._recorder.now()
         if not self._quick:
             self._recorder.write()  # so that nothing is lost to a kill while it generates
@@ -113,6 +116,12 @@ class RolloutHooks:
             rows = args[0] if args else kwargs.get("inputs")
             self._emit_rollout(rows, output, generation)
         return output
+
+    def _corrects_for_engine(self) -> bool:
+        """Whether the trainer scores each rollout itself and compares that with the engine's log-probs."""
+        trainer = self._observation.trainer
+        correction = getattr(trainer, "vllm_importance_sampling_correction", False)
+        return bool(correction and self._observation.form.samples_with_engine())
 
     def _attach_engine(self, patches: Patches) -> None:
         """Follow the weights into vLLM where it runs in this process (`vllm_mode="colocate"`)."""
@@ -243,7 +252,7 @@ class RolloutHooks:
             misplaced = self._misplaced(parts) if compared else None
             scored = self._rewards.take(index, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
-            reference = self._reference.look() if compared else None
+            reference = seen.reference.look() if compared else None
             seen.numbers.add_rollout(
                 index,
                 parts,
@@ -253,6 +262,7 @@ class RolloutHooks:
                 reference=reference,
                 penalty_gap=gap,
                 drawn=generation.drawn,
+                kept=generation.logits,
             )
         if all(old is not None for old in olds) and purpose == "training":
             made_by = self._origin(olds, generation.calls, copied=replayed)

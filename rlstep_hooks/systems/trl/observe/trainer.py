@@ -24,6 +24,7 @@ from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.microbatches import MicroBatchHooks
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.observation import Observation
+from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
 from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
@@ -50,16 +51,18 @@ class TrlObserver(Observer):
         )
         drawing = DrawnWatch(form, recorder)
         meter = MicroBatchMeter(form.loss_settings, follows_rollout=form.follows_rollout(), cap=drawing.cap)
+        reference = ReferenceWatch(trainer, recorder)
         self._observation = Observation(
             trainer=trainer,
             schedule=schedule,
             form=form,
             recorder=recorder,
             updates=self.updates,
+            reference=reference,
             identities=SampleIdentities(),
             drawing=drawing,
             meter=meter,
-            numbers=NumberCollector(recorder, meter, self.updates, interval=interval),
+            numbers=NumberCollector(recorder, meter, self.updates, reference, interval=interval),
         )
         self._rollouts = RolloutHooks(self._observation)
         self._log_probs = LogProbHooks(self._observation)

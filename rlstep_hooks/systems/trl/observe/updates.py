@@ -147,6 +147,11 @@ class UpdateObserver:
         """Whether the loop steps right after the micro-batch it is at (accelerate's own flag, which transformers sets)."""
         return bool(self._handles) and bool(self._trainer.accelerator.sync_gradients)
 
+    @property
+    def latest(self) -> int:
+        """Index of the latest update; -1 before the first."""
+        return self._windows - 1
+
     def microbatch_begins(self) -> None:
         """The first micro-batch of a window begins without gradients: transformers clears them after each step, to None."""
         if not self._began and self.probe is not None:

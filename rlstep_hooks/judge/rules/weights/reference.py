@@ -1,0 +1,210 @@
+"""The reference: the model that training began with, whose weights nothing writes to but its own sync."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.precision import how_far
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding, Where
+    from rlstep_hooks.record.events import (
+        MicroBatch,
+        MicroBatchValues,
+        Rollout,
+        RolloutValues,
+        Update,
+        UpdateValues,
+    )
+
+REFERENCE_GAP = {"float32": 1e-3, "reduced": 0.05}
+"""Mean |policy - reference| of log-probs of equal weights that rounding explains; RLS403 has the same bounds."""
+
+
+class ReferenceMoved(Rule):
+    """The weights of the reference changed.
+
+    What it checks:
+        A checksum, or a probe, of the reference's weights at each rollout equals that of the first one. Exact. In TRL also that
+        they are not the policy's own tensors, and that torch counted no in-place write to them even if the old values were put back,
+        which is a warning. With `sync_ref_model` they change at the configured updates alone, and then are
+        `(1 - ref_model_mixup_alpha) * reference + ref_model_mixup_alpha * policy` but for rounding; a mix that was made twice, not at
+        all, with the shares exchanged, or that is a plain copy is named as such.
+
+    Why it matters:
+        The KL penalty keeps the policy near its reference. If the reference follows the policy, the penalty stays small
+        whatever the policy becomes.
+
+    Example:
+        ERROR RLS411 Reference changed · data epoch 0, rollout 2, update 4
+          expected  the weights that the reference began with
+          observed  other weights
+          why       the KL term compares the policy with something that follows it,
+                    or with another model than configured
+          fix       look for code that loads or copies weights into the reference
+
+    What to do:
+        Look for code that loads or copies weights into the reference, or for one model that serves as both.
+
+    Known limits:
+        - The reference of TRL and verl is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
+        - In TRL some rollouts are compared: the first eight, and later one of 13.
+        - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
+          at, nor one that is sharded.
+        - With `sync_ref_model` the first eight syncs are recomputed, and later one of 13; not one after the last update.
+        - torch does not count what is written through `.data`.
+        - Whether the first weights are those of the policy is RLS414.
+
+    Sources:
+        - https://arxiv.org/abs/2203.02155: the KL penalty of InstructGPT
+        - https://huggingface.co/docs/trl/grpo_trainer: sync_ref_model, where a reference that moves is wanted
+        - https://arxiv.org/abs/2404.09656: the mix of TR-DPO
+    """
+
+    code = "RLS411"
+    title = "Reference changed"
+    topics = ("samples", "reference")
+    nothing_seen = "there is no reference model of its own"
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if event.reference_intact is None:
+            return None
+        return self._compare(event.reference_intact, self.progress.where())
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison of probed weights."""
+        if values.reference_changed is None:
+            return None
+        where = self.progress.where_at(place, event)
+        if values.reference_shared:
+            self.checks += 1
+            return self.fail(
+                expected="a reference with weights of its own",
+                observed="the policy's own tensors",
+                where=where,
+                why="the KL term compares the policy with itself, and holds nothing back",
+                fix="give the trainer a copy of the policy as its reference, or none so that it makes one",
+                variant="shared",
+            )
+        if values.reference_written and not values.reference_changed:
+            self.checks += 1
+            return self._put_back(values.reference_written, where)
+        return self._compare(not values.reference_changed, where)
+
+    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+        """Look at the sync that follows an update."""
+        if values.reference_off is None:
+            return None
+        self.checks += 1
+        if not values.reference_off:
+            return None
+        like = f": it {values.reference_like}" if values.reference_like else ""
+        return self.fail(
+            expected="after this update a reference that is mixed with the policy, as configured",
+            observed=f"{values.reference_off} of its probed weights have other values{like}",
+            where=self.progress.where_at(place, event),
+            why="the KL term holds the policy near another model than configured",
+            fix="look for the callback that syncs the reference: is it there once, and has it this reference and this share?",
+            variant="not as configured",
+        )
+
+    def _put_back(self, written: int, where: Where) -> Finding | None:
+        return self.fail(
+            expected="no write to the reference's weights",
+            observed=f"{written} of its probed tensors were written to, and have their values again",
+            where=where,
+            why="something swapped the weights of the reference; what ran in between ran with another one",
+            fix="look for code that loads or swaps weights into the reference",
+            severity="warning",
+            variant="put back",
+        )
+
+    def _compare(self, intact: bool, where: Where) -> Finding | None:
+        self.checks += 1
+        if intact:
+            return None
+        return self.fail(
+            expected="the weights that the reference began with",
+            observed="other weights",
+            where=where,
+            why="the KL term compares the policy with something that follows it, or with another model than configured",
+            fix="look for code that loads or copies weights into the reference",
+        )
+
+
+class ReferenceNotThePolicy(ValueRule):
+    """The reference is not the policy that training began with.
+
+    What it checks:
+        Before the first update, the log-probs of policy and reference on the same tokens: their mean distance is within what rounding
+        explains, 0.001 in float32 and 0.05 in reduced precision. 100 times as far is an error.
+
+    Why it matters:
+        A reference that was loaded from somewhere else pulls the policy towards another model from the first update on. The KL
+        that is logged begins high, and nothing else shows it.
+
+    Example:
+        ERROR RLS414 Reference is not the first policy · data epoch 0, rollout 0,
+        update 0, micro-batch 0
+          expected  mean |policy - reference| of the log-probs at most 0.001 before
+                    the first update
+          observed  mean 0.62
+          why       the reference has other weights than the policy began with, or
+                    computes its log-probs in another way
+          fix       compare the paths and the precision of both models, and what
+                    changed the policy after it was loaded
+
+    What to do:
+        Compare the paths, and look at what was done to the policy after it was loaded: TRL loads the reference from the policy's
+        path, not from the model in memory.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer and in a run that begins at update 0: later
+          the policy has moved on.
+        - With adapters the reference may be the base model, and with dropout both forwards differ: then it is not compared.
+
+    Sources:
+        - https://arxiv.org/abs/2203.02155: the KL penalty against the model that training began with
+        - https://huggingface.co/docs/trl/grpo_trainer: where the reference comes from
+    """
+
+    code = "RLS414"
+    title = "Reference is not the first policy"
+    topics = ("log_ratio",)
+    nothing_seen = "no log-probs of a reference came with tokens that were trained before the first update"
+    optional = True
+    several = 1
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the distance in a loss."""
+        if values.reference_gap is None:
+            return None
+        return self._compare(values.reference_gap, self.progress.where_at(place, event))
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the distance in a rollout whose rewards take it."""
+        if values.reference_gap is None:
+            return None
+        return self._compare(values.reference_gap, self.progress.where_at(place, event))
+
+    def _compare(self, gap: float, where: Where) -> Finding | None:
+        facts = self.progress.started.facts
+        if facts.get("dropout_modules") or facts.get("trained_before"):
+            return None
+        self.checks += 1
+        tolerance = REFERENCE_GAP[self.progress.precision]
+        if gap <= tolerance:
+            return None
+        return self.fail_by(
+            gap / tolerance,
+            expected=f"mean |policy - reference| of the log-probs at most {tolerance:g} before the first update",
+            observed=f"mean {gap:.3g}",
+            where=where,
+            degree=how_far(gap, tolerance),
+            why="the reference has other weights than the policy began with, or computes its log-probs in another way",
+            fix="compare the paths and the precision of both models, and what changed the policy after it was loaded",
+        )
