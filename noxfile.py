@@ -417,7 +417,7 @@ def rehearse(session: nox.Session) -> None:
 
 @nox.session(name="rehearse-verl")
 def rehearse_verl(session: nox.Session) -> None:
-    """`rlstep rehearse` on broken launches of verl and, with `-- CHECKOUT` of its repository at v0.9.0, on its scripts: half an hour."""
+    """`rlstep rehearse` on broken launches of verl, and on its own scripts: `-- CHECKOUT` of its repository at v0.9.0. Half an hour."""
     install_verl(session)
     session.run("python", "-m", "tests.rehearsals.verl_table", *session.posargs, env=OFFLINE)
 

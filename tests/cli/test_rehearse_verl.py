@@ -46,7 +46,7 @@ def test_micro_batches_come_out_even() -> None:
 def test_a_name_that_only_a_shell_knows_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.sh").write_text(
-        "python3 -m verl.trainer.main_ppo data.train_batch_size=8 trainer.experiment_name=run_$(date +%H) actor_rollout_ref.rollout.n=2\n"
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=8 trainer.experiment_name=$(date) actor_rollout_ref.rollout.n=2\n"
     )
     command = runnable(["bash", "train.sh"], Options())
     assert command.arguments[1:] == (
