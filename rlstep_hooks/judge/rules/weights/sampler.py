@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
@@ -149,14 +150,14 @@ class SamplerVersion(Rule):
         return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""
 
 
-class SamplerGap(Rule):
+class SamplerGap(ValueRule):
     """The engine's log-probs are far from the trainer's at the same version.
 
     What it checks:
         Where the engine returns log-probs of the tokens that it sampled: their mean distance from the trainer's at the
         same policy version. The bound is 0.05 in reduced precision and 0.001 where both compute in float32. Once two
         rollouts were measured, the rule also warns at ten times the largest distance so far. Where the distance is that
-        of a configured `top_p`, the finding says so.
+        of a configured `top_p`, the finding says so. More than 100 times the bound is an error: no rounding explains it.
 
     Why it matters:
         A distance at equal versions means that the engine computes something else: stale weights behind an equal
@@ -195,7 +196,7 @@ class SamplerGap(Rule):
 
     code = "RLS403"
     title = "Engine and trainer disagree"
-    severity = "warning"
+    several = 1
     topics = ("sampler", "sampler_weights")
     nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
     optional = True
@@ -243,7 +244,8 @@ class SamplerGap(Rule):
                 fix="sample with top_p 1, or correct with log-probs of the same distribution",
                 variant="top_p",
             )
-        return self.fail(
+        return self.fail_by(
+            gap / tolerance,
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=observed,
             where=where,
