@@ -488,6 +488,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_mean: float | None = None
     """Mean |trainer log-prob - engine log-prob| of the sampled tokens, if the engine returns log-probs."""
     sampler_gap_max: float | None = None
+    sampler_gap_fit: str = ""
+    """What gives the engine's log-probs from the trainer's own logits or log-probs; empty if nothing fits or nothing was tried."""
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     reference_changed: int | None = None
@@ -557,6 +559,7 @@ TOPICS = (
     "sampler_weights",
     "drawn",
     "delivery",
+    "engine_distance",
     "learning_rate",
     "ranks",
     "checkpoints",

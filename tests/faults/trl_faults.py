@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
@@ -862,13 +863,17 @@ class EngineStandIn:
     def _complete(self, prompt: list[int]) -> tuple[list[int], list[float]]:
         whole, values = torch.tensor([prompt]), []
         for _ in range(self._length):
-            scores = self._weights(input_ids=whole).logits[0, -1].log_softmax(-1)
-            token = torch.multinomial(scores.exp(), 1)
-            values.append(float(scores[token]))
+            drawn, told = self._distributions(self._weights(input_ids=whole).logits[0, -1])
+            token = torch.multinomial(drawn.exp(), 1)
+            values.append(float(told[token]))
             whole = torch.cat([whole, token[None]], dim=1)
             if int(token) == self._tokenizer.eos_token_id:
                 break
         return whole[0, len(prompt) :].tolist(), values
+
+    def _distributions(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-probs that a token is drawn from, and those that are told, each (V,)."""
+        return logits.log_softmax(-1), logits.log_softmax(-1)
 
 
 def with_engine(trainer: Any) -> None:

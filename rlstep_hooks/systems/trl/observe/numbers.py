@@ -11,6 +11,7 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
+from rlstep_hooks.observe.engine_distance import Explained, closest, explained
 from rlstep_hooks.observe.gradient_watch import GradientSource
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
@@ -27,6 +28,7 @@ from rlstep_hooks.systems.trl.observe.measure import (
 from rlstep_hooks.systems.trl.observe.reference import ReferenceLook, SyncSource
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
@@ -58,6 +60,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Samples that have other tokens than the policy's `generate` was asked for and gave; None where that was not seen."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
+    explained: Explained | None = None
+    """What explains the gap; None where it was not looked for."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
@@ -73,6 +77,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.misplaced is None,
             self.moved is None,
             None if drawn is None else drawn[0].shape,
+            None if self.explained is None else self.explained.names,
         )
 
 
@@ -105,6 +110,10 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     if drawn:
         used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
         numbers["weights_differ"] = (used != left).sum(1)
+    explanations = [rollout.explained for rollout in group if rollout.explained is not None]
+    if explanations:
+        distances = torch.stack([explanation.distances for explanation in explanations])
+        numbers |= {f"cause {place}": column for place, column in enumerate(distances.unbind(1))}
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         numbers["off"] = advantages_off(scored, advantages.squeeze(2))
@@ -142,7 +151,14 @@ class RolloutSource(msgspec.Struct, frozen=True):
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
             sampler_gap_mean=finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
             sampler_gap_max=finite(of["largest_gap"]) if "gap" in of else None,
+            sampler_gap_fit=self._fit(held, of),
         )
+
+    def _fit(self, held: HeldRollout, of: dict[str, float]) -> str:
+        if held.explained is None:
+            return ""
+        names = held.explained.names
+        return closest(names, [of[f"cause {place}"] for place in range(len(names))])
 
 
 class LoggedRatioSource(msgspec.Struct, frozen=True):
@@ -239,6 +255,7 @@ class NumberCollector:
         misplaced: Tensor | None = None,
         moved: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
+        kept: KeptLogits | None = None,
     ) -> None:
         """Measure what generation returned.
 
@@ -252,14 +269,18 @@ class NumberCollector:
             misplaced: Samples that have not the rewards that were given for them.
             moved: Samples that have other tokens than `generate` was asked for and gave.
             drawn: Probed weights that generated it, and those that the update before had left.
+            kept: Logits of the trainer's own pass, where a distance from the engine is explained.
         """
         masks = [token_mask(part) for part in parts]
         advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
         sampled = [part.get("sampling_per_token_logps") for part in parts]
         olds = [part.get("old_per_token_logps") for part in parts]
         gap: Tensor | None = None
+        causes: Explained | None = None
         if all(isinstance(values, torch.Tensor) for values in (*sampled, *olds)):
-            gap = torch.nan_to_num((_joined(olds, masks) - _joined(sampled, masks)).abs() * mask)
+            own, theirs = _joined(olds, masks), _joined(sampled, masks)
+            gap = torch.nan_to_num((own - theirs).abs() * mask)
+            causes = explained(own, theirs, mask, kept) if kept is not None else None
         counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
         self._held.append(
@@ -276,6 +297,7 @@ class NumberCollector:
                 misplaced,
                 moved,
                 drawn,
+                causes,
             )
         )
 

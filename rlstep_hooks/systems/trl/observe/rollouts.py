@@ -9,6 +9,7 @@ import torch
 
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refresh, Rollout, WeightSync
 from rlstep_hooks.session.recorder import QUICK
@@ -60,6 +61,7 @@ class RolloutHooks:
         self._engine: ColocatedEngine | None = None
         """The engine, where it is in this process."""
         self._delivery_guard = Contained(recorder, ("delivery",))
+        self._distance_guard = Contained(recorder, ("engine_distance",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
         self._settings = LiveSettings(trainer)
@@ -102,6 +104,8 @@ class RolloutHooks:
         seen.reference.goes_on(seen.updates.latest)
         generation = seen.generation = Generation()
         self._generated.begin(looks=is_compared(self._rollouts))
+        if self._corrects_for_engine() and is_compared(self._rollouts):
+            generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         began = self._recorder.now()
         if not self._quick:
             self._recorder.write()  # so that nothing is lost to a kill while it generates
@@ -121,6 +125,12 @@ class RolloutHooks:
             rows = args[0] if args else kwargs.get("inputs")
             self._emit_rollout(rows, output, generation)
         return output
+
+    def _corrects_for_engine(self) -> bool:
+        """Whether the trainer scores each rollout itself and compares that with the engine's log-probs."""
+        trainer = self._observation.trainer
+        correction = getattr(trainer, "vllm_importance_sampling_correction", False)
+        return bool(correction and self._observation.form.samples_with_engine())
 
     def _attach_engine(self, patches: Patches) -> None:
         """Follow the weights into vLLM where it runs in this process (`vllm_mode="colocate"`)."""
@@ -264,6 +274,7 @@ class RolloutHooks:
                 reference=reference,
                 penalty_gap=gap,
                 drawn=generation.drawn,
+                kept=generation.logits,
             )
         if all(old is not None for old in olds) and purpose == "training":
             made_by = self._origin(olds, generation.calls, copied=replayed)
