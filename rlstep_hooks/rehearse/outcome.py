@@ -140,7 +140,7 @@ def _findings(parts: list[Part], own_rate: bool) -> list[Finding]:
 def _script(part: Part) -> Line:
     what = "the script runs to its end"
     if part.timed_out:
-        return Line(what=what, state="wrong", detail=f"it did not end within {part.seconds:.0f} s")
+        return Line(what=what, state="not proved", detail=f"it did not end within {part.seconds:.0f} s")
     if part.status == 0:
         return Line(what=what, state="proved", detail=f"{part.seconds:.0f} s")
     if part.of("stop"):
@@ -294,6 +294,9 @@ def _sizes(part: Part) -> list[str]:
 
 def _not_here(part: Part) -> list[str]:
     """Why the script's end may be due to this machine and not to the launch."""
+    if part.timed_out:
+        text = f"the script did not end within {part.seconds:.0f} s, by itself or because this machine is busy: --budget gives it more"
+        return [text]
     last = part.last
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
