@@ -236,6 +236,8 @@ def _resume(rehearsed: Rehearsed, own_rate: bool) -> list[Line]:
     what, part = "resume from a checkpoint", rehearsed.resumed
     if part is None:
         return [Line(what=what, state="not proved", detail=rehearsed.no_resume)]
+    if part.timed_out:
+        return [Line(what=what, state="not proved", detail=f"it did not end within {part.seconds:.0f} s")]
     if part.status:
         return [Line(what=what, state="wrong", detail=part.last or f"it ended with {part.status}")]
     report = part.report
