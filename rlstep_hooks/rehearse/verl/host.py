@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rlstep_hooks.rehearse.verl.cpu.rollout_registry import ENGINE
+from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
 
 RESPONSE = 16
 """Tokens of a completion."""

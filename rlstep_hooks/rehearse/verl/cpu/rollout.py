@@ -19,7 +19,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from rlstep_hooks.rehearse.verl.cpu.rollout_registry import ENGINE
+from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Generator

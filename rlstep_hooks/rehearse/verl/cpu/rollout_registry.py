@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
+
 if TYPE_CHECKING:
     from types import ModuleType
-
-ENGINE = "hf_cpu"
 
 
 def install_replica(module: ModuleType) -> None:
