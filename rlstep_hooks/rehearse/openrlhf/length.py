@@ -91,7 +91,7 @@ def _shorten(arguments: Any, found: Any) -> Any:
         rollouts_per_epoch=math.ceil(wanted / small.prompts),
         updates=made.updates,
         real_updates=schedule.updates if schedule is not None else None,
-        limits=_limits(rehearsal),
+        limits=_limits(arguments),
     )
     if schedule is not None:
         _look_at_rate(real, schedule)
@@ -100,9 +100,13 @@ def _shorten(arguments: Any, found: Any) -> Any:
     return taken
 
 
-def _limits(rehearsal: Any) -> str:
-    text = f"completions of {TOKENS} tokens at most; bfloat16"
-    return text if rehearsal.exact else f"{text}; fewer micro-batches in each update"
+def _limits(arguments: Any) -> str:
+    # OpenRLHF lets an agent's turns use what is left of `data.max_len` (utils/agent.py:92).
+    length = (
+        "a dozen tokens in a turn" if arguments.train.agent_func_path else f"completions of {TOKENS} tokens at most"
+    )
+    text = f"{length}; bfloat16"
+    return text if arguments.rehearsal.exact else f"{text}; fewer micro-batches in each update"
 
 
 def _rows(found: int, *, most: int) -> int | None:
