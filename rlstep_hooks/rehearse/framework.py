@@ -12,6 +12,7 @@ What its hooks say in the child is what the table at the end is made of (`messag
 - `reward`: what reward functions gave, as text, and `signal`, whether rewards differ; at the level "problem" what one did wrong.
 - `rows`, `model`, `data`, `left out`: a problem, or what stands in for what, as text.
 - `learning rate`, over the updates of the whole run: text, and `own`, whether the script built the schedule.
+- `training`, when training begins.
 - `stop`: the script need not go on, and may not end by itself.
 - `trained`, when training came to its end: `updates`, `output` (the folder of its checkpoints), `saves`, `evaluates`, `evaluations`.
 """
