@@ -85,7 +85,7 @@ class GradientMissing(Rule):
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Keep the numbers of an update, and judge it if its micro-batches are known."""
-        if event.role != "policy" or not event.applied or not event.learning_rate:
+        if event.role != "policy" or not event.applied or not event.learning_rate or not values.probed:
             return None
         window = self._window(event.index)
         window.update, window.alive = (values, event, place), self._alive

@@ -56,7 +56,7 @@ class WeightsMovedBetweenUpdates(Rule):
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the movement since the last update."""
-        if event.role == "critic":
+        if event.role == "critic" or not values.probed:
             return None
         if event.index == 0 or self.progress.updates < 2:
             return None

@@ -31,7 +31,7 @@ from rlstep_hooks.systems.trl.observe.other_losses import fitting
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
 CHECKS = "rlstep_checks"
-"""Key added to a rollout's tensors: for each sample, the checksums of its completion tokens, its advantages and its mask, (B, 3),
+"""Key added to a rollout's tensors: for each sample, the checksums of its completion tokens, its mask and its advantages, (B, 3),
 or of those and of its old log-probs, (B, 4)."""
 
 _FACTOR = 6364136223846793005
@@ -169,15 +169,7 @@ class MicroBatchMeter:
     def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None) -> None:
         """Add identities and checksums to the tensors of a rollout."""
         output[ROWS] = rows
-        advantages = output["advantages"]
-        checks = [
-            self._token_checksum(output["completion_ids"]),
-            bit_checksum(advantages, per_token=advantages.dim() == 2),
-            self._token_checksum(token_mask(output)),
-        ]
-        if old is not None:
-            checks.append(bit_checksum(old, per_token=old.dim() == 2))
-        output[CHECKS] = torch.stack(checks, -1)  # of the largest type among them, int64
+        output[CHECKS] = self._checksums(output["completion_ids"], token_mask(output), output["advantages"], old)
 
     def hold(
         self,
@@ -280,23 +272,34 @@ class MicroBatchMeter:
         self, checks: Tensor, tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
     ) -> dict[str, Tensor]:
         """How many samples differ from their checksums, (N, B, 3), or (N, B, 4) with old log-probs."""
-        differ = {"tokens_differ": self._token_checksum(tokens) != checks[..., 0]}
+        kept = old if checks.shape[-1] == 4 else None
+        found = self._checksums(tokens, mask, advantages, kept)
+        differ = (found != checks[..., : found.shape[-1]]).sum(1).float()
+        columns = {"tokens_differ": differ[:, 0]}
         if self._follows_rollout:
-            differ["advantages_differ"] = bit_checksum(advantages, per_token=True) != checks[..., 1]
-            differ["mask_differs"] = self._token_checksum(mask) != checks[..., 2]
-        if old is not None and checks.shape[-1] == 4:
-            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 3]
-        return {name: differing.sum(1).float() for name, differing in differ.items()}
+            columns |= {"mask_differs": differ[:, 1], "advantages_differ": differ[:, 2]}
+        if kept is not None:
+            columns["old_differ"] = differ[:, 3]
+        return columns
 
-    def _token_checksum(self, completion_ids: Tensor) -> Tensor:
-        """(..., T) token ids -> (...) int64 that changes with any token and with their order."""
-        width, known = completion_ids.shape[-1], self._positions
-        if known is None or known.shape[0] < width or known.device != completion_ids.device:
+    def _checksums(self, tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None) -> Tensor:
+        """The checksums of samples, (..., B, 3), or (..., B, 4) with old log-probs: int64, and another with any token, the order of
+        the tokens, or a bit of the other numbers.
+
+        Args:
+            tokens: (..., B, T), as the mask.
+            advantages: (..., B) or (..., B, T), as the old log-probs.
+        """
+        width, factors = tokens.shape[-1], self._positions
+        if factors is None or factors.shape[0] < width or factors.device != tokens.device:
             # A factor of its own for each place, all bits mixed: with plain multiples, small changes could cancel.
-            known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * _FACTOR
-            known = (known ^ (known >> 32)) * _FACTOR | 1
-            self._positions = known
-        return (completion_ids * (known if known.shape[0] == width else known[:width])).sum(-1)
+            factors = torch.arange(1, width + 1, device=tokens.device, dtype=torch.int64) * _FACTOR
+            factors = (factors ^ (factors >> 32)) * _FACTOR | 1
+            self._positions = factors
+        of_tokens = (torch.stack((tokens, mask), -2) * factors[:width]).sum(-1)
+        others = [advantages] if old is None else [advantages, old]
+        of_others = [bit_checksum(values, per_token=values.dim() == tokens.dim()).unsqueeze(-1) for values in others]
+        return torch.cat((of_tokens, *of_others), -1)
 
 
 def version_of(tensor: Tensor) -> int:
