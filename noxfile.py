@@ -282,7 +282,8 @@ def downstream(session: nox.Session) -> None:
             " && nox -s downstream -- /tmp/trl"
         )
     release = Path(session.posargs[0], "VERSION").read_text().strip()
-    install_trl(session, release, *TESTS)
+    # aiohttp: what TRL's asynchronous trainer imports; its tests are collected with the others.
+    install_trl(session, release, *TESTS, "aiohttp==3.14.5")
     session.install("--no-deps", "peft==0.21.2")
     session.run("python", "-m", "tests.downstream", *session.posargs, env=OFFLINE)
 
@@ -412,6 +413,13 @@ def rehearse(session: nox.Session) -> None:
     """`rlstep rehearse` on ten healthy and twelve broken launches of TRL, for real, with the time of each: twenty minutes."""
     install_trl(session, NEWEST)
     session.run("python", "-m", "tests.rehearsals.table", *session.posargs, env=OFFLINE)
+
+
+@nox.session(name="rehearse-verl")
+def rehearse_verl(session: nox.Session) -> None:
+    """`rlstep rehearse` on broken launches of verl, and on its own scripts: `-- CHECKOUT` of its repository at v0.9.0. Half an hour."""
+    install_verl(session)
+    session.run("python", "-m", "tests.rehearsals.verl_table", *session.posargs, env=OFFLINE)
 
 
 @nox.session

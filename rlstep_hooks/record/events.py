@@ -420,6 +420,7 @@ TOPICS = (
     "sampler_weights",
     "drawn",
     "delivery",
+    "engine_distance",
     "learning_rate",
     "ranks",
     "checkpoints",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.judge.suite import AuditedTest, Suite
 from rlstep_hooks.planning.finding import Finding, Where
-from tests.downstream.__main__ import differences, figures, news, outcomes
+from tests.downstream.__main__ import differences, empty, figures, news, outcomes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +59,13 @@ def test_a_finding_is_news_unless_somebody_has_looked_at_it_in_this_test() -> No
         "1 training calls in 1 tests; 1 PASS",
         "findings: warning RLS505 in 1",
     ]
+
+
+def test_two_runs_that_start_nothing_prove_nothing() -> None:
+    audited = suite("RLS505", "tests/t.py::T::test_other")
+    assert empty({"tests.t::a": "passed", "tests.t::b": "error"}, audited) == []
+    assert empty({"tests.t::a": "passed", "::tests.u": "error"}, audited) == ["::tests.u was not collected"]
+    assert empty({"tests.t::a": "failed"}, Suite(())) == ["no test passed", "no training call was audited"]
 
 
 def test_without_a_checkout_it_says_what_is_needed(tmp_path: Path) -> None:

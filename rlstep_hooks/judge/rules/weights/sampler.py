@@ -6,7 +6,10 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
@@ -43,6 +46,51 @@ ENOUGH_MEASURED = 2
 
 TRUNCATION_SHARE = 0.15
 """Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
+
+EXPLAINED = ("truncation", "rounding")
+"""Causes of a distance that leave it a warning however large it is: a truncation may be configured."""
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    """Why an engine's log-probs are far from the trainer's."""
+
+    why: str
+    fix: str
+    shows: str = ""
+    """What was computed to find it."""
+    variant: str = ""
+
+
+def _cause_of(fit: str) -> _Cause:
+    """The cause that `rlstep_hooks.observe.engine_distance` names."""
+    kind = fit.partition(" ")[0]
+    if kind == "temperature":
+        return _Cause(
+            why="engine and trainer divide their logits by different temperatures, so the ratio between them is no correction",
+            fix="give both the same temperature, and ask the engine for processed log-probs: raw ones are those of temperature 1",
+            shows=f"the engine's log-probs are those at {fit}",
+            variant="temperature",
+        )
+    if kind in ("top_k", "top_p", "min_p"):
+        return _Cause(
+            why=f"the engine's log-probs are those of the tokens that {fit} leaves, the trainer's of all",
+            fix="sample from all tokens, or correct with log-probs of the same distribution",
+            shows=f"the engine's log-probs are those of {fit}",
+            variant="truncation",
+        )
+    if kind in ("logits", "log-probs"):
+        return _Cause(
+            why="the engine rounds where the trainer does not; a ratio over many tokens adds the errors up",
+            fix="have the engine compute its last layer and its log-probs in float32",
+            shows=f"the engine has its {fit}",
+            variant="rounding",
+        )
+    return _Cause(
+        why="the engine's log-probs belong to other tokens than those that they are used for",
+        fix="look at where the prompt is cut off, at padding, and at the order in which the engine's answers are put together",
+        shows=f"the engine's log-probs are {fit}",
+        variant="place",
+    )
 
 
 class SamplerVersion(Rule):
@@ -149,14 +197,19 @@ class SamplerVersion(Rule):
         return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""
 
 
-class SamplerGap(Rule):
+class SamplerGap(ValueRule):
     """The engine's log-probs are far from the trainer's at the same version.
 
     What it checks:
         Where the engine returns log-probs of the tokens that it sampled: their mean distance from the trainer's at the
         same policy version. The bound is 0.05 in reduced precision and 0.001 where both compute in float32. Once two
-        rollouts were measured, the rule also warns at ten times the largest distance so far. Where the distance is that
-        of a configured `top_p`, the finding says so.
+        rollouts were measured, the rule also warns at ten times the largest distance so far. More than 100 times the bound
+        is an error, since no rounding explains it, unless a truncation or fewer bits were found to.
+
+        Where the trainer's logits of some tokens can be read (TRL), each documented cause is computed from them and the
+        one that leaves at most 3 % of the distance is named: another temperature, a truncation (top_k, top_p,
+        min_p), logits or log-probs of fewer bits, log-probs of the neighbouring token or of another sample. What is
+        left has another cause: weights, kernels, an adapter. The finding says whether the weights were compared.
 
     Why it matters:
         A distance at equal versions means that the engine computes something else: stale weights behind an equal
@@ -181,6 +234,9 @@ class SamplerGap(Rule):
         - It needs an engine that returns log-probs. verl and OpenRLHF return them if the configuration asks for it, TRL
           if it corrects for the engine.
         - One mean for each rollout is compared. A few wrong tokens among thousands can stay below the bound.
+        - The cause is looked for in the first eight rollouts and in some later ones, and one at a time: where two act
+          together, none is named. Logits of a compiled model are not read. In verl and OpenRLHF only a configured top_p
+          is told from the rest.
         - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
 
     Sources:
@@ -195,7 +251,7 @@ class SamplerGap(Rule):
 
     code = "RLS403"
     title = "Engine and trainer disagree"
-    severity = "warning"
+    several = 1
     topics = ("sampler", "sampler_weights")
     nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
     optional = True
@@ -206,6 +262,14 @@ class SamplerGap(Rule):
         """Rollouts whose distance was within the bound."""
         self._largest = 0.0
         """The largest distance among these rollouts."""
+        self._delivered: bool | None = None
+        """Whether the engine holds the weights of the policy, as far as they were compared; None if they were not."""
+
+    def delivered(self, delivery: Delivery) -> Finding | None:
+        """Remember whether the engine's own tensors were those of the policy."""
+        if delivery.compared:
+            self._delivered = not delivery.wrong
+        return None
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Compare the mean gap with the bound."""
@@ -234,22 +298,39 @@ class SamplerGap(Rule):
                 variant="sudden",
             )
         top_p = facts.get("configured_sampling", {}).get("top_p", 1.0)
-        if top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
-            return self.fail(
-                expected=f"mean |log-prob difference| at most {tolerance:g}",
-                observed=f"{observed}, which is -ln {top_p:g}",
-                where=where,
-                why=f"the engine's log-probs are those of the tokens that top_p {top_p:g} leaves, the trainer's of all",
-                fix="sample with top_p 1, or correct with log-probs of the same distribution",
-                variant="top_p",
-            )
-        return self.fail(
+        if values.sampler_gap_fit:
+            cause = _cause_of(values.sampler_gap_fit)
+        elif top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
+            cause = msgspec.structs.replace(_cause_of(f"top_p {top_p:g}"), shows=f"which is -ln {top_p:g}")
+        else:
+            cause = self._rest()
+        return self.fail_by(
+            1.0 if cause.variant in EXPLAINED else gap / tolerance,
             expected=f"mean |log-prob difference| at most {tolerance:g}",
-            observed=observed,
+            observed=f"{observed}; {cause.shows}" if cause.shows else observed,
             where=where,
-            degree=how_far(gap, tolerance),
+            degree="" if cause.shows else how_far(gap, tolerance),
+            why=cause.why,
+            fix=cause.fix,
+            variant=cause.variant,
+        )
+
+    def _rest(self) -> _Cause:
+        """What is left where no cause fits."""
+        if self._delivered:
+            return _Cause(
+                why="at the same policy version engine and trainer should give nearly the same log-probs; the weights that were"
+                " compared are equal",
+                fix="what is left: kernels and their precision, an adapter, a cache of an earlier version, another chat template",
+            )
+        weights = (
+            "compare weights first, then"
+            if self._delivered is None
+            else "mend the sync of weights first (RLS415), then"
+        )
+        return _Cause(
             why="at the same policy version engine and trainer should give nearly the same log-probs",
-            fix="compare weights first, then temperature, top-p and the engine's log-prob mode",
+            fix=f"{weights} temperature, top-p and the engine's log-prob mode",
         )
 
     def _usual(self) -> float | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.observe.forward_watch import ForwardWatch
     from rlstep_hooks.record.events import Purpose
 
@@ -40,7 +41,7 @@ class Activity:
 class Generation:
     """A rollout that is being made: the calls seen since it began."""
 
-    __slots__ = ("calls", "drawn", "forwards")
+    __slots__ = ("calls", "drawn", "forwards", "logits")
 
     def __init__(self) -> None:
         self.calls: list[LogProbCall] = []
@@ -48,3 +49,5 @@ class Generation:
         """None where forwards of the policy cannot be counted."""
         self.drawn: tuple[Tensor, Tensor] | None = None
         """Probed weights that the policy generates with, and those that the update before had left."""
+        self.logits: KeptLogits | None = None
+        """Keeps logits of the trainer's own pass, by which a distance from the engine's log-probs is explained; None without need."""

@@ -10,6 +10,7 @@ from rlstep_hooks.systems.trl.observe.calls import LogProbCall
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.systems.trl.observe.observation import Observation
 
@@ -20,6 +21,7 @@ class LogProbHooks:
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
         self._guard = Contained(observation.recorder, ("log_ratio", "refresh"))
+        self._distance_guard = Contained(observation.recorder, ("engine_distance",))
 
     def attach(self, patches: Patches) -> None:
         """Place the hook."""
@@ -37,14 +39,16 @@ class LogProbHooks:
     def _around_log_probs(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         seen = self._observation
         watch = seen.generation.forwards if seen.generation is not None else None
-        if watch is None:
-            result = wrapped(*args, **kwargs)
-        else:
+        kept = self._begin_to_keep(args, kwargs)
+        if watch is not None:
             watch.paused = True  # it looks for forwards of generation, not of log-prob passes
-            try:
-                result = wrapped(*args, **kwargs)
-            finally:
+        try:
+            result = wrapped(*args, **kwargs)
+        finally:
+            if watch is not None:
                 watch.paused = False
+            if kept is not None:
+                kept.end()
         calls = self._calls()
         if seen.active and calls is not None:
             with self._guard:
@@ -53,6 +57,19 @@ class LogProbHooks:
                 version, grad = seen.updates.version, log_probs.requires_grad
                 calls.append(LogProbCall(model, log_probs, tuple(others) if grad else (), version, grad))
         return result
+
+    def _begin_to_keep(self, args: Any, kwargs: Any) -> KeptLogits | None:
+        """Keep logits of a rollout's first pass, which is the policy's; the reference's comes after it."""
+        generation = self._observation.generation
+        if generation is None or generation.logits is None or generation.calls:
+            return None
+        with self._distance_guard:
+            # The same order in all releases that correct for the engine: grpo_trainer.py 0.22.0 to 1.16.0.
+            names = ("model", "input_ids", "attention_mask", "logits_to_keep")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            model = self._observation.trainer.accelerator.unwrap_model(given["model"])
+            generation.logits.begin(model, given["input_ids"], int(given["logits_to_keep"]))
+        return generation.logits
 
     def _calls(self) -> list[LogProbCall] | None:
         """Those of the rollout or the loss that is computed now; None outside both."""

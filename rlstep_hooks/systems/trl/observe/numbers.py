@@ -11,6 +11,7 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
+from rlstep_hooks.observe.engine_distance import Explained, closest, explained
 from rlstep_hooks.observe.gradient_watch import GradientSource
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
@@ -27,6 +28,7 @@ from rlstep_hooks.systems.trl.observe.measure import (
 from rlstep_hooks.systems.trl.observe.reference import ReferenceLook, SyncSource
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
@@ -54,8 +56,12 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
     misplaced: Tensor | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
+    moved: Tensor | None = None
+    """Samples that have other tokens than the policy's `generate` was asked for and gave; None where that was not seen."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
+    explained: Explained | None = None
+    """What explains the gap; None where it was not looked for."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
@@ -69,7 +75,9 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.reference is None,
             self.penalty_gap is None,
             self.misplaced is None,
+            self.moved is None,
             None if drawn is None else drawn[0].shape,
+            None if self.explained is None else self.explained.names,
         )
 
 
@@ -95,10 +103,17 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     misplaced = [rollout.misplaced for rollout in group if rollout.misplaced is not None]
     if misplaced:
         numbers["rewards_moved"] = torch.stack(misplaced)
+    moved = [rollout.moved for rollout in group if rollout.moved is not None]
+    if moved:
+        numbers["tokens_moved"] = torch.stack(moved)
     drawn = [rollout.drawn for rollout in group if rollout.drawn is not None]
     if drawn:
         used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
         numbers["weights_differ"] = (used != left).sum(1)
+    explanations = [rollout.explained for rollout in group if rollout.explained is not None]
+    if explanations:
+        distances = torch.stack([explanation.distances for explanation in explanations])
+        numbers |= {f"cause {place}": column for place, column in enumerate(distances.unbind(1))}
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         numbers["off"] = advantages_off(scored, advantages.squeeze(2))
@@ -129,13 +144,21 @@ class RolloutSource(msgspec.Struct, frozen=True):
             reference_shared=held.reference.shared if held.reference is not None else None,
             reference_written=held.reference.written if held.reference is not None else None,
             reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
+            tokens_moved=int(of["tokens_moved"]) if "tokens_moved" in of else None,
             rewards_moved=int(of["rewards_moved"]) if "rewards_moved" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
             advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
             sampler_gap_mean=finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
             sampler_gap_max=finite(of["largest_gap"]) if "gap" in of else None,
+            sampler_gap_fit=self._fit(held, of),
         )
+
+    def _fit(self, held: HeldRollout, of: dict[str, float]) -> str:
+        if held.explained is None:
+            return ""
+        names = held.explained.names
+        return closest(names, [of[f"cause {place}"] for place in range(len(names))])
 
 
 class LoggedRatioSource(msgspec.Struct, frozen=True):
@@ -230,7 +253,9 @@ class NumberCollector:
         reference: ReferenceLook | None = None,
         penalty_gap: Tensor | None = None,
         misplaced: Tensor | None = None,
+        moved: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
+        kept: KeptLogits | None = None,
     ) -> None:
         """Measure what generation returned.
 
@@ -242,15 +267,20 @@ class NumberCollector:
             reference: The reference, where it was looked at.
             penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
             misplaced: Samples that have not the rewards that were given for them.
+            moved: Samples that have other tokens than `generate` was asked for and gave.
             drawn: Probed weights that generated it, and those that the update before had left.
+            kept: Logits of the trainer's own pass, where a distance from the engine is explained.
         """
         masks = [token_mask(part) for part in parts]
         advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
         sampled = [part.get("sampling_per_token_logps") for part in parts]
         olds = [part.get("old_per_token_logps") for part in parts]
         gap: Tensor | None = None
+        causes: Explained | None = None
         if all(isinstance(values, torch.Tensor) for values in (*sampled, *olds)):
-            gap = torch.nan_to_num((_joined(olds, masks) - _joined(sampled, masks)).abs() * mask)
+            own, theirs = _joined(olds, masks), _joined(sampled, masks)
+            gap = torch.nan_to_num((own - theirs).abs() * mask)
+            causes = explained(own, theirs, mask, kept) if kept is not None else None
         counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
         self._held.append(
@@ -265,7 +295,9 @@ class NumberCollector:
                 reference,
                 penalty_gap,
                 misplaced,
+                moved,
                 drawn,
+                causes,
             )
         )
 
