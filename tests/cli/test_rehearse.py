@@ -15,7 +15,6 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
 from rlstep_hooks.rehearse.command import runnable
-from rlstep_hooks.rehearse.outcome import cause
 from rlstep_hooks.rehearse.parts import Part
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
 from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
@@ -204,10 +203,8 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def test_the_cause_is_the_last_exception_and_not_what_other_processes_write_after_it() -> None:
+def test_the_last_line_is_the_scripts_own_and_not_what_other_processes_write_after_it() -> None:
     lines = ["Traceback (most recent call last):", "ValueError: 7 rows", "\x1b[36m(WorkerDict pid=7)\x1b[0m ended"]
-    assert cause(Part(status=1, said=[], output=lines)) == "ValueError: 7 rows"
-    remote = ["\x1b[36m(TaskRunner pid=7)\x1b[0m torch.cuda.OutOfMemoryError: no memory", "bye"]
-    assert cause(Part(status=1, said=[], output=remote)) == "torch.cuda.OutOfMemoryError: no memory"
-    assert cause(Part(status=1, said=[], output=["gone"])) == "gone"
-    assert cause(Part(status=1, said=[], output=[])) == ""
+    assert Part(status=1, said=[], output=lines).last == "ValueError: 7 rows"
+    assert Part(status=1, said=[], output=["(WorkerDict pid=7) gone"]).last == "(WorkerDict pid=7) gone"
+    assert Part(status=1, said=[], output=[]).last == ""
