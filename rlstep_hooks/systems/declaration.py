@@ -146,8 +146,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "PLANNED_ONLY", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number",
-    "program_assumed", "text",
+    "NOTHING", "PLANNED_ONLY", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag",
+    "number", "program_assumed", "text",
 ]  # fmt: skip
 
 
