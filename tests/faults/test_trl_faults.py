@@ -43,7 +43,6 @@ PROVOKED_ELSEWHERE = {
     "RLS508": "rewards beside advantages are looked at in verl's faults (tests/systems/verl)",
     "RLS513": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
-    "RLS514": "samples are compared with earlier ones in OpenRLHF's faults (tests/systems/openrlhf)",
     "RLS901": "needs several processes",
     "RLS902": "needs several processes",
 }
