@@ -412,6 +412,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Sum of the squares of the same."""
     surprise_largest: float | None = None
     """The largest of the same."""
+    divergence: float | None = None
+    """The framework's estimate of the KL divergence from the old policy, by which it ends the updates on a rollout."""
     gradients_replaced: int | None = None
     """Values of gradients that backward hooks of modules replaced; None where none returned any, or none was looked at."""
     replacing_module: str = ""

@@ -37,6 +37,7 @@ PROVOKED_ELSEWHERE = {
     "RLS113": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS309": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",
+    "RLS213": "TRL has no limit of the divergence; in the faults of Stable-Baselines3 (tests/systems/classic)",
     "RLS208": "needs a release that leaves gradients over at the end of a data epoch",
     "RLS701": "needs a checkpoint",
     "RLS507": "TRL gives its samples no names; in verl's faults (tests/systems/verl)",
