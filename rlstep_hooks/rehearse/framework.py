@@ -13,6 +13,7 @@ What its hooks say in the child is what the table at the end is made of (`messag
 - `settings`, `rows`: what is wrong with the launch's own settings or rows, as text.
 - `model`, `data`, `left out`: what stands in for what, as text.
 - `learning rate`, over the updates of the whole run: text, and `own`, whether the script built the schedule.
+- `training`, when training begins.
 - `stop`: the script need not go on, and may not end by itself.
 - `trained`, when training came to its end: `updates`, `output` (the folder of its checkpoints), `saves`, `evaluates`, `evaluations`.
 """
