@@ -107,6 +107,6 @@ def test_not_a_number_is_equal_to_itself() -> None:
 def test_sides_that_wait_are_forgotten() -> None:
     seen = Deliveries()
     for number in range(REMEMBERED + 1):
-        seen.sent(sent(number, probe(Q0, 1.0)))
-    assert seen.held(held(0, (), (probe(Q0, 1.0),))) == []
-    assert seen.held(held(REMEMBERED, (), (probe(Q0, 1.0),))) != []
+        seen.sent(sent(number, probe(Q0, float(number))))
+    assert seen.held(held(0, (), (probe(Q0, 0.0),))) == []
+    assert seen.held(held(REMEMBERED, (), (probe(Q0, float(REMEMBERED)),))) != []
