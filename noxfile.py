@@ -415,6 +415,13 @@ def rehearse(session: nox.Session) -> None:
     session.run("python", "-m", "tests.rehearsals.table", *session.posargs, env=OFFLINE)
 
 
+@nox.session(name="rehearse-verl")
+def rehearse_verl(session: nox.Session) -> None:
+    """`rlstep rehearse` on broken launches of verl, and on its own scripts: `-- CHECKOUT` of its repository at v0.9.0. Half an hour."""
+    install_verl(session)
+    session.run("python", "-m", "tests.rehearsals.verl_table", *session.posargs, env=OFFLINE)
+
+
 @nox.session
 def soak(session: nox.Session) -> None:
     """100 random legal configurations, trained for real: no false finding."""

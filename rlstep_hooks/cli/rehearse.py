@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ def show(words: list[str], options: Options, asked: Asked, *, confirm: bool, as_
         OSError: It cannot be started.
     """
     stream = sys.stderr if as_json else sys.stdout
+    # What a shell always has; a plan that is read elsewhere does not know it.
+    own = {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
+    options = msgspec.structs.replace(options, variables={**own, **options.variables})
     command = runnable(words, options)
     plan = _plan(words, options)
     if plan is not None:

@@ -33,7 +33,7 @@ LINKS = (
     Link("counts and order", ("RLS2", "RLS307")),
     Link("samples", ("RLS306", "RLS5")),
     Link("ratio and old log-probs", ("RLS3",)),
-    Link("reference log-probs", ("RLS308", "RLS411", "RLS414"), matters=False),
+    Link("reference log-probs", ("RLS308", "RLS311", "RLS411", "RLS414"), matters=False),
     Link("prompt groups and advantages", ("RLS501", "RLS505", "RLS508", "RLS515", "RLS516", "RLS517", "RLS518")),
     Link("loss", ("RLS8",)),
     Link("gradient and optimizer", ("RLS803", "RLS806", "RLS807", "RLS808", "RLS809", "RLS810"), matters=False),

@@ -392,6 +392,14 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
     mask_intact: bool | None = None
     """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
+    prompts_intact: bool | None = None
+    """Whether the prompts' tokens equal those that the rollout came with, row by row."""
+    reference_intact: bool | None = None
+    """Whether the reference's log-probs equal those that the rollout came with bit for bit, row by row."""
+    copied: int | None = None
+    """Samples whose completion, token by token, stands earlier in their rollout; None where that was not looked at."""
+    copied_nats: float | None = None
+    """-log-prob of the least probable of them, in nats; 0 without one."""
     reference_gap: float | None = None
     """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     surprise: float | None = None
@@ -463,6 +471,9 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     index: int
     max_abs_advantage: float | None = None
     """Over real tokens."""
+    tokens_moved: int | None = None
+    """Samples whose prompt or completion has other tokens than the policy's `generate` was asked for and gave; None where that was not
+    seen."""
     rewards_moved: int | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
     masks_wrong: int | None = None

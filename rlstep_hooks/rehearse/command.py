@@ -82,10 +82,15 @@ def _program(command: Command, folder: Path, how: Framework) -> tuple[str, ...]:
 
 
 def _arguments(command: Command, how: Framework) -> list[str]:
-    unknown = [each for token in command.arguments for each in token.unknown]
+    tokens = [
+        token
+        for token in command.arguments
+        if not (token.unknown and token.text.lstrip("+").startswith(how.free_settings))
+    ]
+    unknown = [each for token in tokens for each in token.unknown]
     if unknown:
         raise LaunchError(f"{unknown[0].why}; give it with --set", unknown[0].place)
-    texts = [token.text for token in command.arguments]
+    texts = [token.text for token in tokens]
     if command.program.kind != "executable":
         return texts
     kept: list[str] = []

@@ -12,6 +12,7 @@ What its hooks say in the child is what the table at the end is made of (`messag
 - `reward`: what reward functions gave, as text, and `signal`, whether rewards differ; at the level "problem" what one did wrong.
 - `rows`, `model`, `data`, `left out`: a problem, or what stands in for what, as text.
 - `learning rate`, over the updates of the whole run: text, and `own`, whether the script built the schedule.
+- `stop`: the script need not go on, and may not end by itself.
 - `trained`, when training came to its end: `updates`, `output` (the folder of its checkpoints), `saves`, `evaluates`, `evaluations`.
 """
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.rehearse.messages import Rehearsal
 
-_PLACES = {"trl": "rlstep_hooks.rehearse.trl"}
+_PLACES = {"trl": "rlstep_hooks.rehearse.trl", "verl": "rlstep_hooks.rehearse.verl"}
 """System's name -> the package whose `FRAMEWORK` says how it is rehearsed."""
 
 UNKNOWN = "trl"
@@ -73,6 +74,8 @@ class Framework:
     """A model's type -> its family's chat template, where the framework ships one; for tokenizers that are not on this machine."""
     own_columns: tuple[str, ...] = ()
     """Columns of made rows where a program of the framework itself reads them; "[]" marks lists of messages."""
+    free_settings: tuple[str, ...] = ()
+    """Beginnings of arguments "name=value" that decide nothing in a rehearsal; one whose value only a shell would know is left out."""
     longest_folder: int | None = None
     """Characters that the path of the temporary folder may have; sockets, whose paths are limited to 107, may lie below it."""
 

@@ -36,6 +36,8 @@ TAIL = 40
 """Lines of a failed script's output that are kept."""
 RETRIES = 3
 """Times that a column which only the run shows is added to made rows."""
+GRACE = 5
+"""Seconds that a script has to end by itself after it need not go on."""
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _QUIET = {
@@ -200,14 +202,25 @@ def _run(command: Runnable, variables: dict[str, str], folder: Path, *, limit: f
             start_new_session=True,
         )
         try:
-            return process.wait(limit), False
-        except subprocess.TimeoutExpired:
-            return 124, True
+            return _wait(process, folder, limit)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             end(VARIABLE, variables[VARIABLE])
             process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path, limit: float) -> tuple[int, bool]:
+    """The exit status, and whether the limit ended it; the script also ends where the child said that it need not go on."""
+    lines, until = folder / "said.jsonl", time.monotonic() + limit
+    while time.monotonic() < until:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(0.5), False
+        if lines.exists() and b'{"topic":"stop"' in lines.read_bytes():
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(GRACE), False
+            return 1, False
+    return 124, True
 
 
 def _linked(source: Path, target: Path) -> Path:

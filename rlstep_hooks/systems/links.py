@@ -12,6 +12,8 @@ import msgspec
 
 LinkName = Literal[
     "settings in force",
+    "completions",
+    "completions on the way",
     "rewards on the way",
     "advantages",
     "advantages on the way",
@@ -26,6 +28,7 @@ LinkName = Literal[
     "optimizer moments",
     "learning rate",
     "reference",
+    "reference on the way",
     "sampler",
     "weights between updates",
 ]
@@ -35,6 +38,8 @@ NAMES: tuple[LinkName, ...] = get_args(LinkName)
 
 RULES: dict[LinkName, tuple[str, ...]] = {
     "settings in force": ("RLS101",),
+    "completions": ("RLS413", "RLS519"),
+    "completions on the way": ("RLS306",),
     "rewards on the way": ("RLS515",),
     "advantages": ("RLS516",),
     "advantages on the way": ("RLS517",),
@@ -48,7 +53,8 @@ RULES: dict[LinkName, tuple[str, ...]] = {
     "optimizer step": ("RLS806",),
     "optimizer moments": ("RLS807",),
     "learning rate": ("RLS605",),
-    "reference": ("RLS411",),
+    "reference": ("RLS411", "RLS414"),
+    "reference on the way": ("RLS311",),
     "sampler": ("RLS402", "RLS403", "RLS410", "RLS415", "RLS416", "RLS417", "RLS418"),
     "weights between updates": ("RLS404", "RLS412"),
 }

@@ -86,7 +86,8 @@ def test_a_rehearsal_is_run_and_says_why_it_could_not_prove(root: Path) -> None:
     assert missing["answer"].startswith("could not be rehearsed: ")
     assert "a_package_that_is_not_here" in " ".join(missing["details"]["output"])
     assert "memory" in missing["details"]["never_proved_in_small"]
-    assert "cannot be rehearsed" in error(root, "rehearse", launch=VERL)
+    one_step_off = VERL.replace("verl.trainer.main_ppo", "verl.experimental.one_step_off_policy.main_ppo")
+    assert "cannot be rehearsed" in error(root, "rehearse", launch=one_step_off)
 
 
 def test_a_rehearsal_is_confined_and_its_budget_bounded(root: Path) -> None:

@@ -521,6 +521,51 @@ def reference_released_in_mid_run(trainer: Any) -> None:
     after_update(trainer, 4, release)
 
 
+@fault(
+    report="trl PR#3725",
+    code="RLS306",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+    cause="between the generation and the scoring",
+)
+def completions_moved_before_the_rollout_is_scored(trainer: Any) -> None:
+    """Completions move to the next sample while the rollout is put together."""
+    alter_rollouts(
+        trainer,
+        lambda rollout: rollout | {name: rollout[name].roll(1, 0) for name in ("completion_ids", "completion_mask")},
+        after=4,
+    )
+
+
+@fault(
+    report="a template applied once more",
+    code="RLS306",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+    cause="between the generation and the scoring",
+)
+def prompts_changed_before_the_rollout_is_scored(trainer: Any) -> None:
+    """The last token of each prompt is another one than the policy was asked with."""
+
+    def alter(rollout: dict[str, Any]) -> dict[str, Any]:
+        prompts = rollout["prompt_ids"].clone()
+        prompts[:, -1] = prompts[:, -2]
+        return rollout | {"prompt_ids": prompts}
+
+    alter_rollouts(trainer, alter, after=4)
+
+
+@fault(report="a buffer that is shared", code="RLS306", where=Where(update=4, microbatch=8), cause="another prompt")
+def prompts_overwritten_in_the_buffer(trainer: Any) -> None:
+    """The prompts in the sample buffer are overwritten in place."""
+
+    def alter(batch: dict[str, Any]) -> dict[str, Any]:
+        batch["prompt_ids"][:, -1] = batch["prompt_ids"][:, -2]
+        return batch
+
+    alter_microbatches(trainer, alter, first=8)
+
+
 # E, J: weights and the sampler
 
 
@@ -710,6 +755,20 @@ def reference_synced_at_every_update(trainer: Any) -> None:
             mine.data.lerp_(policy.data, 0.3)
 
     on(trainer, "on_step_end", mix)
+
+
+@fault(
+    report="trl#454",
+    code="RLS311",
+    where=Where(update=4, microbatch=8),
+    settings=WITH_REFERENCE,
+    absent=("0.18.",),
+)
+def reference_log_probs_moved_on_the_way(trainer: Any) -> None:
+    """The reference's log-probs of each micro-batch move to the next sample."""
+    alter_microbatches(
+        trainer, lambda batch: batch | {"ref_per_token_logps": batch["ref_per_token_logps"].roll(1, 0)}, first=8
+    )
 
 
 @fault(
@@ -1217,6 +1276,41 @@ def averaged_over_tokens_instead(trainer: Any) -> None:
     in_losses(trainer, first=4, loss_type="bnpo")
 
 
+OF_WINDOW: Settings = {**REUSED, "loss_type": "dapo"}
+"""A loss that is divided by the tokens of the window."""
+
+
+@fault(
+    report="tokens counted with their padding",
+    code="RLS801",
+    where=Where(update=4, microbatch=8),
+    settings=OF_WINDOW,
+    since="0.24",
+    cause="another number of tokens than the masks",
+)
+def window_counted_with_padding(trainer: Any) -> None:
+    """The tokens that the loss is divided by are those of the padded completions."""
+
+    def alter(rollout: dict[str, Any]) -> dict[str, Any]:
+        padded = torch.tensor(rollout["completion_ids"].numel() + 8)
+        return rollout | {"num_items_in_batch": padded}
+
+    alter_rollouts(trainer, alter, after=4)
+
+
+@fault(
+    report="tokens of one micro-batch for those of the window",
+    code="RLS801",
+    where=Where(update=4, microbatch=8),
+    settings=OF_WINDOW,
+    since="0.24",
+    cause="another number of tokens than the masks",
+)
+def window_counted_by_the_micro_batch(trainer: Any) -> None:
+    """Each loss is divided by its own tokens alone."""
+    alter_microbatches(trainer, lambda batch: batch | {"num_items_in_batch": batch["completion_mask"].sum()}, first=8)
+
+
 @fault(
     report="TRL, KL left out",
     code="RLS801",
@@ -1647,6 +1741,44 @@ def tokens_swapped_after_generation(trainer: Any) -> None:
         return mixed
 
     alter_generation(trainer, generate, after=4)
+
+
+def copied_rows(trainer: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Have the completions of a generation replaced by those of the rows that `copied` gives."""
+
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tokens = original(*args, **kwargs)
+        width = kwargs["input_ids"].shape[1]
+        rows = copied(torch.arange(len(tokens)))
+        return torch.cat([tokens[:, :width], tokens[rows, width:]], 1)
+
+    alter_generation(trainer, generate, after=4)
+
+
+@fault(
+    report="one seed for each request of an engine",
+    code="RLS519",
+    where=Where(rollout=2, update=4),
+    settings=LONG,
+    since="0.24",
+)
+def completions_of_each_group_are_one(trainer: Any) -> None:
+    """All completions of a prompt are the first one."""
+    copied_rows(trainer, lambda rows: rows // trainer.num_generations * trainer.num_generations)
+
+
+@fault(
+    report="a buffer that samples share", code="RLS519", where=Where(rollout=2, update=4), settings=LONG, since="0.24"
+)
+def completions_of_another_prompt(trainer: Any) -> None:
+    """The completions of the first prompt stand in for those of the others."""
+    copied_rows(trainer, lambda rows: rows % trainer.num_generations)
+
+
+@fault(report="an index that stays", code="RLS519", where=Where(rollout=2, update=4), settings=LONG, since="0.24")
+def one_completion_written_over_another(trainer: Any) -> None:
+    """One of the completions is written over the one after it."""
+    copied_rows(trainer, lambda rows: torch.where(rows == 5, 4, rows))
 
 
 EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]

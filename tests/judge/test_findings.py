@@ -78,7 +78,12 @@ def test_repetitions_are_listed_by_rollout() -> None:
 
 def test_values_of_another_magnitude_are_another_finding() -> None:
     findings = found(gaps({1: 0.06, 3: 0.7, 4: 0.7, 6: 7.0}), "RLS403")
-    assert [(f.where.rollout, f.occurrences) for f in findings] == [(1, 1), (3, 2), (6, 1)]
+    assert sorted((f.where.rollout, f.occurrences) for f in findings) == [(1, 1), (3, 2), (6, 1)]
+
+
+def test_a_value_that_no_rounding_explains_is_an_error() -> None:
+    near, far = found(gaps({1: 4.9}), "RLS403"), found(gaps({1: 5.1}), "RLS403")
+    assert [f.severity for f in near + far] == ["warning", "error"]
 
 
 CRITIC = phase_plan(samples=8, minibatches=(8,), microbatch=4)

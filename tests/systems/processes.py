@@ -88,10 +88,15 @@ def run_marked(command: Sequence[str], folder: Path, *, environment: Mapping[str
 
 def marked(mark: str) -> list[psutil.Process]:
     """The processes of one launch, also those that are children of nobody."""
+    return inheriting(MARK, mark)
+
+
+def inheriting(variable: str, below: str) -> list[psutil.Process]:
+    """The processes with an environment variable whose value begins so."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark:
+            if process.environ().get(variable, "").startswith(below):
                 found.append(process)
         except psutil.Error:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlstep_hooks.judge.rules import observation, resume
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.data import advantages, documented, evaluation, rows, samples
+from rlstep_hooks.judge.rules.data import advantages, copies, documented, evaluation, rows, samples
 from rlstep_hooks.judge.rules.learning_rate import (
     RateAtZero,
     RateNotScheduled,
@@ -61,6 +61,7 @@ RULES: tuple[type[Rule], ...] = (
     refresh.ReferenceLogProbs,
     values.LoggedRatio,
     values.RatioNeverMoves,
+    intact.ReferenceLogProbsAltered,
     training.WeightsUnchanged,
     sampler.SamplerVersion,
     sampler.SamplerGap,
@@ -93,6 +94,7 @@ RULES: tuple[type[Rule], ...] = (
     documented.AdvantagesNotDocumented,
     documented.AdvantagesAltered,
     documented.MaskNotDocumented,
+    copies.CopiedCompletions,
     ScheduleHorizon,
     SchedulerTicks,
     RateNotScheduled,

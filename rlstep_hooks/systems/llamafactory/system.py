@@ -202,6 +202,8 @@ SYSTEM = System(
     observes=("rollouts", "old log-probs", "micro-batches", "updates", "advantages", "learning rate", "weights"),
     links={
         "settings in force": no("its trainer builds its own optimizer"),
+        "completions": no("they stay inside step()"),
+        "completions on the way": no("they stay inside step()"),
         "rewards on the way": no("the trainer scores and hands over to step() in one method"),
         "advantages": no("step() computes them inside, and hands them on to its loss alone"),
         "advantages on the way": no("step() keeps it inside"),
@@ -218,6 +220,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": no("the schedule of its launch is not read"),
         "reference": no("its log-probs stay inside step()"),
+        "reference on the way": no("its log-probs stay inside step()"),
         "sampler": no("its settings are not looked at"),
         "weights between updates": yes("a probe between updates"),
     },

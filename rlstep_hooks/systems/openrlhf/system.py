@@ -377,6 +377,8 @@ SYSTEM = System(
     ),
     links={
         "settings in force": no("actors read their configuration themselves"),
+        "completions": no("their log-probs come without what tells how they were drawn"),
+        "completions on the way": no("a sample is recognised by its tokens: one with others is unknown"),
         "rewards on the way": yes("by the tokens of the samples", "not from a reward model"),
         "advantages": yes(
             "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
@@ -403,6 +405,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers, of the policy", "not other schedules"),
         "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
+        "reference on the way": no("only the loss that they enter"),
         "sampler": yes(
             "what the engine is given and holds after each sync, its settings, its log-probs",
             "not weights through CUDA IPC",

@@ -37,6 +37,8 @@ SYSTEM = System(
     observes=("what the loop tells the audit", "updates of torch's optimizers", "learning rate", "weights"),
     links={
         "settings in force": no("a loop's settings are its own"),
+        "completions": no("the loop hands over none"),
+        "completions on the way": no("the loop hands over none"),
         "rewards on the way": no("a loop hands over the rewards that it has"),
         "advantages": yes(
             "from audit.rewards, by the estimator that audit.advantages names, in float64", "not by other estimators"
@@ -57,6 +59,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": no("nothing says which schedule the loop means"),
         "reference": no("the loop hands over none"),
+        "reference on the way": no("the loop hands over none"),
         "sampler": no("the loop samples itself"),
         "weights between updates": yes("a probe between updates"),
     },

@@ -184,6 +184,8 @@ SYSTEM = System(
     ),
     links={
         "settings in force": no("a schedule may be a function of the user's"),
+        "completions": no("actions are no completions"),
+        "completions on the way": no("actions are no completions"),
         "rewards on the way": no("rewards are the environment's, and wrappers change them on purpose"),
         "advantages": yes(
             "GAE and the critic's targets, from the buffer's rewards, values and ends of episodes, in float64"
@@ -203,6 +205,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant and linear schedules of Stable-Baselines3", "not functions of somebody's"),
         "reference": no("there is none"),
+        "reference on the way": no("there is none"),
         "sampler": no("the policy itself acts"),
         "weights between updates": yes("a probe between updates"),
     },

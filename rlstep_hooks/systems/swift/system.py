@@ -239,6 +239,11 @@ SYSTEM = System(
     ),
     links={
         "settings in force": no("ms-swift builds its trainers in ways of its own; sizes alone are compared"),
+        "completions": yes(
+            "against the policy's own distributions, and each other",
+            "not truncated sampling, several turns, or dropout",
+        ),
+        "completions on the way": yes("bit for bit, from the rollout to the loss", "not prompts"),
         "rewards on the way": no("ms-swift computes rewards and advantages in methods of its own"),
         "advantages": no("ms-swift computes rewards and advantages in methods of its own"),
         "advantages on the way": yes("bit for bit, from the rollout to the loss"),
@@ -263,6 +268,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": yes("a probe of its weights"),
+        "reference on the way": yes("bit for bit, from the rollout to the loss"),
         "sampler": yes(
             "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
         ),

@@ -364,6 +364,14 @@ SYSTEM = System(
             "what trainer and optimizer compute with, when training begins and at each rollout",
             "of an optimizer of your own, changes alone",
         ),
+        "completions": yes(
+            "against the policy's own distributions, and each other (0.20 and later)",
+            "not truncated sampling, several turns, or dropout",
+        ),
+        "completions on the way": yes(
+            "what generate was asked for and gave, and bit for bit from the rollout to the loss",
+            "an engine's from the rollout on",
+        ),
         "rewards on the way": yes(
             "what each reward function gave, and which completions it got (0.20 and later)",
             "not reward models, nor coroutines",
@@ -401,6 +409,10 @@ SYSTEM = System(
         "reference": yes(
             "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
             "not shards, nor a reference that is the policy with its adapters off",
+        ),
+        "reference on the way": yes(
+            "bit for bit, from the rollout to the loss",
+            "not RLOO's, which enter its rewards, nor those computed in the loss",
         ),
         "sampler": yes(
             "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "

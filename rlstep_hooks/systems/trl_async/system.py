@@ -187,6 +187,8 @@ SYSTEM = System(
     ),
     links={
         "settings in force": yes("those of the optimizer, when training begins and in compared updates"),
+        "completions": no("they come from a server, without what tells how they were drawn"),
+        "completions on the way": no("they come from a queue, and nothing stands before it"),
         "rewards on the way": no("the worker computes them in a process of its own"),
         "advantages": no("the worker computes them in a process of its own"),
         "advantages on the way": no("the worker computes them in a process of its own"),
@@ -201,6 +203,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("there is none"),
+        "reference on the way": no("there is none"),
         "sampler": yes(
             "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the "
             "engine holds, where its model is in this process",

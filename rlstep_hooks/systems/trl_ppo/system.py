@@ -330,6 +330,8 @@ SYSTEM: System = System(
     ),
     links={
         "settings in force": yes("those of the optimizer, when training begins and in compared updates"),
+        "completions": no("they stay inside the trainer's method"),
+        "completions on the way": no("they stay inside the trainer's method"),
         "rewards on the way": no(
             "PPOTrainer computes rewards, advantages and loss in one method, and hands none of them on"
         ),
@@ -348,6 +350,7 @@ SYSTEM: System = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("its log-probs stay inside the trainer's method"),
+        "reference on the way": no("its log-probs stay inside the trainer's method"),
         "sampler": yes("settings at the call of generate"),
         "weights between updates": yes("a probe between updates"),
     },

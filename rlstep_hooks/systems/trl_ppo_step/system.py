@@ -189,6 +189,8 @@ SYSTEM = System(
     ),
     links={
         "settings in force": no("a script may change them between two steps on purpose"),
+        "completions": no("they stay inside step()"),
+        "completions on the way": no("they stay inside step()"),
         "rewards on the way": no("a script hands its scores to step() itself"),
         "advantages": no("step() computes them inside, and hands them on to its loss alone"),
         "advantages on the way": no("step() keeps it inside"),
@@ -205,6 +207,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": no("the script gives the scheduler, if there is one"),
         "reference": no("its log-probs stay inside step()"),
+        "reference on the way": no("its log-probs stay inside step()"),
         "sampler": no("the script samples"),
         "weights between updates": yes("a probe between updates"),
     },

@@ -174,6 +174,8 @@ SYSTEM = System(
     ),
     links={
         "settings in force": no("workers read their configuration themselves"),
+        "completions": no("their log-probs come without what tells how they were drawn"),
+        "completions on the way": yes("bit for bit, from the refresh to the loss", "not prompts"),
         "rewards on the way": yes(
             "order within groups, and rows with their prompts", "not what a reward function returned"
         ),
@@ -204,6 +206,7 @@ SYSTEM = System(
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant and cosine with warm-up, of the policy", "not other numbers of cycles"),
         "reference": yes("a probe of its weights"),
+        "reference on the way": no("only the loss that they enter"),
         "sampler": yes(
             "the version behind each sample; the engine's log-probs where it gives them; with vLLM what it is given "
             "and holds after each sync",

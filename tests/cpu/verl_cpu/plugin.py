@@ -1,12 +1,12 @@
-"""Installs everything at import. Each part waits for the module of verl that it concerns."""
+"""Installs at import what a rehearsal installs. Each part waits for the module of verl that it concerns."""
 
 from __future__ import annotations
 
-from verl_cpu import offload, platform, process_group, rollout_registry, value_head, vllm_weights
+import wrapt
 
-platform.install()
-process_group.install()
-offload.install()
-value_head.install()
-rollout_registry.install()
+from rlstep_hooks.rehearse.verl.cpu import HOOKS
+from verl_cpu import vllm_weights
+
+for module, place in HOOKS.items():
+    wrapt.register_post_import_hook(place, module)
 vllm_weights.install()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.rehearse.verl.cpu import ENVIRONMENT as CPU_VARIABLES
 from tests.cpu.verl_cpu.assets import REWARD_FILE, write_model, write_rows
 from tests.systems.processes import ray_folder, run_marked
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 CPU_FOLDER = Path(__file__).parents[2] / "cpu"
 
 ENVIRONMENT = {
-    "VERL_PLATFORM": "cpu",
-    "VERL_ENGINE_DEVICE": "cuda",
+    **CPU_VARIABLES,
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",

@@ -1,4 +1,4 @@
-"""Old log-probs and tokens on their way from the rollout to the loss."""
+"""Log-probs and tokens on their way from the rollout to the loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlstep_hooks.judge.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 
 class OldLogProbsAltered(Rule):
@@ -72,7 +72,9 @@ class TokensAltered(Rule):
     """The tokens in the loss are not those that were generated.
 
     What it checks:
-        A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss.
+        A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss. In TRL also one of its
+        prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
+        asked for and gave.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
@@ -93,8 +95,8 @@ class TokensAltered(Rule):
         seams, and the old log-probs of each turn then belong to other tokens.
 
     Known limits:
-        - It compares tokens after generation has returned. What an engine or an environment does to them before that is
-          not seen.
+        - What an engine or an environment does to tokens before they are in the rollout is not seen.
+        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 13th later.
         - Loops of your own, Stable-Baselines3 and TRL's PPOTrainer do not show tokens: there it is not evaluated.
 
     Sources:
@@ -112,6 +114,16 @@ class TokensAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
+        if values.prompts_intact is False:
+            self.checks += 1
+            return self.fail(
+                expected="the prompts of these samples, as in their rollout",
+                observed="other tokens in their prompts",
+                where=self.progress.where_at(place, event),
+                why="the loss takes the probability of an answer to another prompt than it was given to",
+                fix="look for code that writes into the prompts of the sample buffer, truncates or reorders them",
+                variant="prompts",
+            )
         if values.tokens_intact is None:
             self.missed += event.old_source in ("at_rollout", "recompute")
             return None
@@ -124,4 +136,77 @@ class TokensAltered(Rule):
             where=self.progress.where_at(place, event),
             why="log-probs, rewards and advantages belong to the generated tokens",
             fix="look for code that tokenises again, truncates or reorders completions after the rollout",
+        )
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison with what was generated."""
+        if values.tokens_moved is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not values.tokens_moved:
+            return None
+        return self.fail(
+            expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
+            observed=f"other tokens in {values.tokens_moved} of {event.samples} samples",
+            where=self.progress.where_at(place, event),
+            why="they were replaced, cut or moved to another sample between the generation and the scoring",
+            fix="look for code that wraps the generation, and for buffers that several samples share",
+            variant="on the way into the rollout",
+        )
+
+
+class ReferenceLogProbsAltered(Rule):
+    """The reference's log-probs in the loss are not those that were computed.
+
+    What it checks:
+        A checksum of each sample's reference log-probs, taken when the rollout was scored, equals the checksum in the loss: bit for
+        bit, sample by sample.
+
+    Why it matters:
+        The KL term then holds the policy near numbers that no model gave. The logged KL is computed from the same numbers, so it
+        looks like a policy that moved.
+
+    Example:
+        ERROR RLS311 Reference log-probs altered before use · data epoch 0, rollout
+        2, update 5, micro-batch 10
+          expected  the reference's log-probs of these samples, bit for bit as
+                    computed
+          observed  other log-probs
+          why       they were overwritten, replaced, or moved to another sample on
+                    the way to the loss
+          fix       look for code that writes into the sample buffer or reorders
+                    part of it
+
+    What to do:
+        Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
+
+    Known limits:
+        - TRL's GRPOTrainer, in releases that compute them with the rollout, in the first eight cycles of rollouts and every 13th
+          later. RLOO takes them into its rewards, which RLS516 recomputes.
+        - Whether they are right when they are computed is RLS411's and RLS414's.
+
+    Sources:
+        - https://huggingface.co/docs/trl/grpo_trainer: the KL term of the loss
+        - https://github.com/huggingface/trl/issues/454: log-probs that belong to other samples
+    """
+
+    code = "RLS311"
+    title = "Reference log-probs altered before use"
+    topics = ("samples",)
+    nothing_seen = "no loss got log-probs of a reference that came with its rollout"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of checksums."""
+        if values.reference_intact is None:
+            return None
+        self.checks += 1
+        if values.reference_intact:
+            return None
+        return self.fail(
+            expected="the reference's log-probs of these samples, bit for bit as computed",
+            observed="other log-probs",
+            where=self.progress.where_at(place, event),
+            why="they were overwritten, replaced, or moved to another sample on the way to the loss",
+            fix="look for code that writes into the sample buffer or reorders part of it",
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
@@ -45,6 +46,9 @@ ENOUGH_MEASURED = 2
 
 TRUNCATION_SHARE = 0.15
 """Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
+
+EXPLAINED = ("truncation", "rounding")
+"""Causes of a distance that leave it a warning however large it is: a truncation may be configured."""
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -193,13 +197,14 @@ class SamplerVersion(Rule):
         return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""
 
 
-class SamplerGap(Rule):
+class SamplerGap(ValueRule):
     """The engine's log-probs are far from the trainer's at the same version.
 
     What it checks:
         Where the engine returns log-probs of the tokens that it sampled: their mean distance from the trainer's at the
         same policy version. The bound is 0.05 in reduced precision and 0.001 where both compute in float32. Once two
-        rollouts were measured, the rule also warns at ten times the largest distance so far.
+        rollouts were measured, the rule also warns at ten times the largest distance so far. More than 100 times the bound
+        is an error, since no rounding explains it, unless a truncation or fewer bits were found to.
 
         Where the trainer's logits of some tokens can be read (TRL), each documented cause is computed from them and the
         one that leaves at most 3 % of the distance is named: another temperature, a truncation (top_k, top_p,
@@ -246,7 +251,7 @@ class SamplerGap(Rule):
 
     code = "RLS403"
     title = "Engine and trainer disagree"
-    severity = "warning"
+    several = 1
     topics = ("sampler", "sampler_weights")
     nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
     optional = True
@@ -299,7 +304,8 @@ class SamplerGap(Rule):
             cause = msgspec.structs.replace(_cause_of(f"top_p {top_p:g}"), shows=f"which is -ln {top_p:g}")
         else:
             cause = self._rest()
-        return self.fail(
+        return self.fail_by(
+            1.0 if cause.variant in EXPLAINED else gap / tolerance,
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=f"{observed}; {cause.shows}" if cause.shows else observed,
             where=where,

@@ -33,6 +33,10 @@ class SwiftForm(TrainerForm):
         """Never: transformers does, after the loss is returned."""
         return False
 
+    def counts_tokens(self) -> bool:
+        """Never: entries are filtered and put together anew before they are counted."""
+        return False
+
     def samples_with_engine(self) -> bool:
         """Whether vLLM samples, with weights of its own."""
         return bool(self.trainer.args.use_vllm)

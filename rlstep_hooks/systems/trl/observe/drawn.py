@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.surprise import cap_of
 from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.systems.trl.observe.facts import active_dropout
+from rlstep_hooks.systems.trl.observe.generated import SEVERAL_TURNS
 from rlstep_hooks.systems.trl.observe.limits import own_advantages
 from rlstep_hooks.systems.trl.observe.sampling import NEUTRAL, effective
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.form import TrainerForm
 
-_SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory", "multi_turn_scheduler")
 _CONSTRAINED = ("vllm_guided_decoding_regex", "vllm_structured_outputs_regex")
 _HARMLESS = (
     "cache_implementation",
@@ -79,7 +79,7 @@ def _why_not(form: TrainerForm, vocabulary: int) -> str:
     trainer = form.trainer
     if not hasattr(trainer, "_get_per_token_logps_and_entropies"):
         return "this release computes no entropies in its loss"
-    if any(getattr(trainer, name, None) for name in _SEVERAL_TURNS):
+    if any(getattr(trainer, name, None) for name in SEVERAL_TURNS):
         return "some tokens are those of tools or of an environment"
     if form.picks_samples():
         return "completions are picked by their rewards or their length, so those that are left are not a fair draw"

@@ -74,6 +74,14 @@ class TrainerForm:
         filtered = self.schedule.samples_dropped_per_rollout or hasattr(self.trainer, "replay_buffer")
         return bool(filtered or getattr(self.trainer, "mask_truncated_completions", False))
 
+    def counts_tokens(self) -> bool:
+        """Whether the tokens that a window's loss is divided by are those that count in the masks of this process.
+
+        0.24 to 1.0 count truncated completions too although they are masked (`num_items_in_batch`), 1.16.0 the mask.
+        """
+        alone = self.trainer.accelerator.num_processes == 1
+        return alone and not self.picks_samples() and not getattr(self.trainer, "mask_truncated_completions", False)
+
     # A rollout
 
     def parts(self, output: Any) -> list[dict[str, Any]]:

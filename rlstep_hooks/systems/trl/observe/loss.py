@@ -114,6 +114,8 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The auxiliary loss of a mixture of experts, times its coefficient; None without one."""
     correction: Tensor | None = None
     """(B, T) or (B, 1), ratio of the policy to the engine (`vllm_importance_sampling_correction`); None without it."""
+    given_tokens: Tensor | None = None
+    """What the loss was given for `generation_tokens`, where these were counted again in the rollout's masks; None where not."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for losses that are evaluated together."""
@@ -121,6 +123,7 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
         return (
             self.reference is None,
             None if tokens is None else tokens.shape,
+            self.given_tokens is None,
             self.beta,
             self.weighs_kl,
             self.window,

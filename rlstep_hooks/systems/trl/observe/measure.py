@@ -13,10 +13,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
+from rlstep_hooks.systems.trl.observe.checksums import COLUMNS, Checksums, of_bits
 from rlstep_hooks.systems.trl.observe.loss import (
     WITHIN,
     LossInputs,
@@ -31,11 +31,7 @@ from rlstep_hooks.systems.trl.observe.other_losses import fitting
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
 CHECKS = "rlstep_checks"
-"""Key added to a rollout's tensors: for each sample, the checksums of its completion tokens, its advantages and its mask, (B, 3),
-or of those and of its old log-probs, (B, 4)."""
-
-_FACTOR = 6364136223846793005
-"""Knuth's multiplier of a linear congruential generator modulo 2**64."""
+"""Key added to a rollout's tensors: the checksums of each sample (`rlstep_hooks.systems.trl.observe.checksums`)."""
 
 HELD_ELEMENTS = 1 << 20
 """Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
@@ -64,6 +60,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """(B, T), log-probs of the reference where it should still be the policy; None where it need not be."""
     entropies: Tensor | None
     """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
+    handed: dict[str, Tensor]
+    """Checksums of what else the loss got, by the names of their columns, each (B,); empty where they are not compared."""
     versions: tuple[int, ...]
 
     def kind(self) -> tuple[Any, ...]:
@@ -82,6 +80,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             len(self.arrived),
             self.entropies is None,
             self.reference is None,
+            tuple(self.handed),
         )
 
     def written_to(self) -> bool:
@@ -136,6 +135,10 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
             mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
+            prompts_intact=of["prompts_differ"] == 0 if of.get("prompts_compared") else None,
+            reference_intact=of["reference_differ"] == 0 if of.get("reference_compared") else None,
+            copied=int(of["copied"]) if "copied" in of else None,
+            copied_nats=finite(of["copied_nats"]) if "copied" in of else None,
             reference_gap=finite(of["reference_gap"] / tokens) if "reference_gap" in of else None,
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
@@ -159,25 +162,17 @@ class MicroBatchMeter:
         self._settings = settings
         self._cap = cap
         self._follows_rollout = follows_rollout
-        self._positions: Tensor | None = None
+        self._checksums = Checksums()
         self._held: list[_Held] = []
         self._elements = 0
         self._waits = True
         """Whether work may wait. Not once somebody was seen to write to what a loss had used."""
         self._done: list[tuple[MicroBatchSource, Tensor]] = []
 
-    def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None) -> None:
-        """Add identities and checksums to the tensors of a rollout."""
+    def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None, *, whole: bool = True) -> None:
+        """Add identities and checksums to the tensors of a rollout; those of its prompts and its reference only if `whole`."""
         output[ROWS] = rows
-        advantages = output["advantages"]
-        checks = [
-            self._token_checksum(output["completion_ids"]),
-            bit_checksum(advantages, per_token=advantages.dim() == 2),
-            self._token_checksum(token_mask(output)),
-        ]
-        if old is not None:
-            checks.append(bit_checksum(old, per_token=old.dim() == 2))
-        output[CHECKS] = torch.stack(checks, -1)  # of the largest type among them, int64
+        output[CHECKS] = self._checksums.of_rollout(output, token_mask(output), old, whole=whole)
 
     def hold(
         self,
@@ -189,6 +184,8 @@ class MicroBatchMeter:
         arrived: list[Tensor],
         entropies: Tensor | None = None,
         reference: Tensor | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -201,6 +198,7 @@ class MicroBatchMeter:
             arrived: Where the factor of the loss in its backward pass will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
             reference: (B, T), log-probs of the reference where it should still be the policy.
+            whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -211,8 +209,12 @@ class MicroBatchMeter:
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
         own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
+        # At once: the micro-batches of a rollout are views of one tensor, and a write to one of them looks like a write to all.
+        handed = self._checksums.of_loss(inputs) if whole and checks is not None and self._follows_rollout else {}
         versions = _versions(new, mask, tokens, advantages, loss, entropies)
-        held = _Held(index, new, own, mask, tokens, checks, advantages, loss, arrived, reference, entropies, versions)
+        held = _Held(
+            index, new, own, mask, tokens, checks, advantages, loss, arrived, reference, entropies, handed, versions
+        )
         self._held.append(held)
         self._elements += new.numel()
         if self._elements > HELD_ELEMENTS or not self._waits:
@@ -258,7 +260,11 @@ class MicroBatchMeter:
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
             tokens = torch.stack([held.tokens for held in group])
-            columns |= self._differences(torch.stack(checks), tokens, mask, advantages, old)
+            of_rollout = torch.stack(checks)
+            columns |= self._differences(of_rollout, tokens, mask, advantages, old)
+            columns |= _handed_on(of_rollout, [held.handed for held in group])
+            if group[0].entropies is not None:
+                columns |= _copies(of_rollout, new, mask)
         arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
         if arrived:
             columns["backward"] = torch.stack(arrived).float()
@@ -279,24 +285,32 @@ class MicroBatchMeter:
     def _differences(
         self, checks: Tensor, tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
     ) -> dict[str, Tensor]:
-        """How many samples differ from their checksums, (N, B, 3), or (N, B, 4) with old log-probs."""
-        differ = {"tokens_differ": self._token_checksum(tokens) != checks[..., 0]}
+        """How many samples differ from their checksums, (N, B, columns)."""
+        of = dict(zip(COLUMNS, checks.unbind(-1), strict=False))
+        differ = {"tokens_differ": self._checksums.of_tokens(tokens) != of["tokens"]}
         if self._follows_rollout:
-            differ["advantages_differ"] = bit_checksum(advantages, per_token=True) != checks[..., 1]
-            differ["mask_differs"] = self._token_checksum(mask) != checks[..., 2]
-        if old is not None and checks.shape[-1] == 4:
-            differ["old_differ"] = bit_checksum(old, per_token=old.dim() == 3) != checks[..., 3]
+            differ["advantages_differ"] = of_bits(advantages, per_token=True) != of["advantages"]
+            differ["mask_differs"] = self._checksums.of_tokens(mask) != of["mask"]
+        if old is not None and "old" in of:
+            differ["old_differ"] = of_bits(old, per_token=old.dim() == 3) != of["old"]
         return {name: differing.sum(1).float() for name, differing in differ.items()}
 
-    def _token_checksum(self, completion_ids: Tensor) -> Tensor:
-        """(..., T) token ids -> (...) int64 that changes with any token and with their order."""
-        width, known = completion_ids.shape[-1], self._positions
-        if known is None or known.shape[0] < width or known.device != completion_ids.device:
-            # A factor of its own for each place, all bits mixed: with plain multiples, small changes could cancel.
-            known = torch.arange(1, width + 1, device=completion_ids.device, dtype=torch.int64) * _FACTOR
-            known = (known ^ (known >> 32)) * _FACTOR | 1
-            self._positions = known
-        return (completion_ids * (known if known.shape[0] == width else known[:width])).sum(-1)
+
+def _handed_on(checks: Tensor, handed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """How many samples of N micro-batches differ in what else they were handed, and how many were compared: 0 was not taken."""
+    differ = {}
+    for name in handed[0]:
+        now, before = torch.stack([of[name] for of in handed]), checks[..., COLUMNS.index(name)]
+        differ[f"{name}_differ"] = ((now != before) & (before != 0)).sum(1).float()
+        differ[f"{name}_compared"] = (before != 0).sum(1).float()
+    return differ
+
+
+def _copies(checks: Tensor, new: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """How many samples of N micro-batches are copies of others of their rollout, and -log p of the least probable of them."""
+    copied = checks[..., COLUMNS.index("copied")] != 0
+    nats = -(new * mask).float().sum(2)
+    return {"copied": copied.sum(1).float(), "copied_nats": torch.where(copied, nats, 0.0).amax(1)}
 
 
 def version_of(tensor: Tensor) -> int:
@@ -323,11 +337,6 @@ def _versions(
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
     """The loss over the documented one; None where its terms cancel to less than a hundredth of their sizes."""
     return finite(loss / expected) if largest > 0 and abs(expected) > 0.01 * largest else None
-
-
-def bit_checksum(values: Tensor, *, per_token: bool) -> Tensor:
-    """The bit patterns of floating point numbers as integers; (..., T) is summed to (...) as int64, exact in any order of summation."""
-    return bits(values).sum(-1, dtype=torch.int64) if per_token else bits(values)
 
 
 def token_mask(inputs: dict[str, Any]) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+    from rlstep_hooks.systems.trl.observe.loss import LossTerms
     from rlstep_hooks.systems.trl.observe.observation import Observation
 
 
@@ -99,14 +102,26 @@ class MicroBatchHooks:
             if terms is not None and terms.beta and terms.reference is None:
                 self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
                 terms = None
+        terms = self._with_counted(terms, inputs) if terms is not None else None
         arrived = self._backward.follow(activity.loss) if compared else []
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls) if compared else None
-        seen.meter.hold(self._microbatches, inputs, new.detach(), old, terms, arrived, entropies, reference)
+        seen.meter.hold(
+            self._microbatches, inputs, new.detach(), old, terms, arrived, entropies, reference, whole=compared
+        )
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
+
+    def _with_counted(self, terms: LossTerms, inputs: dict[str, Any]) -> LossTerms:
+        """The same, with the tokens that the masks of the rollout count in the place of those that the loss was given."""
+        trained = self._observation.identities.trained(inputs)
+        counted = self._observation.counted.get(trained.rollout)
+        given = terms.generation_tokens
+        if counted is None or given is None or trained.samples is None or len(trained.samples) != 1:
+            return terms
+        return msgspec.structs.replace(terms, generation_tokens=counted.to(given.dtype), given_tokens=given)
 
     def _emit_microbatch(self, activity: Activity) -> None:
         seen, inputs = self._observation, activity.loss_inputs

@@ -56,6 +56,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
     misplaced: Tensor | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
+    moved: Tensor | None = None
+    """Samples that have other tokens than the policy's `generate` was asked for and gave; None where that was not seen."""
     drawn: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
     explained: Explained | None = None
@@ -73,6 +75,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.reference is None,
             self.penalty_gap is None,
             self.misplaced is None,
+            self.moved is None,
             None if drawn is None else drawn[0].shape,
             None if self.explained is None else self.explained.names,
         )
@@ -100,6 +103,9 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     misplaced = [rollout.misplaced for rollout in group if rollout.misplaced is not None]
     if misplaced:
         numbers["rewards_moved"] = torch.stack(misplaced)
+    moved = [rollout.moved for rollout in group if rollout.moved is not None]
+    if moved:
+        numbers["tokens_moved"] = torch.stack(moved)
     drawn = [rollout.drawn for rollout in group if rollout.drawn is not None]
     if drawn:
         used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
@@ -138,6 +144,7 @@ class RolloutSource(msgspec.Struct, frozen=True):
             reference_shared=held.reference.shared if held.reference is not None else None,
             reference_written=held.reference.written if held.reference is not None else None,
             reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
+            tokens_moved=int(of["tokens_moved"]) if "tokens_moved" in of else None,
             rewards_moved=int(of["rewards_moved"]) if "rewards_moved" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
             advantages_off=off,
@@ -246,6 +253,7 @@ class NumberCollector:
         reference: ReferenceLook | None = None,
         penalty_gap: Tensor | None = None,
         misplaced: Tensor | None = None,
+        moved: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
         kept: KeptLogits | None = None,
     ) -> None:
@@ -259,6 +267,7 @@ class NumberCollector:
             reference: The reference, where it was looked at.
             penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
             misplaced: Samples that have not the rewards that were given for them.
+            moved: Samples that have other tokens than `generate` was asked for and gave.
             drawn: Probed weights that generated it, and those that the update before had left.
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
         """
@@ -286,6 +295,7 @@ class NumberCollector:
                 reference,
                 penalty_gap,
                 misplaced,
+                moved,
                 drawn,
                 causes,
             )

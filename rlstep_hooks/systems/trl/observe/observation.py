@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import Activity, Generation
@@ -32,6 +34,8 @@ class Observation:
     drawing: DrawnWatch
     meter: MicroBatchMeter
     numbers: NumberCollector
+    counted: dict[int, Tensor] = dataclasses.field(default_factory=dict)
+    """Tokens that the masks of the latest rollouts count, by rollout, where all of them are known."""
     active: bool = False
     """True from attaching to detaching. A hook that another package holds on to does nothing afterwards."""
     activity: Activity | None = None

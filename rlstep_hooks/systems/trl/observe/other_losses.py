@@ -80,6 +80,10 @@ def _alternatives(inputs: LossInputs, settings: LossSettings) -> Iterator[tuple[
     if window > 1 and settings.includes_accumulation:
         yield "not divided by the accumulation", inputs, settings, float(window)
         yield "divided by the accumulation twice", inputs, settings, 1.0 / window
+    if first.given_tokens is not None:
+        as_given = [change(of, generation_tokens=of.given_tokens) for of in inputs.terms]
+        words = "divided by another number of tokens than the masks of its rollout count"
+        yield words, change(inputs, terms=as_given), settings, 1.0
     if settings.processes > 1:
         yield "divided by the number of processes", inputs, settings, 1.0 / settings.processes
         yield "multiplied by the number of processes", inputs, settings, float(settings.processes)

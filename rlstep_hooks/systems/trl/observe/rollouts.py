@@ -15,10 +15,12 @@ from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refres
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
+from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import own_advantages
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
+from rlstep_hooks.systems.trl.observe.measure import token_mask
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
+
+
+REMEMBERED_ROLLOUTS = 64
+"""Rollouts whose counted tokens are kept for their losses."""
 
 
 class RolloutHooks:
@@ -60,6 +66,7 @@ class RolloutHooks:
         """Samples that a filter takes out of each rollout on this process."""
         self._settings = LiveSettings(trainer)
         self._sampling = SamplingWatch(trainer, recorder)
+        self._generated = GeneratedWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
         self._rows_guard = Contained(recorder, ("rows",))
@@ -81,6 +88,7 @@ class RolloutHooks:
             with self._delivery_guard:
                 self._attach_engine(patches)
         self._sampling.attach(patches)
+        self._generated.attach(patches)
         self._replay.attach(patches)
         self._rewards.attach(patches)
         self._observation.reference.attach()
@@ -95,6 +103,7 @@ class RolloutHooks:
             return wrapped(*args, **kwargs)
         seen.reference.goes_on(seen.updates.latest)
         generation = seen.generation = Generation()
+        self._generated.begin(looks=is_compared(self._rollouts))
         if self._corrects_for_engine() and is_compared(self._rollouts):
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         began = self._recorder.now()
@@ -222,6 +231,7 @@ class RolloutHooks:
         sizes = [int(part["completion_mask"].shape[0]) for part in parts]
         samples = sum(sizes) + (self._left_out if purpose == "training" else 0)
         replayed = self._replay.take()
+        compared = purpose == "training" and is_compared(index)
         events: list[AnyEvent] = [
             Rollout(
                 at=recorder.now(),
@@ -245,11 +255,12 @@ class RolloutHooks:
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
                 if of_others:
                     recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
-                seen.meter.mark(part, rows_of_part, None if of_others else old)
+                seen.meter.mark(part, rows_of_part, None if of_others else old, whole=compared and not replayed)
             seen.form.mark(output, parts)
-            compared = purpose == "training" and is_compared(index)
             penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
             misplaced = self._misplaced(parts) if compared else None
+            if compared and not replayed and seen.form.counts_tokens():
+                self._count(index, parts)
             scored = self._rewards.take(index, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
             reference = seen.reference.look() if compared else None
@@ -258,6 +269,7 @@ class RolloutHooks:
                 parts,
                 scored=scored,
                 misplaced=misplaced,
+                moved=self._moved(parts) if compared and not replayed else None,
                 rule=rule,
                 reference=reference,
                 penalty_gap=gap,
@@ -285,6 +297,17 @@ class RolloutHooks:
     def _misplaced(self, parts: list[dict[str, Any]]) -> Tensor | None:
         with self._rewards_guard:
             return self._rewards.misplaced(parts[0]["completion_ids"]) if len(parts) == 1 else None
+        return None
+
+    def _count(self, index: int, parts: list[dict[str, Any]]) -> None:
+        counted = self._observation.counted
+        counted[index] = torch.stack([token_mask(part).sum() for part in parts]).sum()
+        if len(counted) > REMEMBERED_ROLLOUTS:
+            del counted[min(counted)]
+
+    def _moved(self, parts: list[dict[str, Any]]) -> Tensor | None:
+        with self._rollout_guard:
+            return self._generated.moved(parts[0]) if len(parts) == 1 else None
         return None
 
     def _penalty(self, calls: list[LogProbCall], part: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:

@@ -21,11 +21,8 @@ def _eager(wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], k
     return wrapped(*args, **kwargs)
 
 
-def install() -> None:
+def install(module: ModuleType) -> None:
     """Load value models with eager attention."""
+    from transformers import AutoModelForTokenClassification
 
-    @wrapt.when_imported("verl.utils.model")
-    def wrap(module: ModuleType) -> None:
-        from transformers import AutoModelForTokenClassification
-
-        wrapt.wrap_function_wrapper(AutoModelForTokenClassification, "from_pretrained", _eager)
+    wrapt.wrap_function_wrapper(AutoModelForTokenClassification, "from_pretrained", _eager)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -18,10 +19,32 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from verl_cpu.rollout_registry import ENGINE
+from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn; the same order as vLLM's: temperature, then the k most likely, then the fewest that make up p."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+
+    def processed(self, raw: torch.Tensor) -> torch.Tensor:
+        """Log-probs of the distribution that is drawn from."""
+        if self.temperature <= 0:
+            return raw
+        logits = raw / self.temperature
+        if 0 < self.top_k < len(logits):
+            logits = logits.masked_fill(logits < logits.topk(self.top_k).values[-1], -torch.inf)
+        if self.top_p < 1:
+            ordered, places = torch.softmax(logits, -1).sort(descending=True)
+            beyond = ordered.cumsum(-1) - ordered >= self.top_p  # what lies before a token makes up p already
+            logits = logits.index_fill(-1, places[beyond], -torch.inf)
+        return torch.log_softmax(logits, -1)
 
 
 def _server_name(replica_rank: int) -> str:
@@ -59,6 +82,7 @@ class HfCpuServer:
         torch.set_num_threads(1)
         model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="eager")
         self._model = model.eval().requires_grad_(False)
+        self._tied = bool(model.config.tie_word_embeddings)
         self._prompt_length = prompt_length
         self._response_length = response_length
         self._processed = {"processed_logprobs": True, "raw_logprobs": False}[logprobs_mode]
@@ -74,7 +98,12 @@ class HfCpuServer:
 
     async def load_weights(self, weights: dict[str, torch.Tensor], global_steps: int | None) -> None:
         """Take new weights. As with vLLM, the version only changes where one is given."""
-        self._model.load_state_dict(weights)
+        missing, unknown = self._model.load_state_dict(weights, strict=False)
+        tied = set(getattr(self._model, "_tied_weights_keys", None) or ()) if self._tied else set()
+        if unknown or set(missing) - tied:
+            raise RuntimeError(f"weights that the model has not: {unknown}; that it did not get: {missing}")
+        if self._tied:
+            self._model.tie_weights()
         if global_steps is not None:
             self._global_steps = global_steps
 
@@ -84,13 +113,16 @@ class HfCpuServer:
         """Sample one response.
 
         Raises:
-            NotImplementedError: For sampling other than by temperature, whose log-probs would be other ones.
+            NotImplementedError: For sampling with a penalty, whose log-probs would be other ones.
         """
-        temperature = float(sampling_params["temperature"])
-        plain = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-        asked = {name: sampling_params.get(name, value) for name, value in plain.items()}
-        if asked != plain:
-            raise NotImplementedError(f"{ENGINE} samples by temperature alone, not with {asked}")
+        how = Sampling(
+            temperature=float(sampling_params["temperature"]),
+            top_p=float(sampling_params.get("top_p", 1.0)),
+            top_k=int(sampling_params.get("top_k", -1)),
+        )
+        penalty = sampling_params.get("repetition_penalty", 1.0)
+        if penalty != 1.0:
+            raise NotImplementedError(f"{ENGINE} has no repetition_penalty, and {penalty} was asked for")
         budget = self._prompt_length + self._response_length - len(prompt_ids)
         limit = sampling_params.get("max_tokens", min(self._response_length, budget))
         await self._admitted.wait()
@@ -98,7 +130,7 @@ class HfCpuServer:
         try:
             async with self._slots:
                 source = self._source(request_id, prompt_ids)
-                tokens, log_probs, stop_reason = await self._tokens(list(prompt_ids), temperature, limit, source)
+                tokens, log_probs, stop_reason = await self._tokens(list(prompt_ids), how, limit, source)
         finally:
             self._requests -= 1
         return TokenOutput(
@@ -109,7 +141,7 @@ class HfCpuServer:
         )
 
     async def _tokens(
-        self, prompt_ids: list[int], temperature: float, limit: int, source: torch.Generator
+        self, prompt_ids: list[int], how: Sampling, limit: int, source: torch.Generator
     ) -> tuple[list[int], list[float], str]:
         """Tokens up to the end of text, the limit or an abort; their log-probs; why it stopped."""
         tokens: list[int] = []
@@ -121,8 +153,8 @@ class HfCpuServer:
             output = self._model(input_ids=unseen, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             raw = torch.log_softmax(output.logits[0, -1].float(), -1)
-            processed = torch.log_softmax(raw / temperature, -1) if temperature > 0 else raw
-            token = _sample(processed, source) if temperature > 0 else int(processed.argmax())
+            processed = how.processed(raw)
+            token = _sample(processed, source) if how.temperature > 0 else int(processed.argmax())
             tokens.append(token)
             log_probs.append(float((processed if self._processed else raw)[token]))
             if token == self._model.config.eos_token_id:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from verl.plugin.platform.platform_base import PlatformBase
-from verl.plugin.platform.platform_manager import PlatformRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +24,8 @@ def _zero(*_arguments: object, **_keywords: object) -> int:
 
 
 def _memory_in_bytes(_device: object = None) -> tuple[int, int]:
-    memory = psutil.virtual_memory()
-    return memory.available, memory.total
+    page = os.sysconf("SC_PAGE_SIZE")
+    return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
 
 
 def _device_module() -> ModuleType:
@@ -114,6 +113,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]  # verl is not typed
         return None
 
 
-def install() -> None:
+def install(module: ModuleType) -> None:
     """Make `VERL_PLATFORM=cpu` known."""
-    PlatformRegistry.register(platform="cpu")(CpuPlatform)
+    module.PlatformRegistry.register(platform="cpu")(CpuPlatform)

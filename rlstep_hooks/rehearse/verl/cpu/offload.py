@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 if TYPE_CHECKING:
     from types import ModuleType
 
 
-def install() -> None:
+def install(module: ModuleType) -> None:
     """Replace the name in the engine's module; torch itself stays as it is."""
+    policy = module.CPUOffloadPolicy
 
-    @wrapt.when_imported("verl.workers.engine.fsdp.transformer_impl")
-    def replace(module: ModuleType) -> None:
-        policy = module.CPUOffloadPolicy
+    def unpinned(*_arguments: Any, **_keywords: Any) -> Any:
+        return policy(pin_memory=False)
 
-        def unpinned(*_arguments: Any, **_keywords: Any) -> Any:
-            return policy(pin_memory=False)
-
-        module.CPUOffloadPolicy = unpinned  # type: ignore[attr-defined]
+    module.CPUOffloadPolicy = unpinned  # type: ignore[attr-defined]

@@ -19,9 +19,6 @@ def _with_gloo(wrapped: Callable[..., None], _instance: Any, args: tuple[Any, ..
     return wrapped(*args, **{"backend": "cpu:gloo", **kwargs})
 
 
-def install() -> None:
+def install(module: ModuleType) -> None:
     """Give `initialize_global_process_group_ray` its backend, before others import it by name."""
-
-    @wrapt.when_imported("verl.utils.distributed")
-    def wrap(module: ModuleType) -> None:
-        wrapt.wrap_function_wrapper(module, "initialize_global_process_group_ray", _with_gloo)
+    wrapt.wrap_function_wrapper(module, "initialize_global_process_group_ray", _with_gloo)

@@ -1,0 +1,79 @@
+"""Completions that are copies of each other."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.base import Rule
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+
+PROVED = 30.0
+"""Nats beyond which a text is not drawn twice by chance, besides twice the logarithm of the number of samples.
+
+Two given samples are the same text of probability p with at most p. Over all pairs of N samples, a text of at most
+exp(-30) / N**2 comes twice with less than exp(-30) / 2, which is 5e-14 a rollout.
+"""
+
+
+class CopiedCompletions(Rule):
+    """Completions of a rollout are copies of each other.
+
+    What it checks:
+        A completion that stands in its rollout before, token by token, though the policy gives it a probability of at most
+        exp(-30) over the square of the number of samples. Drawn one by one, no such text comes twice (5e-14 a rollout). Short and
+        certain answers may: they are not counted.
+
+    Why it matters:
+        Copies are no samples: within a group they have the same reward and the advantage of nothing, and across prompts they are
+        answers to another question. Means of rewards, lengths and the KL look as they should.
+
+    Example:
+        ERROR RLS519 Completions are copies of each other · data epoch 0, rollout 1,
+        update 2, micro-batch 4
+          expected  completions that were drawn one by one
+          observed  3 of 4 stand in the rollout before, token by token
+          why       the policy gives one of them a probability of exp(-212), so
+                    chance does not repeat it
+          fix       look for a seed that each request or generation gets, and for
+                    code that writes completions over each other
+
+    What to do:
+        Look for one seed that is given to each request of an engine or set before each generation, and for code that writes completions
+        over each other: a buffer that samples share, a view where a copy was meant, an index that stays.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, in the first eight cycles and every 13th
+          later. Not where sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
+        - Copies on other processes are not seen.
+
+    Sources:
+        - https://arxiv.org/abs/2402.03300: GRPO samples a group of answers to each question
+        - https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html: `seed`, which makes equal requests give equal texts
+    """
+
+    code = "RLS519"
+    title = "Completions are copies of each other"
+    topics = ("drawn", "log_ratio")
+    nothing_seen = "no micro-batch showed how probable its completions are to the policy that sampled them"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the copies of a micro-batch that the policy which sampled it trains on."""
+        if values.copied is None or values.copied_nats is None or event.sampled_version != event.policy_version:
+            return None
+        self.checks += 1
+        samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
+        if not values.copied or values.copied_nats <= PROVED + 2 * math.log(max(samples, 2)):
+            return None
+        return self.fail(
+            expected="completions that were drawn one by one",
+            observed=f"{values.copied} of {event.samples} stand in the rollout before, token by token",
+            where=self.progress.where_at(place, event),
+            why=f"the policy gives one of them a probability of exp(-{values.copied_nats:.3g}), so chance does not repeat it",
+            fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
+        )

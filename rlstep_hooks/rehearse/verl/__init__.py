@@ -1,0 +1,68 @@
+"""How launches of verl's `main_ppo` are rehearsed: its V1 and V0 trainers, with FSDP on one CPU process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.rehearse.framework import Framework
+from rlstep_hooks.rehearse.verl.cpu import ENVIRONMENT, HOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.rehearse.messages import Rehearsal
+
+_HERE = "rlstep_hooks.rehearse.verl"
+_OTHERS = re.compile(r"fully_async|one_step_off|main_ppo_sync|\bsft|megatron|recipe\.")
+
+
+def _limit(program: str) -> str:
+    """Programs that are not verl's `main_ppo` keep the engine on other GPUs, or need a release that is not known here."""
+    if _OTHERS.search(program):
+        return f"of verl's programs only verl.trainer.main_ppo runs in one process on a CPU, not {program}"
+    return ""
+
+
+def _environment(rehearsal: Rehearsal) -> dict[str, str]:
+    return {
+        **ENVIRONMENT,
+        "HYDRA_FULL_ERROR": "1",
+        "OMP_NUM_THREADS": "1",  # there are a dozen processes
+        "CUDA_VISIBLE_DEVICES": "0",  # Ray refuses a logical GPU where this is empty
+        "RAY_TMPDIR": rehearsal.folder,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+    }
+
+
+def _checkpoint(trained: Mapping[str, Any]) -> tuple[str, str]:
+    """The first that was written, so that something is left to train."""
+    if not trained["saves"]:
+        return "", "the launch keeps no checkpoints (trainer.save_freq)"
+    if not trained["resumes"]:
+        return "", "the launch does not resume by itself (trainer.resume_mode=disable)"
+    folders = sorted(Path(trained["output"]).glob("global_step_*"), key=lambda path: int(path.name.rpartition("_")[2]))
+    return (str(folders[0]), "") if len(folders) > 1 else ("", "there is no checkpoint before the last rollout")
+
+
+FRAMEWORK = Framework(
+    title="verl",
+    hooks={
+        **HOOKS,
+        "verl.utils.device": f"{_HERE}.config:at_main",
+        "verl.trainer.constants_ppo": f"{_HERE}.config:at_ray",
+        "verl.utils.config": f"{_HERE}.config:at_check",
+        "verl.utils.reward_score": f"{_HERE}.rewards:watch_default",
+        "verl.trainer.ppo.reward": f"{_HERE}.rewards:watch_custom",
+        "verl.trainer.ppo.v1.trainer_base": f"{_HERE}.trainer:watch_v1",
+        "verl.trainer.ppo.ray_trainer": f"{_HERE}.trainer:watch_v0",
+    },
+    checkpoint=_checkpoint,
+    limit=_limit,
+    environment=_environment,
+    free_settings=("trainer.experiment_name", "trainer.project_name", "trainer.default_local_dir", "ray_kwargs."),
+    longest_folder=40,
+)
+"""Read in verl 0.9.1."""

@@ -1,0 +1,93 @@
+"""Checksums of what a rollout came with: one number of each sample for each of its parts, which travels with it to the loss.
+
+Shapes: B samples, T completion tokens, P prompt tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.bits import bits
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COLUMNS = ("tokens", "advantages", "mask", "prompts", "reference", "copied", "old")
+"""What the columns are of, in their order. `copied` is 1 for a sample whose completion stands in the rollout before; `prompts`,
+`reference` and `copied` are 0 where they were not taken. `old` is left out where there are no old log-probs."""
+
+_FACTOR = 6364136223846793005
+"""Knuth's multiplier of a linear congruential generator modulo 2**64."""
+
+
+class Checksums:
+    """Computes checksums on the tensors' own device."""
+
+    def __init__(self) -> None:
+        self._positions: Tensor | None = None
+
+    def of_rollout(self, part: dict[str, Any], mask: Tensor, old: Tensor | None, *, whole: bool) -> Tensor:
+        """(B, 7), or (B, 6) without old log-probs: the columns of `COLUMNS`.
+
+        Args:
+            part: The rollout by TRL's names.
+            mask: (B, T), 1 on tokens that count.
+            old: Its old log-probs, (B, T) or (B,).
+            whole: Whether to take those of prompts and reference, and to look for copies.
+        """
+        ids, advantages = part["completion_ids"], part["advantages"]
+        tokens = self.of_tokens(ids)
+        none = torch.zeros_like(tokens)
+        handed = self.of_loss(part) if whole else {}
+        columns = [
+            tokens,
+            of_bits(advantages, per_token=advantages.dim() == 2),
+            self.of_tokens(mask),
+            handed.get("prompts", none),
+            handed.get("reference", none),
+            self._copied(ids, part["completion_mask"]) if whole else none,
+        ]
+        if old is not None:
+            columns.append(of_bits(old, per_token=old.dim() == 2))
+        return torch.stack(columns, -1)  # of the largest type among them, int64
+
+    def of_loss(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        """Of the prompts and of the reference's log-probs, as far as a rollout or a loss has them: each (B,)."""
+        prompts, mask, reference = (inputs.get(name) for name in ("prompt_ids", "prompt_mask", "ref_per_token_logps"))
+        found = {}
+        if prompts is not None and mask is not None:
+            found["prompts"] = self.of_prompts(prompts, mask)
+        if reference is not None and reference.dim() == 2:
+            found["reference"] = of_bits(reference, per_token=True)
+        return found
+
+    def of_tokens(self, ids: Tensor) -> Tensor:
+        """(..., T) token ids -> (...) int64 that changes with any token and with their order."""
+        return (ids * self._factors(ids)).sum(-1)
+
+    def of_prompts(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(..., P) -> (...), as `of_tokens`. Padding on the left changes nothing, since places count from the end of the prompt."""
+        return (ids * mask * self._factors(ids).flip(-1)).sum(-1)
+
+    def _copied(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(B,) int64: 1 where an earlier sample has the same completion."""
+        code = (
+            self.of_tokens(ids * mask) + self.of_tokens(mask) * 2
+        )  # lengths differ where the tokens behind them are 0
+        return (code.unsqueeze(0) == code.unsqueeze(1)).tril(-1).any(1).to(torch.int64)
+
+    def _factors(self, ids: Tensor) -> Tensor:
+        """A factor of its own for each place, all bits mixed: with plain multiples, small changes could cancel."""
+        width, known = ids.shape[-1], self._positions
+        if known is None or known.shape[0] < width or known.device != ids.device:
+            known = torch.arange(1, width + 1, device=ids.device, dtype=torch.int64) * _FACTOR
+            known = (known ^ (known >> 32)) * _FACTOR | 1
+            self._positions = known
+        return known if known.shape[0] == width else known[:width]
+
+
+def of_bits(values: Tensor, *, per_token: bool) -> Tensor:
+    """The bit patterns of floating point numbers as integers; (..., T) is summed to (...) as int64, exact in any order of summation."""
+    return bits(values).sum(-1, dtype=torch.int64) if per_token else bits(values)

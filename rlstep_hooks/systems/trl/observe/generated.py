@@ -1,0 +1,81 @@
+"""What the policy's `generate` was asked for and gave, beside the tokens that its rollout comes with.
+
+GRPOTrainer and RLOOTrainer call it once for each rollout, with the prompts padded on the left, and cut each completion after its first
+end (grpo_trainer.py 0.16.1 `_generate_and_score_completions`, 1.16.0 `_generate_single_turn`). With an engine or in several turns the
+tokens come from elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from rlstep_hooks.observe.contained import Contained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.session.recorder import Recorder
+
+SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory", "multi_turn_scheduler")
+"""Settings of a trainer whose completions are put together of several generations."""
+
+
+class GeneratedWatch:
+    """Keeps the tokens of one rollout from its generation until it is scored."""
+
+    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+        self._trainer = trainer
+        self._guard = Contained(recorder, ("samples",))
+        self._looks = False
+        self._seen: list[tuple[Tensor, Tensor]] = []
+        """Of each call: the prompts, and prompts with completions."""
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hook.
+
+        `generate` of transformers takes `input_ids` and returns sequences that begin with them (4.51.3 to 5.23.0).
+        """
+        if any(getattr(self._trainer, name, None) for name in SEVERAL_TURNS):
+            return
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        if callable(getattr(model, "generate", None)):
+            patches.wrap(model, "generate", self._around_generate)
+
+    def begin(self, *, looks: bool) -> None:
+        """A rollout begins; its tokens are compared if `looks`."""
+        self._looks, self._seen = looks, []
+
+    def _around_generate(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if self._looks:
+            with self._guard:
+                asked = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+                given = getattr(result, "sequences", result)
+                if isinstance(asked, Tensor) and isinstance(given, Tensor):
+                    self._seen.append((asked.clone(), given.clone()))
+        return result
+
+    def moved(self, part: dict[str, Any]) -> Tensor | None:
+        """How many samples of a rollout have other tokens; None where that was not seen.
+
+        Args:
+            part: The rollout by TRL's names.
+        """
+        seen, self._seen, self._looks = self._seen, [], False
+        prompts, mask = part.get("prompt_ids"), part.get("prompt_mask")
+        if len(seen) != 1 or prompts is None or mask is None:
+            return None
+        [(asked, given)] = seen
+        ids, counted = part["completion_ids"], part["completion_mask"]
+        samples, before = asked.shape
+        if not samples == given.shape[0] == ids.shape[0] == prompts.shape[0] or asked.device != ids.device:
+            return None
+        wide, long = min(before, prompts.shape[1]), min(given.shape[1] - before, ids.shape[1])
+        completions = given[:, before : before + long]
+        differ = ((completions != ids[:, :long]) & counted[:, :long].bool()).any(1) | counted[:, long:].bool().any(1)
+        own, real = prompts[:, prompts.shape[1] - wide :], mask[:, mask.shape[1] - wide :].bool()
+        differ |= ((asked[:, before - wide :] != own) & real).any(1) | mask[:, : mask.shape[1] - wide].bool().any(1)
+        return differ.sum()
