@@ -45,7 +45,9 @@ def test_an_engine_that_was_started_again_counts_anew_and_is_no_fault() -> None:
         seen.sent(sent(number, probe(Q0, number + 1.0)))
     again = one(seen.held(held(0, (probe(Q0, 0.5),), (probe(Q0, 4.0),))))
     assert (again.sent.number, again.wrong) == (3, ())
-    assert one(seen.held(held(1, (probe(Q0, 4.0),), (probe(Q0, 1.0),)))).wrong == (Q0,), "weights of an earlier sync are wrong"
+    assert one(seen.held(held(1, (probe(Q0, 4.0),), (probe(Q0, 1.0),)))).wrong == (Q0,), (
+        "weights of an earlier sync are wrong"
+    )
 
 
 def test_several_engines_are_each_compared() -> None:
