@@ -422,6 +422,13 @@ def rehearse_verl(session: nox.Session) -> None:
     session.run("python", "-m", "tests.rehearsals.verl_table", *session.posargs, env=OFFLINE)
 
 
+@nox.session(name="rehearse-openrlhf")
+def rehearse_openrlhf(session: nox.Session) -> None:
+    """The same for OpenRLHF, with real Ray, DeepSpeed and vLLM: half an hour. A checkout of OpenRLHF adds its own scripts."""
+    install_openrlhf(session)
+    session.run("python", "-m", "tests.rehearsals.openrlhf", *session.posargs, env=OFFLINE)
+
+
 @nox.session
 def soak(session: nox.Session) -> None:
     """100 random legal configurations, trained for real: no false finding."""

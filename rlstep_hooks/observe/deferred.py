@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 
-INTERVAL = 4.0
+INTERVAL = 8.0
 """Least number of seconds between computations of deferred numbers. Rollouts usually take longer, so numbers come with the next
 rollout; if rollouts take milliseconds, computing after each would be most of the audit's cost."""
 

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.deferred import finite, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,21 +121,30 @@ class _Window(msgspec.Struct, frozen=True, gc=False):
 
     def compare(self) -> Tensor:
         """As `GradientSource` says, float32."""
-        sums = [torch.stack(parts).double().sum(0) for parts in self.arrived]
-        sizes = [torch.stack(parts).double().abs().sum(0) for parts in self.arrived]
-        used = [part.double() for part in self.used]
-        tiny = torch.finfo(torch.float64).tiny
-        factors = torch.stack(
-            [(now * was).sum() / (was * was).sum().clamp(min=tiny) for now, was in zip(used, sums, strict=True)]
+        count = max(part.numel() for part in self.used)
+        passes = [len(parts) for parts in self.arrived]
+        # All tensors as rows of one width, so that few operations compare them; 0 where a tensor or a pass is missing.
+        rows = _rows([part for parts in self.arrived for part in parts], count)
+        used = _rows(list(self.used), count)
+        sums, sizes = (
+            torch.stack([part.sum(0) for part in of.split(passes)]) if max(passes) > 1 else of
+            for of in (rows, rows.abs())
         )
-        moved = torch.stack([was.count_nonzero() > 0 for was in sums])
-        common = torch.where(moved, factors, torch.nan).nanmedian().nan_to_num(1.0)
-        distances = []
-        for now, was, size, parts in zip(used, sums, sizes, self.arrived, strict=True):
-            rounding = (ROUNDINGS + len(parts)) * torch.finfo(parts[0].dtype).eps
-            allowed = rounding * size * common.abs().clamp(min=1e-30) + torch.finfo(torch.float32).tiny
-            distances.append(((now - common * was).abs() / allowed).amax())
-        return torch.cat([torch.stack(distances), factors, common.reshape(1)]).float()
+        tiny = torch.finfo(torch.float64).tiny
+        factors = (used * sums).sum(1) / (sums * sums).sum(1).clamp(min=tiny)
+        common = torch.where(sums.count_nonzero(1) > 0, factors, torch.nan).nanmedian().nan_to_num(1.0)
+        roundings = [(ROUNDINGS + len(parts)) * torch.finfo(parts[0].dtype).eps for parts in self.arrived]
+        rounding = on_device(roundings, used.device).unsqueeze(1)
+        allowed = rounding * sizes * common.abs().clamp(min=1e-30) + torch.finfo(torch.float32).tiny
+        distances = ((used - common * sums).abs() / allowed).amax(1)
+        return torch.cat([distances, factors, common.reshape(1)]).float()
+
+
+def _rows(parts: list[Tensor], count: int) -> Tensor:
+    """Vectors as rows of float64, filled up with 0."""
+    if any(part.numel() < count for part in parts):
+        parts = [torch.nn.functional.pad(part, (0, count - part.numel())) for part in parts]
+    return torch.stack(parts).double()
 
 
 class _Followed:

@@ -79,8 +79,7 @@ class WeightProbe:
         self._left_over: Tensor | int = _NOT_SEEN
         """Probed weights whose gradient was not 0 when the current window began."""
         self._before: Tensor | None = None
-        self._after: Tensor | None = None
-        """The weights right after the latest compared update."""
+        self._left: Tensor | None = None
         self._held: list[_Reading] = []
 
     @property
@@ -93,8 +92,8 @@ class WeightProbe:
         return torch.cat(self._weights()) if self._probed else torch.empty(0)
 
     def left(self) -> Tensor | None:
-        """The probed weights right after the latest update; None before the first."""
-        return self._held[-1].after if self._held else self._after
+        """The probed weights right after the latest update; None before the first, and where they were not read there."""
+        return self._left
 
     def _weights(self) -> list[Tensor]:
         """Views of the probed weights."""
@@ -124,15 +123,18 @@ class WeightProbe:
             self._left_over = torch.cat(self._gradients()).count_nonzero()
 
     def before_step(self) -> None:
-        """Read weights and gradients just before the optimizer steps."""
+        """Read weights and gradients just before the optimizer steps. An update without this call is not compared."""
         self._before = torch.cat(self._weights() + self._gradients())
 
     def after_step(self, update: int, learning_rate: float | Tensor) -> None:
         """Read the weights after the step; `work_up` compares them later."""
         before, self._before = self._before, None
         left_over, self._left_over = self._left_over, _NOT_SEEN
+        earlier, self._left = self._left, None
         if before is not None:
-            self._held.append(_Reading(update, learning_rate, before, torch.cat(self._weights()), left_over))
+            after = self._left = torch.cat(self._weights())
+            earlier = before[: self.size] if earlier is None else earlier
+            self._held.append(_Reading(update, learning_rate, earlier, before, after, left_over))
 
     def work_up(self) -> tuple[tuple[int, ...], Tensor] | None:
         """Compare the readings of all updates since the last call.
@@ -149,10 +151,8 @@ class WeightProbe:
         if not held:
             return None
         before, gradient = torch.stack([reading.before for reading in held]).split(self.size, 1)
-        earliest = before[0] if self._after is None else self._after
-        weights = torch.stack([earliest, *(reading.after for reading in held)])
-        earlier, after = weights[:-1], weights[1:]
-        self._after = held[-1].after
+        weights = torch.stack([*(reading.earlier for reading in held), *(reading.after for reading in held)])
+        earlier, after = weights.chunk(2)
         rates = _column([reading.learning_rate for reading in held], after.device)
         rates = rates.to(torch.promote_types(gradient.dtype, torch.float32))
         change = (after - before).abs_()
@@ -169,6 +169,8 @@ class _Reading(msgspec.Struct, frozen=True, gc=False):
 
     update: int
     learning_rate: float | Tensor
+    earlier: Tensor
+    """The weights after the update before; those before this one where they were not read there."""
     before: Tensor
     """The weights, followed by their gradients."""
     after: Tensor

@@ -31,6 +31,8 @@ class Named(msgspec.Struct, frozen=True):
     """Whether answers are behind "####"."""
     beginnings: dict[str, str] = {}
     """Column -> the text that a script keeps only those rows for that begin with it."""
+    like: dict[str, str] = {}
+    """Column -> the usual column whose values it holds, where the launch says what it reads a column as."""
 
 
 def named_in(sources: Iterable[str]) -> Named:

@@ -17,6 +17,9 @@ MOST = 4000
 real_rows: dict[int, int] = {}
 """Rows that a set was cut to -> rows that it has, for sets that were cut here."""
 
+named: Named | None = None
+"""The columns that the launch itself names; None where they are read in the user's script."""
+
 made: set[str] = set()
 """Names of the sets that were made."""
 
@@ -65,7 +68,7 @@ def _made(path: str, error: Exception, kwargs: dict[str, Any]) -> Any:
             return self["train"]
 
     named = _named()
-    names = [*columns_of(path)] or [*named.columns]
+    names = [*named.columns] if named.like else [*columns_of(path)] or [*named.columns]
     names += [name for name in settings().columns if name not in names]
     rows = Dataset.from_list(
         made_rows(
@@ -73,6 +76,7 @@ def _made(path: str, error: Exception, kwargs: dict[str, Any]) -> Any:
             conversational=named.conversational,
             marked=named.marked or "gsm8k" in path.lower(),
             beginnings=named.beginnings,
+            like=named.like,
         )
     )
     if path not in made:
@@ -95,7 +99,9 @@ def _made(path: str, error: Exception, kwargs: dict[str, Any]) -> Any:
 
 
 def _named() -> Named:
-    """The columns that the user's script and the modules beside it name."""
+    """The columns that the launch names, else the user's script and the modules beside it."""
+    if named is not None:
+        return named
     sources = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -104,10 +110,10 @@ def _named() -> Named:
         own = file.endswith(".py") and "site-packages" not in file and "rlstep_hooks" not in file
         if own and (name == "__main__" or _beside(Path(file))):
             sources.append(Path(file).read_text(encoding="utf-8", errors="replace"))
-    named = named_in(sources)
+    found = named_in(sources)
     if not sources:  # a program of the framework itself
         return Named(framework_of(settings().framework).own_columns, conversational=True, marked=False)
-    return named
+    return found
 
 
 def _beside(file: Path) -> bool:

@@ -10,8 +10,10 @@ What its hooks say in the child is what the table at the end is made of (`messag
 - `set`, when the rows are known: `rows`, a checksum that is the same in the first and in the resumed run.
 - `drawn`, at each rollout: `rows`, a checksum for each row that it draws.
 - `reward`: what reward functions gave, as text, and `signal`, whether rewards differ; at the level "problem" what one did wrong.
-- `rows`, `model`, `data`, `left out`: a problem, or what stands in for what, as text.
+- `settings`, `rows`: what is wrong with the launch's own settings or rows, as text.
+- `model`, `data`, `left out`: what stands in for what, as text.
 - `learning rate`, over the updates of the whole run: text, and `own`, whether the script built the schedule.
+- `training`, when training begins.
 - `stop`: the script need not go on, and may not end by itself.
 - `trained`, when training came to its end: `updates`, `output` (the folder of its checkpoints), `saves`, `evaluates`, `evaluations`.
 """
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.rehearse.messages import Rehearsal
 
-_PLACES = {"trl": "rlstep_hooks.rehearse.trl", "verl": "rlstep_hooks.rehearse.verl"}
+_PLACES = {
+    "trl": "rlstep_hooks.rehearse.trl",
+    "verl": "rlstep_hooks.rehearse.verl",
+    "openrlhf": "rlstep_hooks.rehearse.openrlhf",
+}
 """System's name -> the package whose `FRAMEWORK` says how it is rehearsed."""
 
 UNKNOWN = "trl"
@@ -74,6 +80,8 @@ class Framework:
     """A model's type -> its family's chat template, where the framework ships one; for tokenizers that are not on this machine."""
     own_columns: tuple[str, ...] = ()
     """Columns of made rows where a program of the framework itself reads them; "[]" marks lists of messages."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Settings of a tiny model's configuration that this framework's engine needs otherwise than `models` makes them."""
     free_settings: tuple[str, ...] = ()
     """Beginnings of arguments "name=value" that decide nothing in a rehearsal; one whose value only a shell would know is left out."""
     longest_folder: int | None = None

@@ -189,7 +189,8 @@ def _small(config: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     kind = CONFIG_MAPPING[config["model_type"]]
     kept = {name: value for name, value in config.items() if name not in _DERIVED}
     defaults = kind().to_dict()
-    sizes = {name: size for name, size in _SMALL.items() if name in kept or defaults.get(name) is not None}
+    small = _SMALL | dict(framework_of(settings().framework).sizes)
+    sizes = {name: size for name, size in small.items() if name in kept or defaults.get(name) is not None}
     ends = {
         "vocab_size": max(len(tokenizer), tokenizer.vocab_size),
         "pad_token_id": tokenizer.pad_token_id,

@@ -73,6 +73,7 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
     rewards = _rewards(first)
     # What names the cause comes before the exception that it may have ended in.
     lines = (
+        *_of(first, "settings", "the settings"),
         *_of(first, "rows", "rows"),
         *(line for line in rewards if line.state == "wrong"),
         _script(first),
@@ -139,10 +140,12 @@ def _findings(parts: list[Part], own_rate: bool) -> list[Finding]:
 def _script(part: Part) -> Line:
     what = "the script runs to its end"
     if part.timed_out:
-        return Line(what=what, state="wrong", detail=f"it did not end within {part.seconds:.0f} s")
+        return Line(what=what, state="not proved", detail=f"it did not end within {part.seconds:.0f} s")
     if part.status == 0:
         return Line(what=what, state="proved", detail=f"{part.seconds:.0f} s")
-    last = part.output[-1] if part.output else ""
+    if part.of("stop"):
+        return Line(what=what, state="not proved", detail="it was ended there")
+    last = part.last
     moment = "before training"
     if part.of("training"):
         moment = "after training" if part.of("trained") else "while it trained"
@@ -233,10 +236,10 @@ def _resume(rehearsed: Rehearsed, own_rate: bool) -> list[Line]:
     what, part = "resume from a checkpoint", rehearsed.resumed
     if part is None:
         return [Line(what=what, state="not proved", detail=rehearsed.no_resume)]
+    if part.timed_out:
+        return [Line(what=what, state="not proved", detail=f"it did not end within {part.seconds:.0f} s")]
     if part.status:
-        return [
-            Line(what=what, state="wrong", detail=part.output[-1] if part.output else f"it ended with {part.status}")
-        ]
+        return [Line(what=what, state="wrong", detail=part.last or f"it ended with {part.status}")]
     report = part.report
     if report is None or not part.of("trained"):
         return [Line(what=what, state="not proved", detail="the resumed run recorded nothing")]
@@ -293,7 +296,10 @@ def _sizes(part: Part) -> list[str]:
 
 def _not_here(part: Part) -> list[str]:
     """Why the script's end may be due to this machine and not to the launch."""
-    last = part.output[-1] if part.output else ""
+    if part.timed_out:
+        text = f"the script did not end within {part.seconds:.0f} s, by itself or because this machine is busy: --budget gives it more"
+        return [text]
+    last = part.last
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
     made = [each for each in part.of("data") if "columns" in each.values]

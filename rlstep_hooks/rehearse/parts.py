@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.rehearse.messages import Said
+
+_OF_A_WORKER = re.compile(r"(\x1b\[\d+m)*\([\w:.]+ pid=\d+")
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +23,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     report: Report | None = None
     seconds: float = 0.0
     timed_out: bool = False
+
+    @property
+    def last(self) -> str:
+        """The script's own last line: Ray prints what its workers say with their names in front, also after the script's exception."""
+        own = [line for line in self.output if not _OF_A_WORKER.match(line)]
+        return (own or self.output or [""])[-1]
 
     def of(self, topic: str) -> list[Said]:
         """What was said on a topic."""

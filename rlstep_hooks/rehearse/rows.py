@@ -54,6 +54,7 @@ def made_rows(
     conversational: bool = False,
     marked: bool = False,
     beginnings: Mapping[str, str] | None = None,
+    like: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of small sums.
 
@@ -63,11 +64,13 @@ def made_rows(
         conversational: Whether a prompt is a list of messages.
         marked: Whether an answer ends with "#### 42", as in GSM8K.
         beginnings: Column -> what its texts begin with.
+        like: Column -> the usual column whose values it holds.
     """
 
     def value(name: str, index: int) -> Any:
         messages = name.endswith("[]") or (conversational and name == "prompt")
-        found = _value(name.removesuffix("[]").lower(), index, messages=messages, marked=marked)
+        usual = (like or {}).get(name, name.removesuffix("[]").lower())
+        found = _value(usual, index, messages=messages, marked=marked)
         begin = (beginnings or {}).get(name, "")
         return begin + found if begin and isinstance(found, str) else found
 

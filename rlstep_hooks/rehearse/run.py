@@ -126,7 +126,7 @@ def real_refusal(command: Runnable, asked: Asked) -> str:
         part = _part(command, settings)
         if part.status == 0:
             return ""
-        return part.output[-1] if part.output else f"it ended with status {part.status}"
+        return part.last or f"it ended with status {part.status}"
 
 
 @contextmanager
@@ -266,8 +266,8 @@ def _missing_column(part: Part) -> str:
     made = [each for each in part.of("data") if "columns" in each.values]
     if part.status == 0 or not made or not part.output:
         return ""
-    found = re.match(r"KeyError: ['\"](\w+)['\"]$", part.output[-1]) or re.search(
-        r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'", part.output[-1]
+    found = re.match(r"KeyError: ['\"](\w+)['\"]$", part.last) or re.search(
+        r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'", part.last
     )
     name = found.group(1) if found else ""
     return "" if name in ("role", "content") or any(name in each.values["columns"] for each in made) else name

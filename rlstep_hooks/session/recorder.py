@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BATCH = 256
 """Largest number of events that wait to be judged."""
-QUICK = 0.2
+QUICK = 0.5
 """Seconds in which events that follow each other quickly may wait to be written together."""
 JUDGED_FINDINGS = 50
 """Largest number of findings that a process passes to the reporting process."""

@@ -15,6 +15,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
 from rlstep_hooks.rehearse.command import runnable
+from rlstep_hooks.rehearse.parts import Part
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
 from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
 
@@ -200,3 +201,10 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_the_last_line_is_the_scripts_own_and_not_what_other_processes_write_after_it() -> None:
+    lines = ["Traceback (most recent call last):", "ValueError: 7 rows", "\x1b[36m(WorkerDict pid=7)\x1b[0m ended"]
+    assert Part(status=1, said=[], output=lines).last == "ValueError: 7 rows"
+    assert Part(status=1, said=[], output=["(WorkerDict pid=7) gone"]).last == "(WorkerDict pid=7) gone"
+    assert Part(status=1, said=[], output=[]).last == ""

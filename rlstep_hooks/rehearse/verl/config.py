@@ -96,7 +96,7 @@ def _make_small(config: Any) -> None:
         rows, taken = _rows(config, real, small, length, tokenizer)
         _settings(config, real, sizes, small.sizes, taken)
         _cut(config, real, length)
-    _say(config, real, sizes, small, length, rows)
+    _say(config, real, sizes, small, length, rows, taken.count)
 
 
 def _sizes(config: Any) -> Sizes:
@@ -281,7 +281,7 @@ def _cut(config: Any, real: Any, length: _Length) -> None:
             )
 
 
-def _say(config: Any, real: Any, sizes: Sizes, small: Shrunk, length: _Length, rows: int | None) -> None:
+def _say(config: Any, real: Any, sizes: Sizes, small: Shrunk, length: _Length, rows: int | None, taken: int) -> None:
     from omegaconf import OmegaConf
 
     from rlstep_hooks.record.wire import to_json
@@ -291,7 +291,7 @@ def _say(config: Any, real: Any, sizes: Sizes, small: Shrunk, length: _Length, r
     try:
         schedule = plan_config(OmegaConf.to_container(real, resolve=True), rows=rows)
         say("schedule", schedule=to_json(schedule).decode())
-        planned = plan_config(OmegaConf.to_container(config, resolve=True), rows=length.each * small.sizes.prompts)
+        planned = plan_config(OmegaConf.to_container(config, resolve=True), rows=taken)
         updates = planned.updates
     except PlanError as refusal:
         say("schedule", f"{refusal.message} ({refusal.when}); {refusal.fix}", level="problem")
@@ -306,7 +306,7 @@ def _say(config: Any, real: Any, sizes: Sizes, small: Shrunk, length: _Length, r
         real_group=sizes.group,
         samples=small.sizes.samples,
         real_samples=sizes.samples,
-        rows=length.each * small.sizes.prompts,
+        rows=taken,
         rollouts=length.rollouts,
         rollouts_per_epoch=length.each,
         updates=updates or 0,

@@ -31,6 +31,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
     real: int | None
     """Rows that the user's files have; None where they are not here."""
+    count: int
+    """Rows that are taken."""
     longest: int
     """Tokens of the longest prompt."""
 
@@ -68,7 +70,9 @@ def take(config: Any, kind: str, count: int, tokenizer: Any) -> Taken:
     _write(target, [rows[index] for index in chosen])
     if kind == "train":
         say("set", rows=zlib.crc32(repr([rows[index] for index in chosen]).encode()))
-    return Taken(files=[str(target)], real=real, longest=max((lengths[index] for index in chosen), default=1))
+    return Taken(
+        files=[str(target)], real=real, count=len(chosen), longest=max((lengths[index] for index in chosen), default=1)
+    )
 
 
 def count(config: Any) -> int | None:

@@ -28,6 +28,7 @@ def _watch(trainer: Any) -> None:
 
 
 def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    say("training", resumed=bool(settings().checkpoint))
     try:
         found = wrapped(*args, **kwargs)
     finally:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.rehearse.openrlhf.cpu import VARIABLES
 from tests.cpu.openrlhf_cpu.assets import REWARD_FILE, write_model, write_rows
 from tests.systems.processes import ray_folder, run_marked
 
@@ -18,19 +19,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 CPU_FOLDER = ROOT / "tests" / "cpu"
-PATHS = (CPU_FOLDER / "openrlhf_cpu" / "site", CPU_FOLDER / "openrlhf_cpu" / "stubs", CPU_FOLDER, ROOT)
+PATHS = (CPU_FOLDER / "openrlhf_cpu" / "site", CPU_FOLDER, ROOT)
 
-ENVIRONMENT = {
-    "DS_ACCELERATOR": "cpu",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Workers get no less of a busy machine than what starts them (15 by default).
-    "RAY_worker_niceness": "0",
-    "RAY_OVERRIDE_RESOURCES": '{"GPU":8,"CPU":16}',
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
+ENVIRONMENT = {**VARIABLES, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 ENGINE_LOG_PROBS = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}

@@ -22,7 +22,7 @@ def rehearse(folder: Path, launch: Broken) -> subprocess.CompletedProcess[str]:
     temporary, here = folder / "tmp", folder / "here"
     temporary.mkdir()
     here.mkdir()
-    words = launch.write(here)
+    words = [sys.executable, *launch.write(here)[1:]]
     before = sorted(here.iterdir())
     command = [sys.executable, "-m", "rlstep_hooks", "rehearse", "--json", *launch.options, "--", *words]
     variables = os.environ | {"TMPDIR": str(temporary)}

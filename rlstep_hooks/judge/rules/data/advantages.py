@@ -261,7 +261,7 @@ class RewardsMoved(Rule):
         The reward of each sample when it came from generation, against the reward from which its advantage is computed.
         Samples are told apart by their tokens. Exact. In OpenRLHF where rewards come with the samples, and not from a reward
         model. In TRL (0.20 and later) what each reward function returned against the rewards that advantages are computed from, and
-        the completions that it was asked about against those of the rollout; in the first eight rollouts and later one of 13.
+        the completions that it was asked about against those of the rollout; in the first eight rollouts and later one of 29.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.

@@ -64,6 +64,8 @@ class GradientMissing(Rule):
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer only. An update that the clip acts on is not compared.
         - A probe reads up to 256 weights of each of up to four tensors.
+        - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
+          before it.
         - Where no update has a gradient it is RLS406.
 
     Sources:
@@ -85,7 +87,7 @@ class GradientMissing(Rule):
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Keep the numbers of an update, and judge it if its micro-batches are known."""
-        if event.role != "policy" or not event.applied or not event.learning_rate:
+        if event.role != "policy" or not event.applied or not event.learning_rate or not values.probed:
             return None
         window = self._window(event.index)
         window.update, window.alive = (values, event, place), self._alive
@@ -140,7 +142,7 @@ class GradientAltered(ValueRule):
         Of eight tensors, others in each update and first those that have hooks, up to 64 gradients: the sum of what each backward pass
         computed, before any hook of the tensor, against what the optimizer is about to use. The clip multiplies all gradients by one
         factor of at most 1, and by less only if the norm was above its limit. And there is one backward pass for each micro-batch. In
-        the first eight cycles of rollouts and every 49th
+        the first eight cycles of rollouts and every 58th
         later.
 
     Why it matters:

@@ -96,7 +96,7 @@ class TokensAltered(Rule):
 
     Known limits:
         - What an engine or an environment does to tokens before they are in the rollout is not seen.
-        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 13th later.
+        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 29th later.
         - Loops of your own, Stable-Baselines3 and TRL's PPOTrainer do not show tokens: there it is not evaluated.
 
     Sources:
@@ -181,7 +181,7 @@ class ReferenceLogProbsAltered(Rule):
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
 
     Known limits:
-        - TRL's GRPOTrainer, in releases that compute them with the rollout, in the first eight cycles of rollouts and every 13th
+        - TRL's GRPOTrainer, in releases that compute them with the rollout, in the first eight cycles of rollouts and every 29th
           later. RLOO takes them into its rewards, which RLS516 recomputes.
         - Whether they are right when they are computed is RLS411's and RLS414's.
 

@@ -27,7 +27,7 @@ class NotDrawnFromPolicy(Rule):
         For a token drawn from the policy, -log p minus the entropy of its position has mean 0, whatever came before. The sum over
         the tokens of each rollout, and of the run, at the first update that trains them, is compared with a bound that holds at
         all times with a probability of a false alarm below 1e-6 for the whole run. It needs no log-probs of the sampler. Micro-batches
-        of the first eight cycles of rollouts and every 13th later are added up.
+        of the first eight cycles of rollouts and every 29th later are added up.
 
     Why it matters:
         Text of another temperature, of a truncated distribution, of another template or of another model is trained as if the

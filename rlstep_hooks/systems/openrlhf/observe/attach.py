@@ -77,11 +77,11 @@ def _place(role: str) -> Callable[[Any], None]:
         elif role == "requests":
             from rlstep_hooks.systems.openrlhf.observe.engine import place_sampling_hooks as place_hooks
         elif role == "calls":
-            from rlstep_hooks.systems.openrlhf.observe.trainer import place_call_hooks as place_hooks
+            from rlstep_hooks.systems.openrlhf.observe.trainers import place_call_hooks as place_hooks
         elif role == "policy":
-            from rlstep_hooks.systems.openrlhf.observe.trainer import place_policy_hooks as place_hooks
+            from rlstep_hooks.systems.openrlhf.observe.trainers import place_policy_hooks as place_hooks
         else:
-            from rlstep_hooks.systems.openrlhf.observe.trainer import place_critic_hooks as place_hooks
+            from rlstep_hooks.systems.openrlhf.observe.trainers import place_critic_hooks as place_hooks
         place_hooks(patches, module)
 
     return place

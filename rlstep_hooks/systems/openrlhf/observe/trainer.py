@@ -14,107 +14,25 @@ import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.trainer_record import REFRESHES, LossNumbers, Role, TrainerRecord
-from rlstep_hooks.record.events import FactsRead, RolloutValues
+from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.record.ledger import rank_process
-from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
+from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
-from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
-from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceRecord
+from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from rlstep_hooks.observe.patches import Patches
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """`ds.param_dtype` -> torch's name."""
-
-
-HELD_BY_NONE = -1
-"""Label of a sync that left out some weights: no engine holds exactly these."""
-
-
-def place_call_hooks(patches: Patches, module: Any) -> None:
-    """Put the hook of batched calls into `openrlhf.trainer.ray.launcher`."""
-    # launcher.py:79: the controller's batched calls of policy and critic, `forward` and `append`, each once on each process.
-    patches.wrap(module.BaseModelActor, "execute_batch", _around_batch)
-
-
-def place_policy_hooks(patches: Patches, module: Any) -> None:
-    """Put the policy's hooks into `openrlhf.trainer.ray.ppo_actor`."""
-    # ppo_actor.py:38: built in the policy's process once model, optimizer and checkpoint are there.
-    patches.wrap(module.ActorPPOTrainer, "__init__", _after_policy)
-
-
-def place_critic_hooks(patches: Patches, module: Any) -> None:
-    """Put the critic's hooks into `openrlhf.trainer.ray.ppo_critic`."""
-    # ppo_critic.py:29: the same for the critic.
-    patches.wrap(module.CriticPPOTrainer, "__init__", _after_critic)
-
-
-_trainer: OpenRlhfTrainer | None = None
-
-
-def _after_policy(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    _follow(trainer, "policy", lambda: trainer.actor.model)
-    return result
-
-
-def _after_critic(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    _follow(trainer, "critic", lambda: trainer.critic)
-    return result
-
-
-def _follow(trainer: Any, role: Role, engine: Callable[[], Any]) -> None:
-    global _trainer
-    try:
-        mesh = trainer.strategy.ds_device_mesh
-        if mesh["sp"].get_local_rank() == 0 and mesh["tp"].get_local_rank() == 0:
-            _trainer = OpenRlhfTrainer(trainer, role, engine())
-    except Exception as error:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
-        not_evaluated(f"this trainer cannot be followed: {error!r}")
-
-
-def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    method = kwargs.get("method_name", args[0] if args else None)
-    if trainer is None and method == "forward" and type(actor).__name__ == "ReferenceModelActor":
-        _look_at_reference(actor)
-    if trainer is None or method != "forward":
-        return wrapped(*args, **kwargs)
-    trainer.begin("refresh" if trainer.role == "policy" else "values")
-    version = trainer.version
-    result = wrapped(*args, **kwargs)
-    if trainer.role == "policy":
-        data, start, end = (
-            kwargs.get(name, *args[i : i + 1]) for i, name in ((1, "all_data"), (2, "start_idx"), (3, "end_idx"))
-        )
-        trainer.refreshed(data, slice(start, end), result, version)
-    trainer.end("refresh" if trainer.role == "policy" else "values")
-    return result
-
-
-_reference: ReferenceRecord | None = None
-
-
-def _look_at_reference(actor: Any) -> None:
-    """The reference is about to compute its log-probs (launcher.py:118): this process records nothing else."""
-    global _reference
-    try:
-        _reference = _reference or ReferenceRecord(actor)
-        _reference.look()
-    except Exception as error:  # noqa: BLE001 - a reference that cannot be observed goes on
-        not_evaluated(f"the reference cannot be followed: {error!r}")
 
 
 class OpenRlhfTrainer:
@@ -152,7 +70,6 @@ class OpenRlhfTrainer:
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
         self._delivery = Contained(self._record.writer, ("delivery",))
-        self._sync = SentWatch()
         self._formula = Contained(self._record.writer, ("formula",))
         self._steps_guard = Contained(self._record.writer, ("optimizer",))
         self._meter = LossMeter(args, ranks=mesh["dp"].size(), accumulation=engine.gradient_accumulation_steps())
@@ -164,16 +81,9 @@ class OpenRlhfTrainer:
         """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
-        self._buffered = _Buffered()
+        self._buffered = BufferedNumbers()
         self._syncs = Contained(self._record.writer, ("sampler",))
-        whole = args.ds.zero_stage < 3 and args.ds.tensor_parallel_size == 1
-        self._gathered = None if whole else WeightSums()
-        """Sums of the tensors of a sync, if no rank holds the whole model (ZeRO-3, tensor parallelism); they are gathered one by
-        one."""
-        self._sent = 0
-        """Tensors of the sync under way."""
-        self._sends = False
-        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+        self._weights = SyncedWeights(trainer, engine, self._syncs)
         with self._record.order:
             self._attach()
             self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=self._facts(args)))
@@ -209,11 +119,7 @@ class OpenRlhfTrainer:
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
         # The same method returns the loss of a micro-batch. The gradient that arrives there is the factor of the loss in the backward.
         trainer.actor_loss_fn.register_forward_hook(self._after_loss, with_kwargs=True)
-        group = getattr(trainer, "_model_update_group", None)
-        if hasattr(group, "broadcast"):
-            # ppo_actor.py:434: each tensor of a sync, on rank 0; not called if the engines share the GPUs.
-            self._sends = True
-            wrap(group, "broadcast", self._around_broadcast)
+        self._weights.attach(patches)
 
     def _facts(self, args: Any) -> dict[str, Any]:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
@@ -223,8 +129,9 @@ class OpenRlhfTrainer:
         dtype = str(args.ds.param_dtype)
         weights = {}
         with self._syncs:
-            if self._gathered is None:  # every rank has the whole model, so it knows the label of the first weights
-                weights["weights"] = label_of(total(sums_of(self._synced())))
+            label = self._weights.label_held()
+            if label is not None:
+                weights["weights"] = label
         kind = str(args.actor.lr_scheduler)
         schedule = rate_schedule(self._engine.lr_scheduler, kind)
         return (
@@ -491,13 +398,13 @@ class OpenRlhfTrainer:
             self._record.send_numbers()
         result = wrapped(*args, **kwargs)
         label = None
-        sent, self._sent = self._sent, 0
+        sent = self._weights.take_sent()
         with self._syncs:
-            label = self._own_label(sent) if sent else None
+            label = self._weights.label_sent(sent) if sent else None
         with self._delivery:
-            self._deliver(sent)
+            self._weights.deliver(sent, self._record)
         with self._record.order:
-            if sent or not self._sends:
+            if sent or not self._weights.sends:
                 self._record.synced(label)
         with self._record.values:
             values = self._buffered.take(self._record.calls("refresh") - 1)
@@ -507,74 +414,10 @@ class OpenRlhfTrainer:
         self.end("sync")
         return result
 
-    def _deliver(self, sent: int) -> None:
-        """Read what the engines must hold now. With ZeRO-3 each rank has a part of each tensor only, so the label alone is compared."""
-        if sent and self._gathered is None:
-            named = dict(self._engine.module.named_parameters())
-            own = {id(tensor): name for name, tensor in named.items()}
-            synced = self._synced()
-            self._sync.begin()
-            for tensor in synced:
-                self._sync.see(own[id(tensor)], tensor)
-            self._sync.end(self._record.version, len(synced), sent)
-        writer = self._record.writer
-        writer.emit(*self._sync.ready(writer.now()))
-
     def _losses_arrived(self) -> dict[int, LossNumbers]:
         with self._formula:
             return self._meter.arrived()
         return {}
-
-    def _own_label(self, sent: int) -> int:
-        """The label of the policy's weights, once a sync of this many tensors is over."""
-        synced = self._synced()
-        if self._gathered is None:
-            return label_of(total(sums_of(synced)))
-        sums = self._gathered.take()
-        return label_of(total(sums)) if sent == len(synced) else HELD_BY_NONE
-
-    def _synced(self) -> list[Any]:
-        """The parameters that a sync consists of (ppo_actor.py:474)."""
-        vision = getattr(self._trainer.actor, "is_vlm", False)
-        return [p for p in self._engine.module.parameters() if p.requires_grad or not vision]
-
-    def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:
-        with self._syncs:
-            self._sent += 1
-            if self._gathered is not None:
-                self._gathered.add(kwargs.get("tensor", args[0] if args else None))
-        return wrapped(*args, **kwargs)
-
-
-class _Buffered:
-    """Numbers of the samples that were put into the buffer since the last look."""
-
-    def __init__(self) -> None:
-        self._advantages: list[float] = []
-        self._gaps: list[tuple[float, float, int]] = []
-
-    def add(self, experience: Any) -> None:
-        """One part of a rollout, on the CPU."""
-        mask = experience.action_mask.bool()
-        advantages = experience.advantages[mask]
-        self._advantages.append(float(advantages.abs().max()) if advantages.numel() else 0.0)
-        if experience.rollout_log_probs is not None and mask.any():
-            gaps = (experience.action_log_probs.float() - experience.rollout_log_probs.float()).abs()[mask]
-            self._gaps.append((float(gaps.sum()), float(gaps.max()), gaps.numel()))
-
-    def take(self, refresh: int) -> RolloutValues | None:
-        """The rollout's numbers; None if nothing was put into the buffer."""
-        advantages, gaps = self._advantages, self._gaps
-        self._advantages, self._gaps = [], []
-        if not advantages:
-            return None
-        tokens = sum(count for _, _, count in gaps)
-        return RolloutValues(
-            index=refresh,
-            max_abs_advantage=max(advantages),
-            sampler_gap_mean=sum(total for total, _, _ in gaps) / tokens if tokens else None,
-            sampler_gap_max=max((largest for _, largest, _ in gaps), default=None),
-        )
 
 
 def _identity(item: Any) -> tuple[int, int]:

@@ -6,7 +6,6 @@ Sizes that a cycle follows are read from the arguments. What the trainer compute
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
@@ -42,19 +41,16 @@ class LiveSettings:
     """Tells which settings are not those that were configured, and which changed since they were looked at last."""
 
     def __init__(self, trainer: Any) -> None:
-        of_args = (*CYCLE_SETTINGS, *_IN_USE)
-        paths = {name: f"args.{name}" for name in of_args if hasattr(trainer.args, name)}
-        # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
-        paths["trainer.num_generations"] = "num_generations"
         self._copied = {
             name: argument
             for name, argument in _COPIED.items()
             if hasattr(trainer, name) and hasattr(trainer.args, argument) and not own_construction(trainer)
         }
-        paths |= {f"trainer.{name}": name for name in self._copied}
         self._trainer = trainer
-        self._names = (*paths, "trainer.reward_weights")
-        self._attributes = operator.attrgetter(*paths.values())
+        self._of_args = tuple(name for name in (*CYCLE_SETTINGS, *_IN_USE) if hasattr(trainer.args, name))
+        # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
+        self._of_trainer = ("num_generations", *self._copied)
+        self._names = (*self._of_args, *[f"trainer.{name}" for name in (*self._of_trainer, "reward_weights")])
         self._before = self._read()
 
     def not_as_configured(self) -> Iterator[tuple[str, Any, Any]]:
@@ -81,11 +77,20 @@ class LiveSettings:
         return [change for change in zip(self._names, before, now, strict=True) if change[1] != change[2]]
 
     def _read(self) -> tuple[Any, ...]:
-        return (*self._attributes(self._trainer), self._weights())
+        trainer = self._trainer
+        return (*_values(trainer.args, self._of_args), *_values(trainer, self._of_trainer), self._weights())
 
     def _weights(self) -> tuple[float, ...] | None:
         """The weights of the reward functions; None where reading them would wait for the device."""
         weights = getattr(self._trainer, "reward_weights", None)
-        if weights is None or getattr(getattr(weights, "device", None), "type", "") != "cpu":
+        if weights is None or not getattr(weights, "is_cpu", False):
             return None
-        return tuple(map(float, weights.tolist()))
+        return tuple(weights.tolist())
+
+
+def _values(owner: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """Attributes of an object. Its own dictionary is read where it has them all: `getattr` searches all its classes first."""
+    try:
+        return tuple(map(vars(owner).__getitem__, names))
+    except KeyError:
+        return tuple([getattr(owner, name) for name in names])

@@ -342,17 +342,17 @@ class NumberCollector:
             norms, self._updates.norms = self._updates.norms, []
             followed = [] if self._updates.gradients is None else self._updates.gradients.work_up()
             synced = [] if self._reference is None else self._reference.work_up()
+        if replayed is not None:
+            self._fetched.add(*replayed)
+        if norms:
+            limits = NormSource({index: limit for index, _, limit in norms})
+            self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
+        for gradients, distances in followed:
+            self._fetched.add(gradients, distances)
+        for sync, others in synced:
+            self._fetched.add(sync, others)
         if probe is not None and probed is not None:
             updates, numbers = probed
-            if replayed is not None:
-                self._fetched.add(*replayed)
-            if norms:
-                limits = NormSource({index: limit for index, _, limit in norms})
-                self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
-            for gradients, distances in followed:
-                self._fetched.add(gradients, distances)
-            for sync, others in synced:
-                self._fetched.add(sync, others)
             self._fetched.add(UpdateSource(updates, probe.size), numbers)
         self._fetched.send()
 
@@ -385,6 +385,11 @@ class NumberCollector:
                 updates += [msgspec.structs.replace(of, **steps.pop(of.index, {})) for of in source.values(numbers)]
             else:
                 microbatches += source.values(numbers)
+        # Around the others no weight was read.
+        updates += [
+            UpdateValues(index=index, probed=0, changed=0, with_gradient=0, visible=0, **fields)
+            for index, fields in steps.items()
+        ]
         microbatches.sort(key=lambda values: values.index)
         if rollouts or updates or microbatches:
             self._recorder.emit(

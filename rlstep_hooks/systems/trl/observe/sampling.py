@@ -128,15 +128,15 @@ class SamplingWatch:
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts=facts))
 
 
-_values = operator.attrgetter(*NEUTRAL)
+_values = operator.itemgetter(*NEUTRAL)
 _COLLECTIONS = (list, dict, tuple)
 
 
 def _values_of(config: Any) -> Sequence[Any]:
     """The settings of a GenerationConfig as they are; None for one that this release does not have."""
     try:
-        values: tuple[Any, ...] = _values(config)
-    except AttributeError:
+        values: tuple[Any, ...] = _values(vars(config))  # `getattr` would search all its classes for each
+    except (KeyError, TypeError):
         return [getattr(config, name, None) for name in NEUTRAL]
     return values
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
@@ -154,12 +154,15 @@ class UpdateObserver:
 
     def microbatch_begins(self) -> None:
         """The first micro-batch of a window begins without gradients: transformers clears them after each step, to None."""
-        if not self._began and self.probe is not None:
+        if self._began:
+            return
+        self._began = True
+        cycle = self._windows // self._per_cycle
+        if self.probe is not None and is_probed(cycle):
             self.probe.begin_window()
-        if not self._began and self.gradients is not None and is_compared_whole(self._windows // self._per_cycle):
+        if self.gradients is not None and is_compared_whole(cycle):
             self.gradients.begin_window()
             self.frozen[self._windows] = self.gradients.frozen
-        self._began = True
 
     def trained_microbatch(self) -> None:
         """One more micro-batch accumulates."""
@@ -174,8 +177,9 @@ class UpdateObserver:
             self._rate = rate if isinstance(rate, float) else _own(rate)
             self._tick = getattr(self._trainer.lr_scheduler, "last_epoch", None)
             if self.probe is not None:
-                self.probe.before_step()
                 self._written = self._count_written()
+                if self._written or is_probed(cycle):
+                    self.probe.before_step()
             self._norm = None
             limit = self._limit() if is_compared_whole(cycle) else None
             if limit and hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6 and later

@@ -8,9 +8,7 @@ roll/distributed/scheduler/generate_scheduler.py (rows, ages).
 
 from __future__ import annotations
 
-import ast
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from rlstep_hooks.systems.declaration import (
     NOTHING,
@@ -25,186 +23,30 @@ from rlstep_hooks.systems.declaration import (
     number,
     text,
 )
+from rlstep_hooks.systems.roll.reading import (
+    adjusted,
+    devices,
+    filters,
+    masks,
+    other_pipeline,
+    turn_by_turn,
+)
+from rlstep_hooks.systems.roll.roles import (
+    COMMIT,
+    PARALLEL,
+    START_UP,
+    backward,
+    checks_of_processes,
+    checks_of_updates,
+    processes_of,
+    updates_of,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rlstep_hooks.systems.request import Request
-
-_COMMIT = "ROLL 8eb27cc"
-_WORKER = f"{_COMMIT} roll/pipeline/base_worker.py"
-_RLVR = f"{_COMMIT} roll/pipeline/rlvr/rlvr_pipeline.py"
-_AGENTIC = f"{_COMMIT} roll/pipeline/agentic/agentic_pipeline.py"
-_HORIZON = f"{_COMMIT} roll/configs/base_config.py set_max_steps; {_COMMIT} roll/distributed/strategy/megatron_strategy.py initialize"
-_START_UP = "at start-up, when the configuration is checked"
-
-_PARALLEL = ("tensor_model", "pipeline_model", "context")
+_WORKER = f"{COMMIT} roll/pipeline/base_worker.py"
+_RLVR = f"{COMMIT} roll/pipeline/rlvr/rlvr_pipeline.py"
+_AGENTIC = f"{COMMIT} roll/pipeline/agentic/agentic_pipeline.py"
+_HORIZON = f"{COMMIT} roll/configs/base_config.py set_max_steps; {COMMIT} roll/distributed/strategy/megatron_strategy.py initialize"
 _TRAINED = "(samples_per_rollout + samples_added_per_rollout - samples_dropped_per_rollout)"
-
-
-def _backward(role: str) -> str:
-    """Samples of one process in one update."""
-    return f"{role}.training_args.per_device_train_batch_size * {role}.training_args.gradient_accumulation_steps"
-
-
-# Functions that expressions call.
-
-
-def _named(launch: Request, ending: str) -> list[str]:
-    """The values that the user gave to settings whose names end with this text."""
-    settings = launch.settings
-    return [str(each.value) for each in (*settings.used, *settings.unused) if each.name.endswith(ending)]
-
-
-def _turn_by_turn(launch: Request) -> bool:
-    """Whether each turn of a trajectory is a sample of its own."""
-    return any("step" in name.rpartition(".")[2].lower() for name in _named(launch, "env_manager_cls"))
-
-
-def _filters(launch: Request) -> bool:
-    """Whether prompts are filtered by how their samples score."""
-    return any(name != "no_filter" for name in _named(launch, "query_filter_config.type"))
-
-
-def _masks(launch: Request) -> bool:
-    """Whether tokens are masked out of the loss because engine and trainer differ too much on them."""
-    filters = launch.settings.value("train_infer_correction.filters")
-    return isinstance(filters, list) and any(isinstance(each, dict) and each.get("enabled") for each in filters)
-
-
-def _devices(mapping: str | None) -> int | None:
-    """Devices of a `device_mapping`, a list or Python text such as "list(range(0,8)) + [9]"; None for anything else."""
-    try:
-        return _length(ast.parse((mapping or "").strip(), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, OverflowError, RecursionError):
-        return None
-
-
-def _length(node: ast.expr) -> int:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _length(node.left) + _length(node.right)
-    if isinstance(node, ast.List | ast.Tuple):
-        return len(node.elts)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        if node.func.id == "list" and len(node.args) == 1:
-            return _length(node.args[0])
-        if node.func.id == "range":
-            return len(range(*(int(ast.literal_eval(argument)) for argument in node.args)))
-    raise ValueError("no list")
-
-
-def _adjusted(samples: int, unit: int, mode: str) -> int:
-    """Samples of a rollout after `adjust_batch` of the agentic pipeline, which copies or removes samples until all sizes divide them.
-
-    Args:
-        samples: Samples before.
-        unit: A number that has to divide them.
-        mode: `batch_adjust_mode`.
-    """
-    rest = samples % unit
-    if rest == 0:
-        return samples
-    if mode == "copy" or samples < unit or (mode == "auto" and 2 * rest >= samples):
-        return samples + unit - rest
-    return unit if mode == "random_sample" else samples - rest
-
-
-# Formulas and checks that several roles share.
-
-
-def _processes_of(role: str) -> dict[str, str]:
-    """Data-parallel processes of a role: its devices, divided by those that hold one copy of the model."""
-    sizes = (f"{role}.strategy_args.strategy_config.{name}_parallel_size" for name in _PARALLEL)
-    return {
-        f"{role}.devices": f"devices({role}.device_mapping)",
-        f"{role}.workers": f"{role}.devices // {role}.num_gpus_per_worker",
-        f"{role}.megatron": f"'megatron' in ({role}.strategy_args.strategy_name or 'megatron')",
-        f"{role}.copy": f"{' * '.join(sizes)} if {role}.megatron else {role}.model_args.ulysses_size or 1",
-        f"{role}.processes": f"{role}.workers // {role}.copy",
-    }
-
-
-def _other_pipeline(launch: Request) -> str:
-    """The pipeline that a launch runs, where it is neither that of RLVR nor that of agents: by its script, or by what only it has."""
-    script = launch.command.program.name.rpartition("/")[2]
-    if script.startswith("start_") and script.endswith("pipeline.py"):
-        return "" if script.startswith(("start_rlvr_", "start_agentic_")) and "rollout" not in script else script
-    if launch.settings.is_given("student_train.training_args.per_device_train_batch_size"):
-        return "on-policy distillation (student_train)"
-    return "DPO (chosen_key)" if launch.settings.is_given("chosen_key") else ""
-
-
-def _checks_of_processes(role: str, where: str) -> Iterator[Check | Demand]:
-    """The devices of a role must hold whole copies of the model."""
-    sizes = f"{role}.strategy_args.strategy_config."
-    yield Demand(
-        f"{role}.device_mapping is not None",
-        f"{role}.device_mapping is missing; the framework requires it",
-        about=f"{role}.device_mapping",
-        where=where,
-    )
-    yield Demand(
-        f"{role}.devices is not None",
-        f"{role}.device_mapping = {{{role}.device_mapping}} is no list of devices",
-        about=f"{role}.device_mapping",
-        where=where,
-    )
-    yield Check(
-        f"{role}.devices and {role}.devices % {role}.num_gpus_per_worker == 0",
-        f"len(device_mapping)={{{role}.devices}} must be divisible by num_gpus_per_worker={{{role}.num_gpus_per_worker}}.",
-        fix=f"{role}.device_mapping of {{multiples({role}.devices, {role}.num_gpus_per_worker)}} devices",
-        when=_START_UP,
-        source=f"{_COMMIT} roll/configs/worker_config.py WorkerConfig.__post_init__",
-        where=where,
-    )
-    yield Demand(
-        f"{role}.megatron or {role}.workers % {role}.copy == 0",
-        f"{{{role}.workers}} workers of {role} cannot share sequences by {{{role}.copy}}",
-        about=f"{role}.model_args.ulysses_size",
-        where=where,
-    )
-    yield Check(
-        f"{role}.workers % {role}.copy == 0",
-        f"Total GPUs ({{{role}.workers}}) must be divisible by model parallel size ({{{role}.copy}} = "
-        f"TP:{{{sizes}tensor_model_parallel_size}} x PP:{{{sizes}pipeline_model_parallel_size}} x "
-        f"CP:{{{sizes}context_parallel_size}})",
-        fix=f"{role}.device_mapping of {{multiples({role}.workers, {role}.copy)}} devices",
-        when=_START_UP,
-        source=f"{_COMMIT} roll/utils/config_utils.py calculate_megatron_dp_size",
-        where=where,
-    )
-
-
-def _updates_of(role: str, world_size: str) -> dict[str, str]:
-    """The samples of a rollout on one process of a role, and the sizes near the configured one that divide them."""
-    training = f"{role}.training_args"
-    return {
-        f"{role}.share": f"trained // {world_size}",
-        f"{role}.fitting_steps": f"nearest({training}.gradient_accumulation_steps, "
-        f"{role}.share % ({training}.per_device_train_batch_size * it) == 0)",
-        f"{role}.fitting_size": f"nearest({training}.per_device_train_batch_size, {role}.share % it == 0)",
-    }
-
-
-def _checks_of_updates(role: str, world_size: str, where: str) -> Iterator[Check]:
-    """The samples of each process must make whole updates."""
-    yield Check(
-        f"trained % {world_size} == 0",
-        f"{{trained}} % {{{world_size}}} != 0",
-        fix=f"a rollout of {{multiples(trained, {world_size})}} samples",
-        when="after the first rollout, when its samples are shared among the processes",
-        source=f"{_COMMIT} roll/utils/functionals.py get_seqlen_balanced_partitions",
-        where=where,
-    )
-    yield Check(
-        f"{role}.share % ({_backward(role)}) == 0",
-        f"{{{role}.share}} % {{{_backward(role)}}} != 0",
-        fix=f"{role}.training_args.{{'gradient_accumulation_steps = ' + {role}.fitting_steps if {role}.fitting_steps "
-        f"else 'per_device_train_batch_size = ' + {role}.fitting_size}}",
-        when="after the first rollout, in the first training step",
-        source=f"{_COMMIT} roll/distributed/scheduler/protocol.py DataProto.make_iterator",
-        where=where,
-    )
 
 
 SETTINGS = {
@@ -255,7 +97,7 @@ SETTINGS = {
             "num_gpus_per_worker": count(1),
             "model_args.ulysses_size": count(None),
             "strategy_args.strategy_name": text(None),
-            **{f"strategy_args.strategy_config.{name}_parallel_size": count(1) for name in _PARALLEL},
+            **{f"strategy_args.strategy_config.{name}_parallel_size": count(1) for name in PARALLEL},
         }.items()
     },
 }
@@ -281,12 +123,12 @@ SYSTEM = System(
         name for name, typed in SETTINGS.items() if typed.default is not NOTHING and not name.startswith("reference.")
     ),
     functions={
-        "devices": _devices,
-        "other_pipeline": _other_pipeline,
-        "adjust_batch": _adjusted,
-        "turn_by_turn": _turn_by_turn,
-        "filters": _filters,
-        "masks": _masks,
+        "devices": devices,
+        "other_pipeline": other_pipeline,
+        "adjust_batch": adjusted,
+        "turn_by_turn": turn_by_turn,
+        "filters": filters,
+        "masks": masks,
         "world_size_given": lambda launch: launch.world_size_given is not None,
         "one_to": lambda number: tuple(range(1, number + 1)),
     },
@@ -301,9 +143,9 @@ SYSTEM = System(
         "algorithm": "'PPO' if critic else upper(adv_estimator)",
         "reuse_epochs": "ppo_epochs",
         "frozen_rollouts": "critic_warmup",
-        **_processes_of("actor_train"),
-        **_processes_of("critic"),
-        **_processes_of("reference"),
+        **processes_of("actor_train"),
+        **processes_of("critic"),
+        **processes_of("reference"),
         "processes": "None if world_size_given(launch) else actor_train.processes",
         "critic.world_size": "world_size if world_size_given(launch) else critic.processes",
         "has_reference": "enable_reference or use_kl_loss or init_kl_coef > 0",
@@ -312,14 +154,14 @@ SYSTEM = System(
         # models.
         "reference_forward": "reference.infer_batch_size * (reference.processes if given(reference.device_mapping) else world_size) "
         "if has_reference and not given(actor_train.model_args.lora_target) else 1",
-        "of_critic": f"lcm({_backward('critic')} * critic.world_size, critic.infer_batch_size * critic.world_size) if critic else 1",
+        "of_critic": f"lcm({backward('critic')} * critic.world_size, critic.infer_batch_size * critic.world_size) if critic else 1",
         "unit": "lcm(samples_per_update, actor_train.infer_batch_size * world_size, reference_forward, of_critic)",
         "trained": "adjust_batch(samples_per_rollout, unit, batch_adjust_mode) if agentic else samples_per_rollout",
         "samples_added_per_rollout": "max(trained - samples_per_rollout, 0)",
         "samples_dropped_per_rollout": "max(samples_per_rollout - trained, 0)",
         "remainder": "'error' if not agentic else 'pad' if trained >= samples_per_rollout else 'drop'",
-        **_updates_of("actor_train", "world_size"),
-        **_updates_of("critic", "critic.world_size"),
+        **updates_of("actor_train", "world_size"),
+        **updates_of("critic", "critic.world_size"),
         "minibatches": "parts(trained, trained // samples_per_update)",
         "critic.minibatches": "parts(trained, trained // critic.samples_per_update)",
         "by_tokens": "actor_train.use_dynamic_batching_in_train",
@@ -357,7 +199,7 @@ SYSTEM = System(
         # first visit.
         "own_forward": "not force_disable_old_logprobs_recompute and (adv_estimator in ('step_reinforce', 'gigpo') "
         "or enable_old_logprobs_recompute or init_kl_coef > 0 "
-        f"or samples_per_rollout // world_size // ({_backward('actor_train')}) > 1)",
+        f"or samples_per_rollout // world_size // ({backward('actor_train')}) > 1)",
         "old_logprob_source": "'recompute' if own_forward or ppo_epochs > 1 else 'detach'",
         "lags": "(0,) if old_logprob_source == 'detach' else None",
         # Each pass has its own order, so the first visit of a sample may be anywhere in the first pass.
@@ -367,7 +209,7 @@ SYSTEM = System(
     formulas=(
         Formula("samples_per_rollout", "rollout_batch_size", "{pipeline} run", where="agentic"),
         Formula("samples_per_rollout", "rollout_batch_size * num_return_sequences_in_group", "{pipeline} run"),
-        Formula("samples_per_update", f"{_backward('actor_train')} * world_size", f"{_WORKER} ActorWorker.train_step"),
+        Formula("samples_per_update", f"{backward('actor_train')} * world_size", f"{_WORKER} ActorWorker.train_step"),
         Formula(
             "updates_per_rollout",
             f"ppo_epochs * {_TRAINED} / samples_per_update",
@@ -376,7 +218,7 @@ SYSTEM = System(
         Formula(
             "max_age",
             "ceil(async_generation_ratio)",
-            f"{_COMMIT} roll/distributed/scheduler/generate_scheduler.py:349,416 (older groups are dropped)",
+            f"{COMMIT} roll/distributed/scheduler/generate_scheduler.py:349,416 (older groups are dropped)",
         ),
         Formula("rollouts", "max_steps", "{pipeline} run"),
         Formula(
@@ -390,12 +232,12 @@ SYSTEM = System(
         ),
         Formula(
             "lr_horizon",
-            f"floor(max(1, floor(max_steps * samples_per_rollout * ppo_epochs / ({_backward('actor_train')}))) / world_size)",
+            f"floor(max(1, floor(max_steps * samples_per_rollout * ppo_epochs / ({backward('actor_train')}))) / world_size)",
             _HORIZON,
         ),
         Formula(
             "critic.samples_per_update",
-            f"{_backward('critic')} * critic.world_size",
+            f"{backward('critic')} * critic.world_size",
             f"{_WORKER} CriticWorker.train_step",
         ),
         Formula(
@@ -405,7 +247,7 @@ SYSTEM = System(
         ),
         Formula(
             "critic.lr_horizon",
-            f"floor(max(1, floor(max_steps * samples_per_rollout / ({_backward('critic')}))) / critic.world_size)",
+            f"floor(max(1, floor(max_steps * samples_per_rollout / ({backward('critic')}))) / critic.world_size)",
             _HORIZON,
         ),
     ),
@@ -420,23 +262,23 @@ SYSTEM = System(
             "rollout_batch_size ({rollout_batch_size}) must be a multiple of train_env_manager.group_size "
             "({train_env_manager.group_size}).",
             fix="rollout_batch_size = {multiples(rollout_batch_size, train_env_manager.group_size)}",
-            when=_START_UP,
-            source=f"{_COMMIT} roll/pipeline/agentic/agentic_config.py AgenticConfig.__post_init__",
+            when=START_UP,
+            source=f"{COMMIT} roll/pipeline/agentic/agentic_config.py AgenticConfig.__post_init__",
             where="agentic",
         ),
-        *_checks_of_processes("actor_train", _OWN_DEVICES),
-        *_checks_of_processes("critic", f"critic and {_OWN_DEVICES}"),
+        *checks_of_processes("actor_train", _OWN_DEVICES),
+        *checks_of_processes("critic", f"critic and {_OWN_DEVICES}"),
         # The check is made although the setting counts prompts.
         Check(
             "rollout_batch_size % world_size == 0",
             "Rollout Batch Size ({rollout_batch_size}) must be divisible by data parallel size ({world_size}) to ensure equal "
             "distribution across DP workers.",
             fix="rollout_batch_size = {multiples(rollout_batch_size, world_size)}",
-            when=_START_UP,
-            source=f"{_COMMIT} roll/utils/config_utils.py validate_megatron_batch_size",
+            when=START_UP,
+            source=f"{COMMIT} roll/utils/config_utils.py validate_megatron_batch_size",
             where="'megatron' in (actor_train.strategy_args.strategy_name or '')",
         ),
-        *_checks_of_processes(
+        *checks_of_processes(
             "reference",
             "agentic and has_reference and given(reference.device_mapping) and not given(actor_train.model_args.lora_target)",
         ),
@@ -446,16 +288,16 @@ SYSTEM = System(
             about="batch_adjust_mode",
             where="agentic and samples_per_rollout > unit and samples_per_rollout % unit",
         ),
-        *_checks_of_updates("actor_train", "world_size", ""),
+        *checks_of_updates("actor_train", "world_size", ""),
         Check(
             "async_generation_ratio <= 0 or async_generation_ratio >= 1",
             "async_generation_ratio must be >= 1.0",
             fix="async_generation_ratio = 0 or 1",
-            when=_START_UP,
-            source=f"{_COMMIT} roll/pipeline/rlvr/rlvr_config.py RLVRConfig.__post_init__",
+            when=START_UP,
+            source=f"{COMMIT} roll/pipeline/rlvr/rlvr_config.py RLVRConfig.__post_init__",
             where="not agentic",
         ),
-        *_checks_of_updates("critic", "critic.world_size", "critic"),
+        *checks_of_updates("critic", "critic.world_size", "critic"),
     ),
     notes=(
         Note(

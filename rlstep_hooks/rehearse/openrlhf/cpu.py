@@ -1,31 +1,62 @@
-"""Patches on modules that assume CUDA, each placed right after its module is imported. One reason each."""
+"""What lets OpenRLHF 0.11 train without a GPU: patches on modules that assume CUDA, each placed after its import. One reason each.
+
+No file of an installed package is changed. Real are Ray, DeepSpeed (ZeRO, its schedulers), vLLM's CPU engine, its sampling and the
+loading of every weight that is synced to it. Replaced is what needs CUDA or a compiler: device names, NCCL, flash-attn.
+"""
 
 from __future__ import annotations
 
-import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import ModuleType
 
-EXTRA_MODULE = "RLSTEP_TEST_MODULE"
-"""Names a module that each process of the launch imports after the shims (faults)."""
+STUBS = Path(__file__).parent / "stubs"
+"""Stands for flash-attn, which `openrlhf.models.ring_attn_utils` imports at its top."""
+
+_HERE = __name__
+
+PATCHES: Mapping[str, str] = {
+    "openrlhf": f"{_HERE}:find_stubs",
+    "torch": f"{_HERE}:cuda_calls",
+    "torch.distributed.device_mesh": f"{_HERE}:cpu_mesh",
+    "openrlhf.utils.distributed_util": f"{_HERE}:sync_without_nccl",
+    "openrlhf.trainer.ray.vllm_worker_wrap": f"{_HERE}:receive_without_cuda",
+    "vllm.model_executor.layers.utils": f"{_HERE}:keep_weights",
+    "transformers.modeling_utils": f"{_HERE}:attention_without_flash",
+    "deepspeed.runtime.zero.partition_parameters": f"{_HERE}:gather_one_after_another",
+}
+"""Module -> the function that is called with it once it is imported."""
+
+VARIABLES: Mapping[str, str] = {
+    "DS_ACCELERATOR": "cpu",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Workers get no less of a busy machine than what starts them (15 by default).
+    "RAY_worker_niceness": "0",
+    # OpenRLHF asks Ray for GPUs whatever trains on them. Ray wants to see as many, so they have numbers that no machine has.
+    "RAY_OVERRIDE_RESOURCES": '{"GPU":8,"CPU":16}',
+    "CUDA_VISIBLE_DEVICES": ",".join(str(1000 + index) for index in range(8)),
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+"""Environment variables of all processes."""
 
 
 def install() -> None:
     """Register all patches of this process; nothing heavy is imported here."""
-    wrapt.when_imported("torch")(cuda_calls)
-    wrapt.when_imported("torch.distributed.device_mesh")(cpu_mesh)
-    wrapt.when_imported("openrlhf.utils.distributed_util")(sync_without_nccl)
-    wrapt.when_imported("openrlhf.trainer.ray.vllm_worker_wrap")(receive_without_cuda)
-    wrapt.when_imported("vllm.model_executor.layers.utils")(keep_weights)
-    wrapt.when_imported("transformers.modeling_utils")(attention_without_flash)
-    wrapt.when_imported("deepspeed.runtime.zero.partition_parameters")(gather_one_after_another)
-    module = os.environ.get(EXTRA_MODULE)
-    if module:
-        __import__(module)
+    for module, place in PATCHES.items():
+        wrapt.register_post_import_hook(place, module)
+
+
+def find_stubs(openrlhf: ModuleType) -> None:
+    """Let the stand-in for flash-attn be found, after any real one."""
+    if str(STUBS) not in sys.path:
+        sys.path.append(str(STUBS))
 
 
 class _Device(str):
@@ -87,7 +118,7 @@ def receive_without_cuda(module: ModuleType) -> None:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    class OnCpu(TorchFunctionMode):
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             keywords = dict(kwargs or {})
             if str(keywords.get("device", "")).startswith("cuda"):
@@ -141,3 +172,23 @@ def gather_one_after_another(module: ModuleType) -> None:
         self._allgather_params_sequential(parameters, hierarchy=hierarchy)
 
     module.Init._allgather_params_coalesced = one_after_another
+
+
+def no_compiler(module: ModuleType) -> None:
+    """DeepSpeed compiles its Adam and its shared memory for the CPU at the first start: a minute, and a compiler that may not be here.
+
+    Placed on `openrlhf.utils.deepspeed.deepspeed`: torch's Adam, by DeepSpeed's own setting, and gloo.
+    """
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    original = module.get_train_ds_config
+
+    def get_train_ds_config(*arguments: Any, **keywords: Any) -> Any:
+        config = original(*arguments, **keywords)
+        parameters = (config.get("optimizer") or {}).get("params")
+        if parameters is not None:
+            parameters["torch_adam"] = True
+        return config
+
+    module.get_train_ds_config = get_train_ds_config  # type: ignore[attr-defined]

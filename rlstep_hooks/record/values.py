@@ -1,0 +1,152 @@
+"""Numbers of micro-batches, updates and rollouts, as the event `Measured` takes them to the record.
+
+They come later than the events that they belong to: hooks keep them on the device until they can be fetched without waiting.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Numbers of one micro-batch, over real (unmasked) tokens."""
+
+    index: int
+    tokens: int
+    max_abs_advantage: float | None = None
+    """Over real tokens; None if it was not computed."""
+    max_abs_log_ratio: float | None = None
+    mean_abs_log_ratio: float | None = None
+    clipped: float | None = None
+    """Fraction of tokens (of sequences, if `scope` is "sequence") whose gradient the clip removes."""
+    scope: Literal["token", "sequence"] = "token"
+    old_intact: bool | None = None
+    """Whether the old log-probs equal those of the refresh bit for bit, row by row."""
+    tokens_intact: bool | None = None
+    """Whether the completion tokens equal those of the rollout, row by row."""
+    advantages_intact: bool | None = None
+    """Whether the advantages equal those of the rollout bit for bit, row by row."""
+    backward_ratio: float | None = None
+    """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
+    loss_ratio: float | None = None
+    """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
+    loss_gap: float | None = None
+    """Distance of the loss from the documented one, in roundings: over the sum of the sizes of its terms, each times the epsilon of its
+    dtype. None where the observer gives `loss_ratio` alone."""
+    loss_like: str = ""
+    """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
+    mask_intact: bool | None = None
+    """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
+    prompts_intact: bool | None = None
+    """Whether the prompts' tokens equal those that the rollout came with, row by row."""
+    reference_intact: bool | None = None
+    """Whether the reference's log-probs equal those that the rollout came with bit for bit, row by row."""
+    copied: int | None = None
+    """Samples whose completion, token by token, stands earlier in their rollout; None where that was not looked at."""
+    copied_nats: float | None = None
+    """-log-prob of the least probable of them, in nats; 0 without one."""
+    reference_gap: float | None = None
+    """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
+    surprise: float | None = None
+    """Sum of -log-prob minus entropy over the tokens, in nats, with -log-prob cut at the fact `surprise_cap`; None where it was not
+    computed."""
+    surprise_squares: float | None = None
+    """Sum of the squares of the same."""
+    surprise_largest: float | None = None
+    """The largest of the same."""
+    log_prob_gradient: float | None = None
+    """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
+    critic that shares the optimizer, and leaves the policy as it is."""
+
+
+class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Numbers of one update, from a probe of trainable weights."""
+
+    index: int
+    probed: int
+    """Number of probed weights."""
+    changed: int
+    """Probed weights whose value the optimizer step changed."""
+    with_gradient: int
+    """Probed weights whose gradient is not zero."""
+    visible: int
+    """Probed weights whose gradient times the learning rate is large enough to change them in their dtype."""
+    role: Literal["policy", "critic"] = "policy"
+    max_change: float | None = None
+    moved_before: int = 0
+    """Probed weights that changed between the end of the previous update and the start of this one."""
+    left_over: int | None = None
+    """Probed weights whose gradient was not 0 before the first backward of this update; None if that moment was not observed."""
+    optimizer_off: float | None = None
+    """Largest distance of a probed weight from where the optimizer's formula puts it, in units of what rounding explains; None if
+    the step was not replayed."""
+    optimizer_share: float | None = None
+    """How many times the documented step was made, on average."""
+    moments_lost: int | None = None
+    """Probed optimizer moments that differ from those that the previous update left; None if that was not compared."""
+    gradient_norm: float | None = None
+    """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
+    gradient_limit: float | None = None
+    """The limit that was configured for it then."""
+    gradient_off: float | None = None
+    """Largest distance of a gradient that the optimizer used from the sum of those that the backward passes gave, times the factor that
+    is common to the followed tensors, in units of what rounding explains; None if gradients were not followed."""
+    gradient_factor: float | None = None
+    """That common factor: the clip's, or 1."""
+    gradient_tensor: str = ""
+    """The name of the followed tensor with the largest distance."""
+    gradient_tensor_factor: float | None = None
+    """Its own factor."""
+    gradient_passes: int | None = None
+    """Backward passes that reached each followed tensor since the window began."""
+    frozen: int | None = None
+    """Tensors that were trained at first and no longer require a gradient; None if that was not looked at."""
+    reference_off: int | None = None
+    """Probed weights of the reference that are not the documented mix with the policy after the sync that follows this update; None if
+    none was due, or none was compared."""
+    reference_like: str = ""
+    """What happened to it instead, in words that follow "it"; empty if nothing known fits."""
+    ungraded: int | None = None
+    """Trainable tensors without a gradient in any update so far; None if only some tensors are checked."""
+
+
+class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Numbers of one rollout."""
+
+    index: int
+    max_abs_advantage: float | None = None
+    """Over real tokens."""
+    tokens_moved: int | None = None
+    """Samples whose prompt or completion has other tokens than the policy's `generate` was asked for and gave; None where that was not
+    seen."""
+    rewards_moved: int | None = None
+    """Samples that have not the rewards that were given for them; None where that was not seen."""
+    masks_wrong: int | None = None
+    """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
+    advantages_off: float | None = None
+    """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
+    None if it was not compared."""
+    weights_differ: int | None = None
+    """Probed weights that differed between generation and the end of the previous update; None if that was not compared."""
+    advantages_fit: str = ""
+    """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
+    sampler_gap_mean: float | None = None
+    """Mean |trainer log-prob - engine log-prob| of the sampled tokens, if the engine returns log-probs."""
+    sampler_gap_max: float | None = None
+    sampler_gap_fit: str = ""
+    """What gives the engine's log-probs from the trainer's own logits or log-probs; empty if nothing fits or nothing was tried."""
+    mean_ratio: float | None = None
+    """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
+    reference_changed: int | None = None
+    """Probed weights of the reference model that changed since its first use, or since its latest sync where it follows the policy."""
+    reference_written: int | None = None
+    """Probed tensors of the reference that torch saw written to in place since the look before, whatever their values are now; None if
+    that was not observed."""
+    reference_shared: bool | None = None
+    """Whether the reference's weights are the policy's own tensors; None if that was not looked at."""
+    reference_gap: float | None = None
+    """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
+    logged_ratio: float | None = None
+    """The mean ratio that the framework logged."""

@@ -1,0 +1,31 @@
+"""Which cycles are compared and probed, and that the rules' pages name the same numbers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rlstep_hooks.judge.rules.catalogue import RULES
+from rlstep_hooks.observe import compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
+
+CYCLES = range(2000)
+SAID = re.compile(r"(?:later (?:in )?one of |every (?=\d+th)|one cycle in )(\d+)")
+
+
+def test_all_of_the_first_cycles_are_compared_and_few_later_ones() -> None:
+    assert [cycle for cycle in range(100) if is_compared(cycle)] == [*range(8), 29, 58, 87]
+    assert [cycle for cycle in range(100) if is_compared_whole(cycle)] == [*range(8), 58]
+    assert [cycle for cycle in range(100) if is_probed(cycle)] == [*range(32), 57, 58, 86, 87]
+
+
+def test_a_compared_cycle_begins_with_weights_that_a_probe_has_read() -> None:
+    assert all(is_probed(cycle) and is_probed(max(cycle - 1, 0)) for cycle in CYCLES if is_compared(cycle))
+    assert all(is_compared(cycle) for cycle in CYCLES if is_compared_whole(cycle))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_the_pages_name_the_cycles_that_are_compared(rule: type) -> None:
+    said = {int(number) for number in SAID.findall(rule.__doc__ or "")}
+    assert said <= {compared.ONE_OF, compared.WHOLE_ONE_OF}
