@@ -64,7 +64,7 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What a vector of `OptimizerReplay` means: two numbers of each replayed update, then one of each whose moments were looked at."""
+    """What a vector of `OptimizerReplay` means: two numbers of each replayed update, then two of each whose moments were looked at."""
 
     updates: tuple[int, ...]
     looked_at: tuple[int, ...]
@@ -76,8 +76,10 @@ class ReplaySource(msgspec.Struct, frozen=True):
             update: {"optimizer_off": finite(off), "optimizer_share": finite(share)}
             for update, off, share in zip(self.updates, numbers[:count], numbers[count : 2 * count], strict=True)
         }
-        for update, lost in zip(self.looked_at, numbers[2 * count :], strict=True):
-            fields.setdefault(update, {})["moments_lost"] = int(lost)
+        looks = len(self.looked_at)
+        moments, steps = numbers[2 * count : 2 * count + looks], numbers[2 * count + looks :]
+        for update, lost, other in zip(self.looked_at, moments, steps, strict=True):
+            fields.setdefault(update, {}).update(moments_lost=int(lost), steps_lost=int(other))
         return fields
 
 
@@ -107,14 +109,14 @@ class OptimizerReplay:
         self.uncovered = self._why_uncovered()
         """Why steps cannot be replayed; empty where they can."""
         self._before: _Before | None = None
-        self._left: Tensor | None = None
-        """The moments that the step before left, if it was replayed."""
-        self._look: tuple[Tensor, Tensor] | None = None
-        """Those, and the moments before the step that is being made."""
+        self._left: tuple[Tensor, Tensor] | None = None
+        """The moments that the step before left, and how many steps it had counted, if it was replayed."""
+        self._look: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+        """Those, and both before the step that is being made."""
         self._steps: list[tuple[int, _Before, Tensor]] = []
         """Replayed steps: update, what it was computed from, the weights after it."""
-        self._looks: list[tuple[int, Tensor, Tensor]] = []
-        """Update, the moments that the step before it had left, those before its own."""
+        self._looks: list[tuple[int, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]] = []
+        """Update, the moments and steps that the step before it had left, those before its own."""
 
     def _why_uncovered(self) -> str:
         if self._kind not in COVERED and _name(self._kind) not in DEEPSPEED:
@@ -142,7 +144,7 @@ class OptimizerReplay:
             return
         moments = self._parts_of_moments()
         if left is not None:
-            self._look = left, torch.cat(self._filled(moments))
+            self._look = left, (torch.cat(self._filled(moments)), self._steps_made())
         # With a gradient scale, a fused step divides the gradients itself.
         if compared and getattr(self._optimizer, "grad_scale", None) is None:
             self._before = self._read(moments)
@@ -157,7 +159,7 @@ class OptimizerReplay:
         self._steps.append((update, before, torch.cat(self._weights())))
         moments = self._parts_of_moments()
         begun = any(part is not None for parts in moments for part in parts)
-        self._left = torch.cat(self._filled(moments)) if begun else None
+        self._left = (torch.cat(self._filled(moments)), self._steps_made()) if begun else None
 
     def work_up(self) -> tuple[ReplaySource, Tensor] | None:
         """The numbers of all steps since the last call, float32, as `ReplaySource` says. None without any."""
@@ -165,8 +167,11 @@ class OptimizerReplay:
         looks, self._looks = self._looks, []
         columns = self._compare(steps) if steps else []
         if looks:
-            left, now = bits(torch.stack([look[place] for place in (1, 2) for look in looks])).chunk(2)
+            pairs = [look[1] for look in looks] + [look[2] for look in looks]
+            left, now = bits(torch.stack([moments for moments, _ in pairs])).chunk(2)
             columns.append((left != now).sum(1))
+            before, counted = torch.stack([made for _, made in pairs]).chunk(2)
+            columns.append((before != counted).sum(1).to(left.device, non_blocking=True))
         source = ReplaySource(tuple(step[0] for step in steps), tuple(look[0] for look in looks))
         return (source, torch.cat([column.float() for column in columns])) if columns else None
 
@@ -212,13 +217,16 @@ class OptimizerReplay:
             _constants(group, self._decoupled(group), weight, gradient, moment)
             for group, weight, gradient, moment in zip(self._groups, weights, gradients, moments[0], strict=True)
         )
+        return _Before(torch.cat(numbers), constants, self._steps_made())
+
+    def _steps_made(self) -> Tensor:
+        """(K,): the steps that each tensor has made, as the optimizer counts them."""
         made = [
             group.get("step") if steps is None else steps  # DeepSpeed's FusedAdam counts in the group
             for steps, group in zip(self._of_state("step"), self._groups, strict=True)
         ]
         none = next((torch.zeros_like(steps) for steps in made if isinstance(steps, Tensor)), torch.zeros(()))
-        steps = [none if steps is None else torch.as_tensor(steps) for steps in made]
-        return _Before(torch.cat(numbers), constants, torch.stack(steps))
+        return torch.stack([none if steps is None else torch.as_tensor(steps) for steps in made])
 
     # Computing
 

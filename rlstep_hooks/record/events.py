@@ -77,6 +77,9 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether each sample still has the reward it got when it was generated; None if not observed."""
     repeats: int | None = None
     """Index of an earlier rollout with exactly the same samples, which sampling cannot repeat; None if there is none."""
+    repeats_random: int | None = None
+    """Index of an earlier rollout that began with the same state of the random generator; negative if there is none, None if that was
+    not looked at."""
     signal: bool | None = None
     """Whether rewards differ within the groups that advantages compare; None if not observed."""
     reference_intact: bool | None = None

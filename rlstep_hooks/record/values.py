@@ -56,6 +56,12 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Sum of the squares of the same."""
     surprise_largest: float | None = None
     """The largest of the same."""
+    divergence: float | None = None
+    """The framework's estimate of the KL divergence from the old policy, by which it ends the updates on a rollout."""
+    gradients_replaced: int | None = None
+    """Values of gradients that backward hooks of modules replaced; None where none returned any, or none was looked at."""
+    replacing_module: str = ""
+    """The first module with such a hook."""
     log_prob_gradient: float | None = None
     """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
     critic that shares the optimizer, and leaves the policy as it is."""
@@ -86,6 +92,8 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How many times the documented step was made, on average."""
     moments_lost: int | None = None
     """Probed optimizer moments that differ from those that the previous update left; None if that was not compared."""
+    steps_lost: int | None = None
+    """Probed tensors whose count of steps in the optimizer is not the one that the previous update left; None if not compared."""
     gradient_norm: float | None = None
     """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
     gradient_limit: float | None = None
@@ -118,6 +126,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     index: int
     max_abs_advantage: float | None = None
     """Over real tokens."""
+    reference_moved: int | None = None
+    """Log-probs of the reference in it that no forward of its scoring gave; None where that was not seen."""
     tokens_moved: int | None = None
     """Samples whose prompt or completion has other tokens than the policy's `generate` was asked for and gave; None where that was not
     seen."""

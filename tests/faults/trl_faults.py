@@ -758,6 +758,22 @@ def reference_synced_at_every_update(trainer: Any) -> None:
 
 
 @fault(
+    report="log-probs of another unit",
+    code="RLS311",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+    settings=WITH_REFERENCE,
+    absent=("0.18.",),
+    cause="while the rollout was put together",
+)
+def reference_log_probs_scaled_in_the_rollout(trainer: Any) -> None:
+    """The reference's log-probs are halved while the rollout is put together."""
+    alter_rollouts(
+        trainer, lambda rollout: rollout | {"ref_per_token_logps": rollout["ref_per_token_logps"] / 2}, after=4
+    )
+
+
+@fault(
     report="trl#454",
     code="RLS311",
     where=Where(update=4, microbatch=8),
@@ -1422,6 +1438,22 @@ def moments_cleared_at_every_update(trainer: Any) -> None:
     before_steps(trainer, clear, first=4)
 
 
+@fault(
+    report="an optimizer whose steps are counted anew", code="RLS807", where=Where(update=4), cause="1 - beta**steps"
+)
+def steps_of_adam_counted_anew(trainer: Any) -> None:
+    """Adam's count of its steps is set to 0 before each step; its moments stay."""
+
+    def reset() -> None:
+        optimizer = trainer.optimizer
+        while hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        for state in optimizer.state.values():
+            state["step"].zero_()
+
+    before_steps(trainer, reset, first=4)
+
+
 @fault(report="Megatron, a step made in part", code="RLS806", where=Where(update=4))
 def half_of_each_step_taken_back(trainer: Any) -> None:
     """A wrapped step averages the new weights with the old ones."""
@@ -1483,6 +1515,19 @@ def one_gradient_scaled_by_a_hook(trainer: Any) -> None:
     """A hook multiplies the gradients of one matrix in the last layer."""
     weight = trainer.model.model.layers[-1].mlp.down_proj.weight
     weight.register_hook(lambda gradient: gradient * 11)
+
+
+@fault(
+    report="a backward hook of a module",
+    code="RLS810",
+    where=Where(update=0, microbatch=0),
+    cause="a backward hook of model.norm",
+)
+def gradients_tripled_by_a_module(trainer: Any) -> None:
+    """A backward hook of the last norm returns three times the gradients that it got."""
+    trainer.model.model.norm.register_full_backward_hook(
+        lambda module, to_inputs, to_outputs: tuple(None if of is None else of * 3 for of in to_inputs)
+    )
 
 
 @fault(
@@ -1637,6 +1682,20 @@ def rate_of_the_second_group(trainer: Any) -> None:
 def optimizer_maximizes(trainer: Any) -> None:
     """The optimizer's direction is turned round after four updates."""
     after_update(trainer, 4, lambda: [group.update(maximize=True) for group in trainer.optimizer.param_groups])
+
+
+# E: random numbers
+
+
+@fault(report="a seed in the reward function", code="RLS514", where=Where(rollout=1), cause="same random numbers")
+def one_seed_for_every_rollout(trainer: Any) -> None:
+    """A seed is set before each generation."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        torch.manual_seed(3)
+        return original(rows)
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
 
 
 # E: text that the policy did not write

@@ -289,6 +289,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS211": lambda: judged(without(without(with_critic(), MicroBatch, 12, 13), Update, 6)),
     "RLS212": early_stops,
     # Old log-probs and the ratio
+    "RLS213": lambda: judged(
+        measured(with_facts(run(), kl_limit=0.015), "microbatches", 6, tokens=8, divergence=0.041)
+    ),
     "RLS301": lambda: judged(measured(run(), "microbatches", 8, mean_abs_log_ratio=0.1, max_abs_log_ratio=1.0)),
     "RLS302": lambda: judged(measured(run(), "microbatches", 10, mean_abs_log_ratio=0.0, max_abs_log_ratio=0.0)),
     "RLS303": lambda: judged(

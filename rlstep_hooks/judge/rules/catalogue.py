@@ -51,6 +51,7 @@ RULES: tuple[type[Rule], ...] = (
     steps.SkippedUpdate,
     updates.RoleOutOfTurn,
     steps.UpdatesSaved,
+    steps.TrainedBeyondLimit,
     values.RatioAtLagZero,
     values.RatioStuckAtOne,
     refresh.RefreshNotAsPlanned,

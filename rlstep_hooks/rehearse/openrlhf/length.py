@@ -58,7 +58,8 @@ def _named(arguments: Any) -> Named:
 def _shorten(arguments: Any, found: Any) -> Any:
     """Cut the rows, and say what the real run is."""
     rehearsal = arguments.rehearsal
-    real, rows = rehearsal.real, _rows(len(found))
+    real = rehearsal.real
+    rows = _rows(len(found), most=real.data.max_samples)
     sizes, small = real_sizes(real), real_sizes(arguments)
     used = None if rows is None else min(rows, real.data.max_samples)
     whole = rehearsal.rollouts_per_epoch * small.prompts
@@ -90,7 +91,7 @@ def _shorten(arguments: Any, found: Any) -> Any:
         rollouts_per_epoch=math.ceil(wanted / small.prompts),
         updates=made.updates,
         real_updates=schedule.updates if schedule is not None else None,
-        limits=_limits(rehearsal),
+        limits=_limits(arguments),
     )
     if schedule is not None:
         _look_at_rate(real, schedule)
@@ -99,17 +100,28 @@ def _shorten(arguments: Any, found: Any) -> Any:
     return taken
 
 
-def _limits(rehearsal: Any) -> str:
-    text = f"completions of {TOKENS} tokens at most; bfloat16"
-    return text if rehearsal.exact else f"{text}; fewer micro-batches in each update"
+def _limits(arguments: Any) -> str:
+    # OpenRLHF lets an agent's turns use what is left of `data.max_len` (utils/agent.py:92).
+    length = (
+        "a dozen tokens in a turn" if arguments.train.agent_func_path else f"completions of {TOKENS} tokens at most"
+    )
+    text = f"{length}; bfloat16"
+    return text if arguments.rehearsal.exact else f"{text}; fewer micro-batches in each update"
 
 
-def _rows(found: int) -> int | None:
-    """Rows of the user's set: as said, or counted; None for a made set."""
+def _rows(found: int, *, most: int) -> int | None:
+    """Rows of the user's set: as said, or counted; None for a made set.
+
+    Args:
+        found: Rows that were loaded.
+        most: `data.max_samples`: no more are loaded, and none beyond it is used.
+    """
     if settings().rows:
         return settings().rows
     if data.made:
         return None
+    if found == most:
+        return found
     return data.real_rows.get(found, None if data.real_rows else found)
 
 

@@ -52,6 +52,7 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
                 loss_gap=gap,
                 loss_ratio=finite(of["loss_ratio"]) if "loss_ratio" in of else None,
+                divergence=finite(of["divergence"]) if "divergence" in of else None,
                 log_prob_gradient=finite(of["log_prob_gradient"]) if "log_prob_gradient" in of else None,
                 loss_like=self.like() if self.like is not None and gap is not None and gap > FITS else "",
             )

@@ -199,7 +199,20 @@ def another_rate(model: Any) -> None:
     ]
 
 
+def limit_lost(model: Any) -> None:
+    model.target_kl = None
+
+
 FAULTS = [
+    Fault(
+        "limit_of_the_divergence_lost",
+        "target_kl that ends nothing",
+        "RLS213",
+        "divergence is above 1.5e-06",
+        begins=limit_lost,
+        settings={"target_kl": 1e-6, "learning_rate": 3e-3},
+        update=2,
+    ),
     Fault(
         "gamma_and_lambda_swapped",
         "gae arguments in the wrong order",

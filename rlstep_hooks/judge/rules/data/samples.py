@@ -285,7 +285,9 @@ class RolloutRepeated(Rule):
 
     What it checks:
         Checksums of the sequences of each rollout, where a controller sees them all. It fails if all are those of an
-        earlier rollout although sampling could not have given them twice: together they are less likely than 1e-21.
+        earlier rollout although sampling could not have given them twice: together they are less likely than 1e-21. In TRL, where
+        the policy itself generates: the state of its random generator when a rollout begins is that of no earlier one. Exact, in the
+        first eight rollouts and every 29th later.
 
     Why it matters:
         A cache, a generator that was not advanced, or an answer that was delivered twice trains old samples as new
@@ -304,8 +306,8 @@ class RolloutRepeated(Rule):
         Look for code that keeps rollouts, and for seeds that are set again before each generation.
 
     Known limits:
-        - Only OpenRLHF's controller compares samples. With greedy sampling or `top_p` below 1 equal samples are
-          possible, and it is silent.
+        - Only OpenRLHF's controller compares samples, and only TRL's observer random states. With greedy sampling or `top_p`
+          below 1 equal samples are possible, and it is silent.
         - A rollout of which one sample differs is another rollout to it. The 256 latest rollouts are remembered.
 
     Sources:
@@ -319,8 +321,14 @@ class RolloutRepeated(Rule):
     nothing_seen = "no controller compared the samples of rollouts"
 
     def rollout(self, event: Rollout) -> Finding | None:
-        """Look at the comparison of checksums."""
-        if event.purpose != "training" or event.signal is None:
+        """Look at the comparison of checksums, and of random states."""
+        if event.purpose != "training":
+            return None
+        if event.repeats_random is not None:
+            self.checks += 1
+            if event.repeats_random >= 0:
+                return self._same_random(event.repeats_random)
+        if event.signal is None:
             return None
         self.checks += 1
         if event.repeats is None:
@@ -331,6 +339,16 @@ class RolloutRepeated(Rule):
             where=self.progress.where(),
             why="sampling cannot give the same samples twice, so something kept them: old samples are trained as new ones",
             fix="look for code that keeps rollouts, or sets seeds before each generation",
+        )
+
+    def _same_random(self, earlier: int) -> Finding | None:
+        return self.fail(
+            expected="random numbers that no earlier rollout was drawn with",
+            observed=f"the random generator begins as at rollout {earlier}",
+            where=self.progress.where(),
+            why="every rollout is drawn with the same random numbers, so that samples of different rollouts are not independent",
+            fix="look for a seed that is set before each generation, in reward functions and callbacks too",
+            variant="random numbers",
         )
 
 

@@ -142,8 +142,8 @@ class GradientAltered(ValueRule):
         Of eight tensors, others in each update and first those that have hooks, up to 64 gradients: the sum of what each backward pass
         computed, before any hook of the tensor, against what the optimizer is about to use. The clip multiplies all gradients by one
         factor of at most 1, and by less only if the norm was above its limit. And there is one backward pass for each micro-batch. In
-        the first eight cycles of rollouts and every 58th
-        later.
+        the first eight cycles of rollouts and every 58th later. In these, too, what the backward hooks of the model's modules return:
+        no other gradients than they got.
 
     Why it matters:
         A hook that scales one parameter, gradients that are cleared between micro-batches, a backward pass too many, noise, or a clip
@@ -167,8 +167,8 @@ class GradientAltered(ValueRule):
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer in one process. Among several, and with a gradient scaler, FSDP or DeepSpeed, gradients are
           reduced or scaled on the way.
-        - Autograd itself is not checked: a hook of a module, or a part of the log-probs that is detached, changes gradients before they
-          arrive.
+        - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached, changes
+          gradients before they arrive.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change
@@ -225,6 +225,21 @@ class GradientAltered(ValueRule):
             why="all gradients of the update were scaled, and the clip does not explain it",
             fix=_LOOK,
             variant="all",
+        )
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at what backward hooks of modules returned."""
+        if not values.gradients_replaced:
+            return None
+        self.checks += 1
+        return self.fail(
+            severity="error",
+            expected="gradients as autograd computes them",
+            observed=f"others, returned by a backward hook of {values.replacing_module or 'the whole model'}",
+            where=self.progress.where_at(place, event),
+            why="all parameters before this module get the gradients of another loss",
+            fix="look for register_full_backward_hook and its kin, and for what the hook returns",
+            variant="module",
         )
 
     def _excess(self, values: UpdateValues, factor: float) -> float:

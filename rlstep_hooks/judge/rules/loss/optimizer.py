@@ -85,7 +85,7 @@ class MomentsLost(Rule):
 
     What it checks:
         The moments (or the momentum) of the probed weights before a step, bit for bit against those after the step before it, where
-        that one was replayed.
+        that one was replayed, and the number of steps by which Adam corrects them.
 
     Why it matters:
         Moments that are cleared or replaced make Adam a sign descent of full rate at every step: each weight moves by the whole
@@ -123,6 +123,15 @@ class MomentsLost(Rule):
         if values.moments_lost is None:
             return None
         self.checks += 1
+        if values.steps_lost and not values.moments_lost:
+            return self.fail(
+                expected="the number of steps that the last step left",
+                observed=f"another one in {values.steps_lost} of the probed tensors",
+                where=self.progress.where_at(place, event),
+                why="Adam divides its moments by 1 - beta**steps: with another number its steps have another size",
+                fix="look for state that is loaded or reset between updates",
+                variant="steps",
+            )
         if not values.moments_lost:
             return None
         return self.fail(

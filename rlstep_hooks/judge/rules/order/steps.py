@@ -15,8 +15,12 @@ from rlstep_hooks.record.events import (
 )
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+
+ROUNDING = 1e-6
+"""Of a mean of exp(x) - 1 - x in float32, relative and absolute: each term is the difference of numbers near 1."""
 
 
 class NoUpdate(Rule):
@@ -231,3 +235,56 @@ class UpdatesSaved(Rule):
         saved = max(planned - made, 0)
         self._saved += saved
         self._rollouts += saved > 0
+
+
+class TrainedBeyondLimit(Rule):
+    """A mini-batch was trained although its divergence was beyond the limit.
+
+    What it checks:
+        Where the configuration limits the KL divergence from the old policy: the framework's own estimate on each mini-batch that was
+        trained, recomputed from its log-probs, is not above the limit. In Stable-Baselines3 that is 1.5 times target_kl.
+
+    Why it matters:
+        The limit ends the passes over a rollout before the policy has left the region in which the clipped objective means something.
+        A limit that was lost lets all passes run, and the run looks like one with a larger learning rate.
+
+    Example:
+        ERROR RLS213 Trained beyond the limit of the divergence · data epoch 0,
+        rollout 1, update 3, micro-batch 6
+          expected  no update on a mini-batch whose divergence is above 0.015
+          observed  one at 0.041
+          why       the configured limit does not end the passes over this rollout
+          fix       look for code that writes to target_kl while the run goes on
+
+    What to do:
+        Look for code that writes to target_kl, and for a schedule of it.
+
+    Known limits:
+        - Stable-Baselines3's PPO, in the first eight rollouts and every 29th later.
+        - The limit is read when training begins. A schedule of somebody's that raises it is found as well.
+
+    Sources:
+        - https://stable-baselines3.readthedocs.io/en/master/modules/ppo.html: target_kl of Stable-Baselines3
+    """
+
+    code = "RLS213"
+    title = "Trained beyond the limit of the divergence"
+    topics = ("order", "log_ratio")
+    nothing_seen = "no limit of the divergence is configured, or the divergence is not seen"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Compare the divergence of a trained mini-batch with the limit."""
+        limit = self.progress.started.facts.get("kl_limit")
+        if values.divergence is None or limit is None:
+            return None
+        self.checks += 1
+        if values.divergence <= limit * (1 + ROUNDING) + ROUNDING:
+            return None
+        return self.fail(
+            expected=f"no update on a mini-batch whose divergence is above {limit:.4g}",
+            observed=f"one at {values.divergence:.4g}",
+            where=self.progress.where_at(place, event),
+            why="the configured limit does not end the passes over this rollout",
+            fix="look for code that writes to target_kl while the run goes on",
+        )

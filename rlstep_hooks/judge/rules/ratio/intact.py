@@ -159,8 +159,8 @@ class ReferenceLogProbsAltered(Rule):
     """The reference's log-probs in the loss are not those that were computed.
 
     What it checks:
-        A checksum of each sample's reference log-probs, taken when the rollout was scored, equals the checksum in the loss: bit for
-        bit, sample by sample.
+        The reference log-probs of a rollout are what a forward of its scoring gave, and a checksum of each sample's equals the
+        checksum in the loss: bit for bit, sample by sample.
 
     Why it matters:
         The KL term then holds the policy near numbers that no model gave. The logged KL is computed from the same numbers, so it
@@ -183,7 +183,7 @@ class ReferenceLogProbsAltered(Rule):
     Known limits:
         - TRL's GRPOTrainer, in releases that compute them with the rollout, in the first eight cycles of rollouts and every 29th
           later. RLOO takes them into its rewards, which RLS516 recomputes.
-        - Whether they are right when they are computed is RLS411's and RLS414's.
+        - Whether the forward that gave them is right is RLS411's and RLS414's.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: the KL term of the loss
@@ -209,4 +209,20 @@ class ReferenceLogProbsAltered(Rule):
             where=self.progress.where_at(place, event),
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
+        )
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the comparison with what a forward gave."""
+        if values.reference_moved is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not values.reference_moved:
+            return None
+        return self.fail(
+            expected="a rollout with the log-probs that the reference gave",
+            observed=f"{values.reference_moved} others",
+            where=self.progress.where_at(place, event),
+            why="they were scaled, replaced or moved while the rollout was put together",
+            fix="look for code that wraps the scoring of rollouts",
+            variant="on the way into the rollout",
         )

@@ -79,6 +79,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         """The largest gradient at a log-prob of the latest mini-batch."""
         self._settings: Settings | None = None
         """The settings of the loss, read when the latest rollout is first trained."""
+        self._limited = False
+        """Whether a divergence ends the updates on a rollout."""
         self._discount: tuple[float, float] = 0.0, 0.0
         """Gamma and lambda when the rollout began."""
 
@@ -108,6 +110,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             session.refuse(refusal)
             return
         with session.beginning():
+            self._limited = bool(_limit_facts(self.model))
             audit = self._planned(session)
             audit.begin()
             self._attach(session, audit)
@@ -118,7 +121,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
-            facts=rate_facts(self.model) | suite.facts_of(self.model),
+            facts=rate_facts(self.model) | _limit_facts(self.model) | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
             rate_of_rollout=True,
             session=session,
@@ -238,10 +241,20 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             )
             if self._followed is not None:
                 self._followed.samples = samples
+                self._add_divergence(samples)
         result = wrapped(*args, **kwargs)
         if minibatch is not None and self._audit is not None and self._audit.observer is not None:
             self._audit.observer.cleared()
         return result
+
+    def _add_divergence(self, samples: Any) -> None:
+        """The estimate of the KL divergence that `train` compares with target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""
+        observer = None if self._audit is None else self._audit.observer
+        if observer is None or self._log_probs is None or not self._limited:
+            return
+        with self._loss_guard, torch.no_grad():
+            log_ratio = self._log_probs - samples.old_log_prob
+            observer.add_columns({"divergence": ((log_ratio.exp() - 1) - log_ratio).mean()})
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         followed, self._followed = self._followed, None
@@ -254,6 +267,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
                 observer.add_columns({"log_prob_gradient": arrived})
             if followed is not None and followed.samples is not None:
                 observer.add_columns(followed.columns(), followed.like)
+
+
+def _limit_facts(model: Any) -> dict[str, Any]:
+    """The divergence at which `train` ends the updates on a rollout: 1.5 times target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""
+    target = getattr(model, "target_kl", None)
+    return {} if target is None else {"kl_limit": 1.5 * float(target)}
 
 
 def _refusal(model: Any) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.systems.trl.observe.randomness import RandomWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ class GeneratedWatch:
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
         self._guard = Contained(recorder, ("samples",))
+        self._random = RandomWatch()
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor]] = []
         """Of each call: the prompts, and prompts with completions."""
@@ -43,10 +45,26 @@ class GeneratedWatch:
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         if callable(getattr(model, "generate", None)):
             patches.wrap(model, "generate", self._around_generate)
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        # Called by `generate` before it draws, so that whatever was to be seeded is.
+        if hasattr(inner, "_prepare_generation_config"):
+            patches.wrap(inner, "_prepare_generation_config", self._around_prepare)
 
     def begin(self, *, looks: bool) -> None:
         """A rollout begins; its tokens are compared if `looks`."""
         self._looks, self._seen = looks, []
+        self._random.begin()
+
+    def repeats_random(self, index: int) -> int | None:
+        """The earlier rollout that was drawn from the same state of the random generator, as `RandomWatch` says."""
+        return self._random.ended(self._trainer.accelerator.device, index)
+
+    def _around_prepare(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if self._looks:
+            with self._guard:
+                self._random.draws(self._trainer.accelerator.device)
+        return result
 
     def _around_generate(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)

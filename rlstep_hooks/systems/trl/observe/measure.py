@@ -62,6 +62,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
     handed: dict[str, Tensor]
     """Checksums of what else the loss got, by the names of their columns, each (B,); empty where they are not compared."""
+    replaced: list[tuple[str, Tensor]]
+    """Modules whose backward hooks replaced gradients, with the number of values."""
     versions: tuple[int, ...]
 
     def kind(self) -> tuple[Any, ...]:
@@ -81,6 +83,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             self.entropies is None,
             self.reference is None,
             tuple(self.handed),
+            tuple(name for name, _ in self.replaced),
         )
 
     def written_to(self) -> bool:
@@ -96,6 +99,8 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     scope: Scope
     losses: tuple[LossInputs, LossSettings] | None = None
     """What the losses were computed from, if they were compared."""
+    replacing: str = ""
+    """The first module whose backward hook replaced gradients."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers, micro-batch by micro-batch."""
@@ -139,6 +144,8 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             reference_intact=of["reference_differ"] == 0 if of.get("reference_compared") else None,
             copied=int(of["copied"]) if "copied" in of else None,
             copied_nats=finite(of["copied_nats"]) if "copied" in of else None,
+            gradients_replaced=int(of["replaced"]) if "replaced" in of else None,
+            replacing_module=self.replacing,
             reference_gap=finite(of["reference_gap"] / tokens) if "reference_gap" in of else None,
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
@@ -185,6 +192,7 @@ class MicroBatchMeter:
         entropies: Tensor | None = None,
         reference: Tensor | None = None,
         *,
+        replaced: list[tuple[str, Tensor]] | None = None,
         whole: bool = False,
     ) -> None:
         """Keep what a loss was computed from.
@@ -198,6 +206,7 @@ class MicroBatchMeter:
             arrived: Where the factor of the loss in its backward pass will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
             reference: (B, T), log-probs of the reference where it should still be the policy.
+            replaced: Where modules will be noted whose backward hooks replaced gradients.
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
         """
         if self._waits and self._held and self._held[-1].written_to():
@@ -213,7 +222,20 @@ class MicroBatchMeter:
         handed = self._checksums.of_loss(inputs) if whole and checks is not None and self._follows_rollout else {}
         versions = _versions(new, mask, tokens, advantages, loss, entropies)
         held = _Held(
-            index, new, own, mask, tokens, checks, advantages, loss, arrived, reference, entropies, handed, versions
+            index,
+            new,
+            own,
+            mask,
+            tokens,
+            checks,
+            advantages,
+            loss,
+            arrived,
+            reference,
+            entropies,
+            handed,
+            [] if replaced is None else replaced,
+            versions,
         )
         self._held.append(held)
         self._elements += new.numel()
@@ -237,7 +259,8 @@ class MicroBatchMeter:
         for group in groups.values():
             columns, losses = self._columns(group)
             scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
-            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope, losses)
+            module = group[0].replaced[0][0] if group[0].replaced else ""
+            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope, losses, module)
             self._done.append((source, torch.cat(list(columns.values()))))
 
     def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[LossInputs, LossSettings] | None]:
@@ -268,6 +291,8 @@ class MicroBatchMeter:
         arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
         if arrived:
             columns["backward"] = torch.stack(arrived).float()
+        if group[0].replaced:
+            columns["replaced"] = torch.stack([sum(count for _, count in held.replaced) for held in group]).float()
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
             columns |= surprises(new, torch.stack(entropies), mask, self._cap)

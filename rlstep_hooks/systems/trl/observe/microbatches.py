@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
 from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
@@ -33,6 +34,9 @@ class MicroBatchHooks:
         self._window_guard = Contained(self._recorder, ("weights",))
         self._microbatch_guard = Contained(self._recorder, ("order", "samples", "log_ratio"))
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.form.divides_loss())
+        self._hooks = ModuleHookWatch(Contained(self._recorder, ("gradient",)))
+        self._replaced: list[tuple[str, Tensor]] = []
+        """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._microbatches = 0
         self.in_epoch = 0
         """Micro-batches of this pass of the loader."""
@@ -55,10 +59,14 @@ class MicroBatchHooks:
         with self._window_guard:
             seen.reference.goes_on(seen.updates.latest)
             seen.updates.microbatch_begins()
+        with self._window_guard:
+            compared = is_compared_whole(self._microbatches // seen.schedule.microbatches_per_cycle)
+            self._replaced = self._hooks.begin(seen.trainer.model) if compared else []
         try:
             result = wrapped(*args, **kwargs)
         finally:
             seen.activity = None
+            self._hooks.end()
         with self._microbatch_guard:
             self._emit_microbatch(activity)
         return result
@@ -108,7 +116,16 @@ class MicroBatchHooks:
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls) if compared else None
         seen.meter.hold(
-            self._microbatches, inputs, new.detach(), old, terms, arrived, entropies, reference, whole=compared
+            self._microbatches,
+            inputs,
+            new.detach(),
+            old,
+            terms,
+            arrived,
+            entropies,
+            reference,
+            replaced=self._replaced,
+            whole=compared,
         )
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None

@@ -56,6 +56,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
     misplaced: Tensor | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
+    reference_moved: Tensor | None = None
+    """Log-probs of the reference that are not those that a forward gave; None where that was not seen."""
     moved: Tensor | None = None
     """Samples that have other tokens than the policy's `generate` was asked for and gave; None where that was not seen."""
     drawn: tuple[Tensor, Tensor] | None = None
@@ -76,6 +78,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.penalty_gap is None,
             self.misplaced is None,
             self.moved is None,
+            self.reference_moved is None,
             None if drawn is None else drawn[0].shape,
             None if self.explained is None else self.explained.names,
         )
@@ -103,6 +106,9 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     misplaced = [rollout.misplaced for rollout in group if rollout.misplaced is not None]
     if misplaced:
         numbers["rewards_moved"] = torch.stack(misplaced)
+    references_moved = [rollout.reference_moved for rollout in group if rollout.reference_moved is not None]
+    if references_moved:
+        numbers["reference_moved"] = torch.stack([of.float() for of in references_moved])
     moved = [rollout.moved for rollout in group if rollout.moved is not None]
     if moved:
         numbers["tokens_moved"] = torch.stack(moved)
@@ -144,6 +150,7 @@ class RolloutSource(msgspec.Struct, frozen=True):
             reference_shared=held.reference.shared if held.reference is not None else None,
             reference_written=held.reference.written if held.reference is not None else None,
             reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
+            reference_moved=int(of["reference_moved"]) if "reference_moved" in of else None,
             tokens_moved=int(of["tokens_moved"]) if "tokens_moved" in of else None,
             rewards_moved=int(of["rewards_moved"]) if "rewards_moved" in of else None,
             masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
@@ -253,6 +260,7 @@ class NumberCollector:
         reference: ReferenceLook | None = None,
         penalty_gap: Tensor | None = None,
         misplaced: Tensor | None = None,
+        reference_moved: Tensor | None = None,
         moved: Tensor | None = None,
         drawn: tuple[Tensor, Tensor] | None = None,
         kept: KeptLogits | None = None,
@@ -267,6 +275,7 @@ class NumberCollector:
             reference: The reference, where it was looked at.
             penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
             misplaced: Samples that have not the rewards that were given for them.
+            reference_moved: Log-probs of the reference that are not those that a forward gave.
             moved: Samples that have other tokens than `generate` was asked for and gave.
             drawn: Probed weights that generated it, and those that the update before had left.
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
@@ -295,6 +304,7 @@ class NumberCollector:
                 reference,
                 penalty_gap,
                 misplaced,
+                reference_moved,
                 moved,
                 drawn,
                 causes,

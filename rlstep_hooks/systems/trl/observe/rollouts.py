@@ -244,6 +244,7 @@ class RolloutHooks:
                 or self._has_reference_call(generation.calls),
                 groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
                 sampling=self._sampling.take(),
+                repeats_random=self._repeats_random(index) if compared else None,
                 repeated=self._served_again(rows) if purpose == "training" else None,
             )
         ]
@@ -269,6 +270,7 @@ class RolloutHooks:
                 parts,
                 scored=scored,
                 misplaced=misplaced,
+                reference_moved=self._reference_moved(parts, generation.calls) if compared and not replayed else None,
                 moved=self._moved(parts) if compared and not replayed else None,
                 rule=rule,
                 reference=reference,
@@ -297,6 +299,22 @@ class RolloutHooks:
     def _misplaced(self, parts: list[dict[str, Any]]) -> Tensor | None:
         with self._rewards_guard:
             return self._rewards.misplaced(parts[0]["completion_ids"]) if len(parts) == 1 else None
+        return None
+
+    def _reference_moved(self, parts: list[dict[str, Any]], calls: list[LogProbCall]) -> Tensor | None:
+        """How many of a rollout's reference log-probs are not those that a forward gave; None where no forward was seen."""
+        reference, model = parts[0].get("ref_per_token_logps"), getattr(self._observation.trainer, "ref_model", None)
+        if reference is None or model is None or len(parts) != 1:
+            return None
+        given = [call.log_probs for call in calls if call.model is model and not call.grad]
+        counts = [
+            (one != reference).sum() for one in given if (one.shape, one.dtype) == (reference.shape, reference.dtype)
+        ]
+        return torch.stack(counts).min() if counts else None
+
+    def _repeats_random(self, index: int) -> int | None:
+        with self._sampler_guard:
+            return self._generated.repeats_random(index)
         return None
 
     def _count(self, index: int, parts: list[dict[str, Any]]) -> None:
