@@ -1,7 +1,7 @@
 """A few elements of the weights that are brought to an engine: of the policy, of what is handed over, and of what the engine holds.
 
 Both sides choose the same elements of a tensor by its name alone, so that they need not talk to each other. A sync reads 8 elements of
-a quarter of the tensors, by turns; the first two syncs read all tensors. Nothing waits for the device.
+an eighth of the tensors, by turns; the first two syncs read all tensors. Nothing waits for the device.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ import wrapt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rlstep_hooks.observe.contained import GapRecorder
+
 Wrapper = "Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]"
 
 
@@ -80,6 +82,13 @@ class Patches:
             else:
                 setattr(owner, name, before)
         return left
+
+
+def take_off(patches: Patches, recorder: GapRecorder) -> None:
+    """Take all wrappers off, and have the record say which stay."""
+    left = patches.restore()
+    if left:
+        recorder.cannot("recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}")
 
 
 class _Switch:

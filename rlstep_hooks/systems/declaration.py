@@ -146,8 +146,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag", "number",
-    "program_assumed", "text",
+    "NOTHING", "PLANNED_ONLY", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag",
+    "number", "program_assumed", "text",
 ]  # fmt: skip
 
 
@@ -261,3 +261,17 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         writer = named(self.writes) if isinstance(self.writes, str) else self.writes
         conversion: Conversion = writer(schedule)
         return conversion
+
+
+PLANNED_ONLY: dict[str, Any] = {
+    "live": "",
+    "writes": None,
+    "deviations": "",
+    "attaches_by": "",
+    "on_import": {},
+    "observes": (),
+    "does_not_observe": (),
+    "observed_releases": None,
+    "trained_releases": (),
+}
+"""What a copy of an observed system does not take from it: its launches are planned, and hooks and deviations hold for the original."""

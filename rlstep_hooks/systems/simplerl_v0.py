@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rlstep_hooks.systems.declaration import Check, Entry
+from rlstep_hooks.systems.declaration import PLANNED_ONLY, Check, Entry
 from rlstep_hooks.systems.openrlhf import system as openrlhf
 from rlstep_hooks.systems.openrlhf.refusals import CHECKS
 from rlstep_hooks.systems.openrlhf.settings import SETTINGS
@@ -72,13 +72,5 @@ SYSTEM = msgspec.structs.replace(
         ),
         *CHECKS[1:],
     ),
-    live="",
-    writes=None,
-    deviations="",
-    attaches_by="",
-    on_import={},
-    observed_releases=None,
-    trained_releases=(),
-    observes=(),
-    does_not_observe=(),
+    **PLANNED_ONLY,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, count, flag, number
+from rlstep_hooks.systems.declaration import PLANNED_ONLY, Demand, Entry, Formula, Note, count, flag, number
 from rlstep_hooks.systems.trl.system import SYSTEM as TRL
 
 _RL = "Unsloth 015bdef unsloth/models/rl.py"
@@ -73,13 +73,5 @@ SYSTEM = msgspec.structs.replace(
         *TRL.notes,
     ),
     package="",
-    live="",
-    writes=None,
-    deviations="",
-    attaches_by="",
-    on_import={},
-    observes=(),
-    does_not_observe=(),
-    observed_releases=None,
-    trained_releases=(),
+    **PLANNED_ONLY,
 )

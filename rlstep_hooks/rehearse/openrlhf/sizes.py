@@ -75,8 +75,11 @@ def shrink(real: Sizes, *, seconds: float, rollouts: int) -> Shrunk:
 
 
 def rollouts_for(real: Sizes) -> int:
-    """Rollouts that show the end of a data epoch and a checkpoint between two updates; more where several make one update."""
-    return max(4, math.ceil(3 * real.update / (real.samples * real.passes)))
+    """Rollouts that show a data epoch's end and a checkpoint with updates after it; more where several make one update.
+
+    Two follow the checkpoint: the last one of a data epoch may be too small for an update.
+    """
+    return max(5, math.ceil(3 * real.update / (real.samples * real.passes)))
 
 
 def _divided(real: Sizes, factor: int, exact: bool) -> Sizes | None:

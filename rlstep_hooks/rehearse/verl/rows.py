@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rlstep_hooks.rehearse.messages import say, settings
+from rlstep_hooks.rehearse.messages import CannotRehearseError, say, settings
 from rlstep_hooks.rehearse.rows import made_rows
 
 _LOOKED_AT = 2000
@@ -57,8 +57,10 @@ def take(config: Any, kind: str, count: int, tokenizer: Any) -> Taken:
             say("data", f"left out, because they are not on this machine: {', '.join(missing)}", level="replaced")
     else:
         real, rows = None, _made(config, files, kind)
+    if not rows:
+        raise CannotRehearseError(f"{files[0]} has no rows")
     key = config.data.get("prompt_key", "prompt")
-    if rows and key not in rows[0]:
+    if key not in rows[0]:
         columns = ", ".join(sorted(rows[0]))
         say("rows", f"data.prompt_key={key}: {files[0]} has no such column, but {columns}", level="problem")
     lengths = [_tokens(row.get(key), tokenizer, config) for row in rows]

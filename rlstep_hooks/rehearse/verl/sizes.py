@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SAMPLES_A_SECOND = 12
-"""Samples of a tiny model that two cores generate, score and train on in a second, with the checks of the audit; measured low."""
+"""Samples of a tiny model that two cores generate, score and train on in a second, with the audit; assumed, and on the low side."""
 ROLLOUTS = 4
 """Rollouts that show the end of a data epoch, a checkpoint, and a resume within the next epoch."""
 

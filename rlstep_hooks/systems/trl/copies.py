@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.systems.declaration import PLANNED_ONLY
 from rlstep_hooks.systems.trl.system import SYSTEM as TRL
 
 if TYPE_CHECKING:
@@ -33,13 +34,5 @@ def copy(name: str, title: str, version: str, until: str, *recognised: Entry) ->
         # Only observers look at use_peft.
         settings={setting: typed for setting, typed in TRL.settings.items() if setting != "use_peft"},
         package="",
-        live="",
-        writes=None,
-        deviations="",
-        attaches_by="",
-        on_import={},
-        observes=(),
-        does_not_observe=(),
-        observed_releases=None,
-        trained_releases=(),
+        **PLANNED_ONLY,
     )

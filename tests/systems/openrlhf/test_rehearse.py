@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def rehearse(folder: Path, launch: Launch, *options: str) -> subprocess.CompletedProcess[str]:
+def rehearse(folder: Path, launch: Launch) -> subprocess.CompletedProcess[str]:
     temporary, here = folder / "t", folder / "here"
     temporary.mkdir()
     here.mkdir()
     words = launch.write(here)
     before = sorted(here.iterdir())
-    command = [sys.executable, "-m", "rlstep_hooks", "rehearse", "--json", *launch.options, *options, "--", *words]
+    command = [sys.executable, "-m", "rlstep_hooks", "rehearse", "--json", *launch.options, "--", *words]
     variables = os.environ | {"TMPDIR": str(temporary)}
     done = subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=900)
     assert sorted(here.iterdir()) == before
@@ -29,7 +29,7 @@ def rehearse(folder: Path, launch: Launch, *options: str) -> subprocess.Complete
 
 
 def test_a_healthy_launch_is_proved_with_its_resume(tmp_path: Path) -> None:
-    done = rehearse(tmp_path, HEALTHY["GRPO"], "--rollouts", "4")
+    done = rehearse(tmp_path, HEALTHY["GRPO"])
     assert done.returncode == 0, done.stdout + done.stderr
     outcome = json.loads(done.stdout)
     assert {line["what"]: line["state"] for line in outcome["lines"]} == {
@@ -41,7 +41,7 @@ def test_a_healthy_launch_is_proved_with_its_resume(tmp_path: Path) -> None:
         "learning rate of the whole run": "proved",
         "resume from a checkpoint": "proved",
     }
-    assert (outcome["schedule"]["rollouts"], outcome["schedule"]["lags"]) == (32, [0, 1])
+    assert (outcome["schedule"]["rollouts"], outcome["schedule"]["lags"]) == (32, [0, 1, 2])
 
 
 def test_a_reward_file_that_is_not_here_ends_it_before_ray_starts(tmp_path: Path) -> None:

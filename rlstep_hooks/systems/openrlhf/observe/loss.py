@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -190,23 +192,14 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
     yield "that without a clip", value(replace(settings, clip_low=1e30, clip_high=1e30, dual_clip=None))
     if settings.dual_clip is not None:
         yield "that without the dual clip", value(replace(settings, dual_clip=None))
-    yield "that of a mask without the last token of each completion", value(given=_without_last(given))
+    yield (
+        "that of a mask without the last token of each completion",
+        value(given=replace(given, mask=without_last(given.mask))),
+    )
     yield (
         "that of the micro-batch alone, not a part of its update",
         value(given=replace(given, tokens=alone[0], samples=alone[1])),
     )
     other = "samples" if settings.token_level else "tokens"
     yield f"that of a mean over {other}", value(replace(settings, token_level=not settings.token_level))
-    if given.ranks > 1:
-        yield f"not multiplied by the {given.ranks} ranks", documented / given.ranks
-    if microbatches > 1:
-        yield f"the documented one divided by the {microbatches} micro-batches of its update", documented / microbatches
-    for number in range(2, 65):
-        yield f"the documented one divided by {number}", documented / number
-        yield f"the documented one multiplied by {number}", documented * number
-
-
-def _without_last(given: LossInputs) -> LossInputs:
-    places = torch.arange(given.mask.shape[1]).expand_as(given.mask)
-    last = torch.where(given.mask > 0, places, -1).amax(1, keepdim=True)
-    return replace(given, mask=torch.where(places == last, 0.0, given.mask))
+    yield from of_other_size(documented, ranks=given.ranks, microbatches=microbatches)

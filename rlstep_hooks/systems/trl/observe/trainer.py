@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
-from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.record.events import EpochEnd, Evaluated
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.drawn import DrawnWatch
@@ -104,11 +104,7 @@ class TrlObserver(Observer):
             return
         self._observation.active = False
         self.updates.detach()
-        left = self._patches.restore()
-        if left:
-            self.recorder.cannot(
-                "recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}"
-            )
+        take_off(self._patches, self.recorder)
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""

@@ -13,7 +13,7 @@ import torch
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.delivery import same_names
-from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.sync_watch import SyncWatch
 from rlstep_hooks.record.events import UNSENT, MicroBatch, Rollout, SampleRows, WeightSync
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
@@ -114,11 +114,7 @@ class AsyncObserver(Observer):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        left = self._patches.restore()
-        if left:
-            self.recorder.cannot(
-                "recording", f"wrapped again by others, so left in place (inactive): {', '.join(left)}"
-            )
+        take_off(self._patches, self.recorder)
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -228,7 +230,7 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
     documented = value()
     plain = replace(settings, kl_coef=0.0, entropy_coeff=0.0)
     rest = documented - value(plain)
-    ended_early = replace(given, mask=_without_last(given.mask))
+    ended_early = replace(given, mask=without_last(given.mask))
     yield "the documented one with its sign flipped", -documented
     yield "that with the sign of the policy's term flipped", 2 * rest - documented
     yield "without its KL term", value(replace(settings, kl_coef=0.0))
@@ -244,16 +246,4 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
     )
     for mode in AGGREGATIONS:
         yield f"that of loss_agg_mode={mode}", value(replace(settings, aggregation=mode))
-    if given.ranks > 1:
-        yield f"not multiplied by the {given.ranks} ranks", documented / given.ranks
-    if microbatches > 1:
-        yield f"the documented one divided by the {microbatches} micro-batches of its update", documented / microbatches
-    for number in range(2, 65):
-        yield f"the documented one divided by {number}", documented / number
-        yield f"the documented one multiplied by {number}", documented * number
-
-
-def _without_last(mask: Tensor) -> Tensor:
-    places = torch.arange(mask.shape[-1]).expand_as(mask)
-    last = torch.where(mask > 0, places, -1).amax(-1, keepdim=True)
-    return torch.where(places == last, 0.0, mask)
+    yield from of_other_size(documented, ranks=given.ranks, microbatches=microbatches)

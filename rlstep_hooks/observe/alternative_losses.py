@@ -1,0 +1,39 @@
+"""Losses that a documented one is mistaken for, whatever its formula is: for verl and OpenRLHF, whose losses are numbers by now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+LARGEST_FACTOR = 64
+"""Up to this whole number factors are tried."""
+
+
+def of_other_size(documented: float, *, ranks: int, microbatches: int) -> Iterator[tuple[str, float]]:
+    """The loss multiplied or divided by something, in words that follow "the loss is".
+
+    Args:
+        documented: The documented loss.
+        ranks: By which it is multiplied, since they are averaged.
+        microbatches: Of its update.
+    """
+    if ranks > 1:
+        yield f"not multiplied by the {ranks} ranks", documented / ranks
+    if microbatches > 1:
+        yield f"the documented one divided by the {microbatches} micro-batches of its update", documented / microbatches
+    for number in range(2, LARGEST_FACTOR + 1):
+        yield f"the documented one divided by {number}", documented / number
+        yield f"the documented one multiplied by {number}", documented * number
+
+
+def without_last(mask: Tensor) -> Tensor:
+    """A mask (B, T) without the last token that each sample counts."""
+    places = torch.arange(mask.shape[-1]).expand_as(mask)
+    last = torch.where(mask > 0, places, -1).amax(-1, keepdim=True)
+    return torch.where(places == last, 0.0, mask)
