@@ -58,12 +58,23 @@ class Deliveries:
 
     def held(self, event: WeightsHeld) -> list[Delivery]:
         """An engine's side."""
-        sent = self._sent.get(event.number)
+        sent = self._later(event) or self._sent.get(event.number)
         if sent is not None:
             return [self._compare(sent, event)]
         self._held.setdefault(event.number, []).append(event)
         _forget(self._held)
         return []
+
+    def _later(self, held: WeightsHeld) -> WeightsSent | None:
+        """The sync whose weights an engine holds although it counts it as an earlier one: it was started again, and counts anew."""
+        after = {probe.name: probe for probe in held.after}
+        for number in sorted(self._sent, reverse=True):
+            if number <= held.number:
+                return None
+            own = [probe for probe in self._sent[number].policy if probe.name in after]
+            if own and all(_holds(probe, after[probe.name]) for probe in own):
+                return self._sent[number]
+        return None
 
     def _compare(self, sent: WeightsSent, held: WeightsHeld) -> Delivery:
         before = {probe.name: probe for probe in held.before}

@@ -66,7 +66,8 @@ _ROWS = Cause("rows are left out, or come again too early", ("RLS506", "RLS509",
 _REFERENCE = Cause("the reference changes, or its log-probs come from elsewhere", ("RLS308", "RLS411", "RLS414"))
 _DRIFT = Cause("samples are trained at a larger lag than planned", ("RLS307", "RLS304"))
 _NOT_ONE = Cause("the trainer disagrees with itself: dropout, precision, another padding", ("RLS301", "RLS309"))
-_GROUPS = Cause("samples are not in groups of one prompt, or are repeated", ("RLS501", "RLS514"))
+_GROUPS = Cause("samples are not in groups of one prompt, or are repeated", ("RLS501", "RLS514", "RLS519"))
+_BEYOND = Cause("passes over a rollout go on beyond the limit of the divergence", ("RLS213",))
 _TICKS = Cause("the scheduler ticks at other times than updates", ("RLS602",))
 _SERVED_AGAIN = Cause("rows are served again before their turn", ("RLS509",))
 _RESUME = Cause("the checkpoint was not restored", ("RLS701", "RLS702"))
@@ -86,6 +87,7 @@ SYMPTOMS = (
             _STALE_SAMPLER,
             _OTHER_TEXT,
             _DRIFT,
+            _BEYOND,
             _NOT_ONE,
             _ALTERED,
             _LOSS,

@@ -339,6 +339,12 @@ class AdapterUsed(Event, frozen=True, kw_only=True, gc=False, tag="adapter_used"
     requests: int
     bound: int
     """Requests among these that ran with an adapter."""
+    parts: int | None = None
+    """Layers that the latest adapter changes; None if that was not looked at."""
+    matched: int = 0
+    """Layers of the engine that found their part in it."""
+    empty: int = 0
+    """Layers among these that hold zeros in its place."""
 
 
 class EpochEnd(Event, frozen=True, kw_only=True, gc=False, tag="epoch_end"):

@@ -19,6 +19,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Over real tokens; None if it was not computed."""
     max_abs_log_ratio: float | None = None
     mean_abs_log_ratio: float | None = None
+    max_abs_log_prob: float | None = None
+    """The largest -log-prob of a token, in nats; None if it was not computed. Near 0 the policy is certain of every token."""
     clipped: float | None = None
     """Fraction of tokens (of sequences, if `scope` is "sequence") whose gradient the clip removes."""
     scope: Literal["token", "sequence"] = "token"

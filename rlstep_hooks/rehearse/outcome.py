@@ -37,6 +37,10 @@ _OF_THIS_MACHINE = (
 """In the last line of a script that needs a package or a device which this machine lacks."""
 
 
+_OF_A_BUSY_MACHINE = ("node timed out during startup", "Timed out waiting for file")
+"""In the last line of a script whose Ray did not start in its own time limits (ray/_private/node.py, 2.60)."""
+
+
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table."""
 
@@ -300,6 +304,8 @@ def _not_here(part: Part) -> list[str]:
         text = f"the script did not end within {part.seconds:.0f} s, by itself or because this machine is busy: --budget gives it more"
         return [text]
     last = part.last
+    if part.status and any(sign in last for sign in _OF_A_BUSY_MACHINE):
+        return [f"Ray did not start in time, because this machine is busy: {last}"]
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
     made = [each for each in part.of("data") if "columns" in each.values]

@@ -15,7 +15,8 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
 from rlstep_hooks.rehearse.command import runnable
-from rlstep_hooks.rehearse.parts import Part
+from rlstep_hooks.rehearse.outcome import outcome_of
+from rlstep_hooks.rehearse.parts import Part, Rehearsed
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
 from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
 
@@ -208,3 +209,10 @@ def test_the_last_line_is_the_scripts_own_and_not_what_other_processes_write_aft
     assert Part(status=1, said=[], output=lines).last == "ValueError: 7 rows"
     assert Part(status=1, said=[], output=["(WorkerDict pid=7) gone"]).last == "(WorkerDict pid=7) gone"
     assert Part(status=1, said=[], output=[]).last == ""
+
+
+def test_a_ray_that_does_not_start_in_time_is_no_fault_of_the_launch() -> None:
+    last = "Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup"
+    outcome = outcome_of(Rehearsed(first=Part(status=1, said=[], output=[last])))
+    assert outcome.status == 2
+    assert "this machine is busy" in outcome.sentence

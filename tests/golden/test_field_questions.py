@@ -30,6 +30,8 @@ RULES = {
     "verl-project/verl#4248": ("RLS405", "free_cache_engine=False"),
     "vllm-project/vllm#32718": ("RLS403", "stale weights behind an equal version"),
     "areal-project/AReaL#1290": ("RLS403", "another engine"),
+    "verl-project/verl#3516": ("RLS418", "discards while it sleeps come back as zeros"),
+    "verl-project/verl-omni#552": ("RLS418", "bind zero modules and raise nothing"),
     "NVIDIA-NeMo/RL#3743": ("RLS403", "other kernels"),
 }
 """Questions that only a run can answer: the rule that finds the cause, and what its page says of it."""

@@ -39,6 +39,17 @@ def test_either_side_may_come_first() -> None:
     assert (then.compared, then.moved, then.wrong) == (1, 1, ())
 
 
+def test_an_engine_that_was_started_again_counts_anew_and_is_no_fault() -> None:
+    seen = Deliveries()
+    for number in range(4):
+        seen.sent(sent(number, probe(Q0, number + 1.0)))
+    again = one(seen.held(held(0, (probe(Q0, 0.5),), (probe(Q0, 4.0),))))
+    assert (again.sent.number, again.wrong) == (3, ())
+    assert one(seen.held(held(1, (probe(Q0, 4.0),), (probe(Q0, 1.0),)))).wrong == (Q0,), (
+        "weights of an earlier sync are wrong"
+    )
+
+
 def test_several_engines_are_each_compared() -> None:
     both = Deliveries()
     both.held(held(0, (), (probe(Q0, 1.0),)))
@@ -98,6 +109,6 @@ def test_not_a_number_is_equal_to_itself() -> None:
 def test_sides_that_wait_are_forgotten() -> None:
     seen = Deliveries()
     for number in range(REMEMBERED + 1):
-        seen.sent(sent(number, probe(Q0, 1.0)))
-    assert seen.held(held(0, (), (probe(Q0, 1.0),))) == []
-    assert seen.held(held(REMEMBERED, (), (probe(Q0, 1.0),))) != []
+        seen.sent(sent(number, probe(Q0, float(number))))
+    assert seen.held(held(0, (), (probe(Q0, 0.0),))) == []
+    assert seen.held(held(REMEMBERED, (), (probe(Q0, float(REMEMBERED)),))) != []

@@ -311,6 +311,24 @@ def test_a_ratio_that_never_leaves_one_is_an_error(rate: float, rollouts: int | 
     assert all(f.severity == "error" for f in found)
 
 
+def test_the_ratio_of_a_policy_that_is_certain_of_every_token_may_stay_one() -> None:
+    """As in TRL's own tests, which train at a rate of 0.1 until one completion is left."""
+    run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), ratio=0.0)
+
+    def collapsed(improbable: float) -> list[AnyEvent]:
+        return [
+            msgspec.structs.replace(
+                e, microbatches=tuple(msgspec.structs.replace(v, max_abs_log_prob=improbable) for v in e.microbatches)
+            )
+            if isinstance(e, Measured)
+            else e
+            for e in run
+        ]
+
+    assert codes(judge(collapsed(0.7))) == ["RLS302", "RLS310"]
+    assert codes(judge(collapsed(1e-6))) == []
+
+
 def test_a_ratio_of_one_is_none_where_masks_leave_no_token_with_an_advantage() -> None:
     """Nothing can move then, although the rollout's advantages differ from 0."""
     run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), update=UNCHANGED | NO_GRADIENT, ratio=0.0)

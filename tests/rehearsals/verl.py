@@ -101,7 +101,7 @@ BROKEN: dict[str, Broken] = {
     "a checkpoint without the optimizer": Broken(
         said="RLS702", overrides=("actor_rollout_ref.actor.checkpoint.save_contents=[model,extra]",)
     ),
-    "too few rows for one rollout": Broken(said="do not fill one rollout", rows=20),
+    "too few rows for one rollout": Broken(said="do not fill a single rollout", rows=20),
     "Megatron": Broken(
         said="only FSDP trains on a CPU", status=2, overrides=("actor_rollout_ref.actor.strategy=megatron",)
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def _make_small(config: Any) -> None:
         raise CannotRehearseError(why)
     real = copy.deepcopy(config)
     _check(real)
+    _load_reward(real)
     sizes = _sizes(real)
     passes = int(real.actor_rollout_ref.actor.ppo_epochs)
     seconds = max(10.0, settings().budget - 2 * _STARTS)
@@ -98,7 +100,7 @@ def _make_small(config: Any) -> None:
         _settings(config, real, sizes, small.sizes, taken)
         _cut(config, real, length)
     _say(config, real, sizes, small, length, rows, taken.count)
-    wrong = [each.text for each in said(settings()) if each.level == "problem"]
+    wrong = [each.text for each in said(settings()) if each.level in ("problem", "impossible")]
     if wrong:  # nothing can train, and verl would only say so after its start
         say("stop", wrong[0])
         raise SystemExit(1)
@@ -116,6 +118,15 @@ def _check(real: Any) -> None:
         return
     except (AssertionError, ValueError, TypeError) as error:
         say("settings", f"verl refuses them: {type(error).__name__}: {error}", level="problem")
+
+
+def _load_reward(real: Any) -> None:
+    """Load the user's reward function once here: its workers would do so only after the start of Ray and of all others."""
+    if (real.reward.get("custom_reward_function") or {}).get("path"):
+        from verl.trainer.ppo.reward import get_custom_reward_fn
+
+        with suppress(Exception):  # the hook on this function says what is wrong with it
+            get_custom_reward_fn(real)
 
 
 def _sizes(config: Any) -> Sizes:

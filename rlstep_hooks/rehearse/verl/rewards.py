@@ -34,8 +34,11 @@ def watch_default(module: Any) -> None:
 def _around_custom(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     try:
         function = wrapped(*args, **kwargs)
+    except ImportError as error:
+        say("reward", f"the reward function needs what is not here: {_described(error)}", level="impossible")
+        raise
     except Exception as error:
-        say("reward", f"the reward function cannot be loaded: {_described(error)}", level="problem")
+        say("reward", f"it cannot be loaded: {_described(error)}", level="problem")
         raise
     if function is None:
         return None

@@ -183,7 +183,10 @@ SYSTEM = System(
         "an early stop by target_kl",
     ),
     links={
-        "settings in force": no("a schedule may be a function of the user's"),
+        "settings in force": yes(
+            "discount, lambda, coefficients, limits and clips: at each rollout against those when training began",
+            "not ent_coef, which callbacks lower on purpose",
+        ),
         "completions": no("actions are no completions"),
         "completions on the way": no("actions are no completions"),
         "rewards on the way": no("rewards are the environment's, and wrappers change them on purpose"),

@@ -21,6 +21,7 @@ from rlstep_hooks.record.events import AdapterUsed, Attached
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
+from rlstep_hooks.systems.vllm_engine.adapter import state_of
 from rlstep_hooks.systems.vllm_engine.environment import FOLDER, RUN
 from rlstep_hooks.systems.vllm_engine.layout import places_in
 from rlstep_hooks.systems.vllm_engine.records import process_name
@@ -152,7 +153,8 @@ def _after_wake(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 def _after_adapter(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     if _engine is not None:
-        _engine.adapted = True
+        request = kwargs["lora_request"] if "lora_request" in kwargs else args[0]
+        _engine.adapted = int(request.lora_int_id)
     return result
 
 
@@ -163,7 +165,7 @@ def _before_step(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _before_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
-    if _engine is not None and _engine.adapted:
+    if _engine is not None and _engine.adapted is not None:
         _engine.request(kwargs["request"] if "request" in kwargs else args[0])
     return wrapped(*args, **kwargs)
 
@@ -186,8 +188,9 @@ class EngineWeights:
         self._guard = Contained(self._writer, ("delivery",))
         self.woken = False
         """Whether it was woken up and has not generated since."""
-        self.adapted = False
-        """Whether an adapter was delivered."""
+        self.adapted: int | None = None
+        """The number under which the latest adapter was delivered; None if none was."""
+        self._worker = worker
         self._requests = self._bound = 0
         self._name = f"engine {process}"
         model, parallel = worker.model_runner.model, worker.vllm_config.parallel_config
@@ -231,8 +234,17 @@ class EngineWeights:
             self._requests += 1
             self._bound += getattr(request, "lora_request", None) is not None
             if self._requests in REQUESTS:
+                state = None if self.adapted is None else state_of(self._worker, self.adapted)
                 self._writer.emit(
-                    AdapterUsed(at=self._writer.now(), engine=self._name, requests=self._requests, bound=self._bound)
+                    AdapterUsed(
+                        at=self._writer.now(),
+                        engine=self._name,
+                        requests=self._requests,
+                        bound=self._bound,
+                        parts=state.parts if state is not None else None,
+                        matched=state.matched if state is not None else 0,
+                        empty=state.empty if state is not None else 0,
+                    )
                 )
 
     def _around_load(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

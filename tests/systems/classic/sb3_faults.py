@@ -203,7 +203,17 @@ def limit_lost(model: Any) -> None:
     model.target_kl = None
 
 
+def discount_lowered(model: Any) -> None:
+    model.gamma = 0.5
+
+
+def clip_widened(model: Any) -> None:
+    model.clip_range = lambda progress: 10.0
+
+
 FAULTS = [
+    Fault("discount_lowered", "a callback that sets gamma", "RLS101", "gamma = 0.5", begins=discount_lowered),
+    Fault("clip_widened", "a clip range set anew", "RLS101", "clip_range = ", begins=clip_widened),
     Fault(
         "limit_of_the_divergence_lost",
         "target_kl that ends nothing",

@@ -188,6 +188,21 @@ def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions:
     assert not stale or sum(stale) / len(stale) > 3 * max(fresh), "stale weights show as a larger gap"
 
 
+def test_two_rollouts_wait_and_weights_change_within_completions(
+    assets: Assets, extensions: Path, tmp_path: Path
+) -> None:
+    flags = reinforce(assets, tmp_path, rows=48) | ENGINE_LOG_PROBS
+    flags |= {"train.async_enable": True, "train.async_queue_size": 2, "train.partial_rollout_enable": True}
+    run = clean(flags, tmp_path, extensions=extensions)
+    check(run, rollouts=6, updates=12, weight_syncs=6)
+    synced = [0, *(event.label for event in run.record("rank0") if isinstance(event, WeightSync))]
+    held = [event.labels[0][0] for event in run.record("controller") if isinstance(event, Generated)]
+    ages = [rollout - max(i for i, label in enumerate(synced) if label == held[rollout]) for rollout in range(6)]
+    assert ages[0] == 0
+    assert max(ages) <= 2, "the bound that the plan states"
+    assert run.report.counts.weight_syncs == 6
+
+
 def test_dynamic_filtering_ends_when_the_rows_do(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
     flags |= {

@@ -71,6 +71,39 @@ def test_an_adapter_that_no_request_uses_is_found(engine: tuple[Any, Path]) -> N
 
     assert [finding.code for finding in judged(unused)] == ["RLS418"]
     assert judged(used) == []
+    # q, k and v are one layer of the engine, in each of the two layers of the model; so it is for down.
+    assert (used.parts, used.matched, used.empty) == (4, 4, 0)
+
+
+def forget(manager: Any) -> None:
+    """Layers after a sleep that discards them."""
+    for layer in manager.modules.values():
+        for stacked in getattr(layer, "lora_b_stacked", ()):
+            stacked.zero_()
+
+
+def rename(manager: Any) -> None:
+    """An adapter whose names fit no layer."""
+    for adapter in manager.list_adapters().values():
+        adapter.loras = {f"other.{name}": part for name, part in adapter.loras.items()}
+
+
+@pytest.mark.parametrize(("fault", "words"), [(forget, "zeros in 4 of 4 layers"), (rename, "parts for 4 layers")])
+def test_an_adapter_that_is_not_in_the_layers_is_found(engine: tuple[Any, Path], fault: Any, words: str) -> None:
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    llm, folder = engine
+    adapter = LoRARequest("policy", 1, str(folder / "adapter"))
+    llm.llm_engine.add_lora(adapter)
+    fault(llm.llm_engine.model_executor.driver_worker.model_runner.lora_manager._adapter_manager)
+    prompts = [{"prompt_token_ids": [5, 6, 7]}] * 16
+    llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0.0), lora_request=adapter, use_tqdm=False)
+    (record,) = (folder / "log").glob("a-run.vllm*.jsonl")
+    (seen,) = [event for event in Tail(record).read() if isinstance(event, AdapterUsed)]
+    (finding,) = judged(seen)
+    assert finding.code == "RLS418"
+    assert words in finding.observed
 
 
 def judged(event: AdapterUsed) -> list[Any]:

@@ -123,7 +123,8 @@ class ConfigRewritten(Rule):
         Set the named value where the trainer is built: to the value that it got, or to the value that you meant.
 
     Known limits:
-        - Only TRL's observers compare settings: in other systems it is not evaluated.
+        - TRL's observers compare all of this, Stable-Baselines3's what its rollouts and losses use (gamma, gae_lambda, vf_coef,
+          max_grad_norm, normalize_advantage, target_kl, clips), with the beginning of training. In other systems it is not evaluated.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 

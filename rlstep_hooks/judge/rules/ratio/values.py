@@ -124,6 +124,16 @@ class RatioAtLagZero(ValueRule):
         )
 
 
+CERTAIN = 1e-4
+"""-log-prob in nats below which a policy is certain of a token. A log-prob is the difference of numbers of about 20, so it moves in
+steps of 2e-6 in float32, and stays where it is once the others' probability is as small: an update need not show."""
+
+
+def _certain(values: MicroBatchValues) -> bool:
+    """Whether the policy is certain of every token of a micro-batch, so that its ratio can stay 1 while weights move."""
+    return values.max_abs_log_prob is not None and values.max_abs_log_prob < CERTAIN
+
+
 class RatioStuckAtOne(Rule):
     """The ratio is exactly 1 on every token although the weights have changed.
 
@@ -154,6 +164,8 @@ class RatioStuckAtOne(Rule):
 
     Known limits:
         - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
+        - Micro-batches of a collapsed policy, which is certain of every token, are left out (TRL): their ratio can stay 1
+          while weights move.
         - It needs a probe that saw weights change by 1e-7 in float32, or 1e-4 in reduced precision. At a tiny learning
           rate it has nothing to say; RLS310 looks at whole rollouts.
 
@@ -187,7 +199,7 @@ class RatioStuckAtOne(Rule):
             return None
         if event.old_version is not None and event.old_version >= event.policy_version:
             return None
-        if not self._visibly_changed(event.sampled_version, event.policy_version):
+        if _certain(values) or not self._visibly_changed(event.sampled_version, event.policy_version):
             return None
         self.checks += 1
         if values.max_abs_log_ratio != 0.0:
@@ -250,6 +262,7 @@ class RatioNeverMoves(Rule):
 
     Known limits:
         - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
+        - Micro-batches of a collapsed policy, which is certain of every token, are left out (TRL).
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
         - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
           Elsewhere it is not evaluated.
@@ -295,6 +308,7 @@ class RatioNeverMoves(Rule):
             event.old_source not in ("at_rollout", "recompute", "engine")
             or values.max_abs_log_ratio is None
             or not values.tokens
+            or _certain(values)
         ):
             return None
         if lag is None or lag < 1:

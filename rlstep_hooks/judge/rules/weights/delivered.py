@@ -227,11 +227,13 @@ class AdapterNotBound(Rule):
     """An adapter was delivered to the engine, and no request uses it.
 
     What it checks:
-        Once a LoRA adapter was given to an engine: of the requests that it runs for a rollout, at least one runs with an adapter.
+        Once a LoRA adapter was given to an engine: of the requests that it runs for a rollout, at least one runs with an
+        adapter; the engine's layers found their parts in it, and hold them.
 
     Why it matters:
         The engine then samples from the base model for the whole run. Each delivery succeeds and every log says so; one
-        report took two months to find it.
+        report took two months to find it. Names that fit no layer bind zero modules and raise nothing, and layers that an
+        engine discards while it sleeps come back as zeros if only the base weights are synced.
 
     Example:
         ERROR RLS418 Adapter delivered and not used · data epoch 0, rollout 0,
@@ -246,11 +248,14 @@ class AdapterNotBound(Rule):
         Look at the requests: do they carry the adapter (`lora_request` of vLLM), and with the name under which it was delivered?
 
     Known limits:
-        - vLLM only. Whether the adapter that is bound has the latest weights is not compared.
+        - vLLM only. Whether the adapter that is bound has the latest weights is not compared; that it is not zero is.
+        - Looked at with the 16th, 64th, 256th and 1024th request after a delivery.
         - Adapters that are merged into the weights before they are sent are RLS415.
 
     Sources:
         - https://github.com/verl-project/verl/issues/7495: an adapter that was never delivered, for two months
+        - https://github.com/verl-project/verl-omni/issues/552: an adapter that binds zero modules, and a run that ends well
+        - https://github.com/verl-project/verl/issues/3516: layers of an adapter that the engine does not get back after its sleep
     """
 
     code = "RLS418"
@@ -260,10 +265,26 @@ class AdapterNotBound(Rule):
     optional = True
 
     def adapter_used(self, event: AdapterUsed) -> Finding | None:
-        """Look whether any request was bound to the adapter."""
+        """Look whether any request was bound to the adapter, and whether the layers have it."""
         if not event.requests:
             return None
         self.checks += 1
+        if event.parts is not None and not event.matched:
+            return self.fail(
+                expected=f"layers of {event.engine} that the adapter changes",
+                observed=f"an adapter with parts for {number(event.parts, 'layers')}, of which the engine has none",
+                why="the names in the adapter fit no layer of the engine: it samples from the base model",
+                fix="compare the names of the adapter's tensors with those of the engine's layers",
+                variant="names",
+            )
+        if event.empty:
+            return self.fail(
+                expected=f"layers of {event.engine} that hold the adapter",
+                observed=f"zeros in {event.empty} of {number(event.matched, 'layers')} that the adapter changes",
+                why="these layers compute as the base model does",
+                fix="deliver the adapter again after the engine was woken up",
+                variant="zeros",
+            )
         if event.bound:
             return None
         return self.fail(

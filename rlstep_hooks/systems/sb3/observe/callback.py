@@ -15,6 +15,7 @@ from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record import suite
+from rlstep_hooks.record.events import ConfigChanged
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
@@ -32,6 +33,19 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.session.recorder import Listener
+
+
+_SETTINGS = (
+    "gamma",
+    "gae_lambda",
+    "vf_coef",
+    "max_grad_norm",
+    "normalize_advantage",
+    "target_kl",
+    "clip_range",
+    "clip_range_vf",
+)
+"""What `train` and the rollouts compute with. Not ent_coef, which callbacks lower on purpose."""
 
 
 class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
@@ -79,6 +93,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         """The largest gradient at a log-prob of the latest mini-batch."""
         self._settings: Settings | None = None
         """The settings of the loss, read when the latest rollout is first trained."""
+        self._in_force: dict[str, Any] = {}
+        """The settings that were looked at last."""
         self._limited = False
         """Whether a divergence ends the updates on a rollout."""
         self._discount: tuple[float, float] = 0.0, 0.0
@@ -110,6 +126,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             session.refuse(refusal)
             return
         with session.beginning():
+            self._in_force = self._settings_now()
             self._limited = bool(_limit_facts(self.model))
             audit = self._planned(session)
             audit.begin()
@@ -121,7 +138,10 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
-            facts=rate_facts(self.model) | _limit_facts(self.model) | suite.facts_of(self.model),
+            facts={"compares_settings": True}
+            | rate_facts(self.model)
+            | _limit_facts(self.model)
+            | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
             rate_of_rollout=True,
             session=session,
@@ -167,7 +187,25 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         rollout.samples = self.model.num_timesteps - self._began_at
         self._rollout = None
         rollout.__exit__(None, None, None)
+        with self._guard:
+            self._compare_settings()
         self._compare_rollout()
+
+    def _settings_now(self) -> dict[str, Any]:
+        return {name: getattr(self.model, name, None) for name in _SETTINGS}
+
+    def _compare_settings(self) -> None:
+        """Settings that are not what they were; they take effect when this rollout is trained. A schedule is the object that it was."""
+        before, now, recorder = self._in_force, self._settings_now(), self._session.recorder
+        self._in_force = now
+        for name, value in now.items():
+            known = before[name]
+            if recorder is not None and known is not value and (callable(known) or callable(value) or known != value):
+                recorder.emit(
+                    ConfigChanged(
+                        at=recorder.now(), name=name, before=_shown(known), after=_shown(value), since="train_begin"
+                    )
+                )
 
     def _compare_rollout(self) -> None:
         """Compare the advantages of the rollout that ended."""
@@ -267,6 +305,11 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
                 observer.add_columns({"log_prob_gradient": arrived})
             if followed is not None and followed.samples is not None:
                 observer.add_columns(followed.columns(), followed.like)
+
+
+def _shown(value: Any) -> Any:
+    """A setting as it is recorded: a schedule by its name."""
+    return getattr(value, "__name__", type(value).__name__) if callable(value) else value
 
 
 def _limit_facts(model: Any) -> dict[str, Any]:

@@ -72,7 +72,12 @@ class GeneratedWatch:
             with self._guard:
                 asked = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
                 given = getattr(result, "sequences", result)
-                if isinstance(asked, Tensor) and isinstance(given, Tensor):
+                # A processor of images may write their places into the prompt anew.
+                if (
+                    isinstance(asked, Tensor)
+                    and isinstance(given, Tensor)
+                    and not any("pixel" in name for name in kwargs)
+                ):
                     self._seen.append((asked.clone(), given.clone()))
         return result
 

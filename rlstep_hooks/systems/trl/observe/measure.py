@@ -133,6 +133,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
+            max_abs_log_prob=finite(of["improbable"]) if "improbable" in of else None,
             clipped=None if clipped is None else finite(clipped / tokens),
             scope=self.scope,
             old_intact=of["old_differ"] == 0 if "old_differ" in of else None,
@@ -277,6 +278,7 @@ class MicroBatchMeter:
             log_ratio = (new - old) * mask if per_token else (new * mask).sum(2) - old
             size = log_ratio.float().abs().flatten(1)
             columns |= {"largest": size.amax(1), "sum": size.sum(1)}
+            columns["improbable"] = (new.detach().float().abs() * mask).flatten(1).amax(1)
             if per_token and self._settings is not None and self._settings.clips:
                 ratio = importance(log_ratio.float(), mask, self._settings)
                 columns["clipped"] = clipped_tokens(ratio, mask, advantages, self._settings)

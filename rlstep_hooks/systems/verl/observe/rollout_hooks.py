@@ -50,6 +50,8 @@ class RolloutHooks:
         self._submitted = 0
         self._fetched = 0
         rollouts = int(trainer.global_steps)
+        self._begun_with = rollouts
+        """Rollouts before this run, of a resumed one."""
         self._passes = rollouts // schedule.rollouts_per_epoch if schedule.rollouts_per_epoch else 0
         self._passes_begun = 2 if rollouts else 1
         """Passes of the loader whose rows may have been submitted; a resumed run may begin within one."""
@@ -106,6 +108,12 @@ class RolloutHooks:
             self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
 
     def _around_gen_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained:
+            # V0 begins its loader anew for each epoch (ray_trainer.py:1465-1466, 0.9.1); one fetch is one rollout.
+            before = self._begun_with + self._fetched
+            if not self.validating and self._fetched and before % len(trainer.train_dataloader) == 0:
+                self._passes += 1
+                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
         with self._contained_rows:
             if not self.validating:
                 self._fetched += 1
