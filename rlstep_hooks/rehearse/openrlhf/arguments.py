@@ -63,7 +63,6 @@ def small_arguments(module: Any) -> None:
         _cannot(found)
         found.rehearsal = SimpleNamespace(real=original(flat))
         _shrink(found)
-        _leave_out_the_dashboard()
         return found
 
     module.hierarchize = hierarchize
@@ -83,13 +82,6 @@ def put(arguments: Any, name: str, new: Any) -> None:
     owner = value(arguments, ".".join(path)) if path else arguments
     if owner is not None and hasattr(owner, last):
         setattr(owner, last, new)
-
-
-def _leave_out_the_dashboard() -> None:
-    """Ray starts a server of its own for it, which takes longer to be ready than the run in small does."""
-    import ray
-
-    ray.init = functools.partial(ray.init, include_dashboard=False)
 
 
 def _only_checks(arguments: Any) -> None:
