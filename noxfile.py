@@ -419,14 +419,16 @@ def rehearse(session: nox.Session) -> None:
 def rehearse_verl(session: nox.Session) -> None:
     """`rlstep rehearse` on broken launches of verl, and on its own scripts: `-- CHECKOUT` of its repository at v0.9.0. Half an hour."""
     install_verl(session)
+    session.run("pytest", "tests/rehearsals/test_verl.py", env=OFFLINE)
     session.run("python", "-m", "tests.rehearsals.verl_table", *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="rehearse-openrlhf")
 def rehearse_openrlhf(session: nox.Session) -> None:
     """The same for OpenRLHF, with real Ray, DeepSpeed and vLLM: half an hour. A checkout of OpenRLHF adds its own scripts."""
-    install_openrlhf(session)
-    session.run("python", "-m", "tests.rehearsals.openrlhf", *session.posargs, env=OFFLINE)
+    kept = install_openrlhf(session)
+    session.run("pytest", "tests/rehearsals/test_openrlhf.py", env=OFFLINE | kept)
+    session.run("python", "-m", "tests.rehearsals.openrlhf", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session

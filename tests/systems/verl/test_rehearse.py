@@ -1,8 +1,7 @@
-"""`rlstep rehearse` with real training of verl: a healthy launch is proved with its resume, and nothing is left behind."""
+"""`rlstep rehearse` of verl: a broken launch is caught, nothing is left. One that is proved takes minutes: tests/rehearsals."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.rehearse.messages import VARIABLE
-from tests.rehearsals.verl import BROKEN, HEALTHY, Broken
+from tests.rehearsals.verl import BROKEN, Broken
 from tests.systems.processes import inheriting
 
 if TYPE_CHECKING:
@@ -33,25 +32,7 @@ def rehearse(folder: Path, launch: Broken) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_healthy_launch_is_proved(tmp_path: Path) -> None:
-    done = rehearse(tmp_path, HEALTHY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    outcome = json.loads(done.stdout)
-    states = {line["what"]: line["state"] for line in outcome["lines"]}
-    assert states == {
-        "the script runs to its end": "proved",
-        "updates per rollout": "proved",
-        "lags of the old log-probs": "proved",
-        "order and arithmetic of the updates": "proved",
-        "reward signal": "proved",
-        "learning rate of the whole run": "proved",
-        "resume from a checkpoint": "proved",
-    }
-    assert outcome["schedule"]["updates"] == 36
-    assert outcome["schedule"]["lags"] == [0, 1]
-
-
-@pytest.mark.parametrize("name", ["a reward that raises"])
+@pytest.mark.parametrize("name", ["a reward file without the function"])
 def test_a_broken_launch_is_caught(tmp_path: Path, name: str) -> None:
     done = rehearse(tmp_path, BROKEN[name])
     assert done.returncode == BROKEN[name].status, done.stdout + done.stderr
