@@ -32,7 +32,7 @@ def rehearse(folder: Path, launch: Broken) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("name", ["a reward file without the function"])
+@pytest.mark.parametrize("name", ["a file without the reward function"])
 def test_a_broken_launch_is_caught(tmp_path: Path, name: str) -> None:
     done = rehearse(tmp_path, BROKEN[name])
     assert done.returncode == BROKEN[name].status, done.stdout + done.stderr
