@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.systems.openrlhf.launch import PATHS
+from rlstep_hooks.rehearse.openrlhf.cpu import STUBS
 
-sys.path.extend(map(str, PATHS))  # a stand-in for flash_attn, which OpenRLHF imports
+sys.path.append(str(STUBS))  # a stand-in for flash_attn, which OpenRLHF imports
 pytest.importorskip("openrlhf")
 
 from openrlhf.models.loss import PolicyLoss, aggregate_loss
