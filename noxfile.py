@@ -53,20 +53,26 @@ PINS = {
 }  # fmt: skip
 TRL = {"0.16.1": "4.51", "0.17.0": "4.57", "0.18.2": "4.57", "0.24.0": "4.57", "1.0.0": "5.23", "1.16.0": "5.23"}
 NEWEST = "1.16.0"
-BY_DEFAULT = [f"trl(release='{release}')" for release in TRL if release != "0.17.0"]
-"""0.17.0 does what 0.18.2 does but for the generation period: `nox -s trl` has it too."""
+OLDER = ("0.16.1", "0.18.2", "1.0.0")
+"""Releases after which something changed that hooks or formulas depend on; `nox -s trl` has 0.17.0 and 0.24.0 too."""
 nox.options.sessions = [
     "lint",
     "unit",
     "docs",
     "package",
     "browser",
-    *BY_DEFAULT,
+    f"trl(release='{NEWEST}')",
+    "trl-older",
     "trl-step",
     "classic",
     "verl",
     "openrlhf",
 ]
+OF_ANY_RELEASE = tuple(
+    f"--ignore=tests/systems/trl/test_{name}.py"
+    for name in ("examples", "foreign_suite", "processes", "pytest_plugin", "records", "rehearse", "run_diff")
+)
+"""Records, reports, processes and commands: our own code, whatever the release. The newest has these tests."""
 TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
@@ -271,6 +277,15 @@ def trl(session: nox.Session, release: str) -> None:
     session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *session.posargs, env=OFFLINE)
 
 
+@nox.session(name="trl-older")
+@nox.parametrize("release", OLDER)
+@leaves_room
+def trl_older(session: nox.Session, release: str) -> None:
+    """What depends on the release: hooks, formulas, faults. All tests of a release: `nox -s "trl(release='1.0.0')"`."""
+    install_trl(session, release, *TESTS)
+    session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *OF_ANY_RELEASE, *session.posargs, env=OFFLINE)
+
+
 @nox.session
 @leaves_room
 def downstream(session: nox.Session) -> None:
@@ -312,7 +327,18 @@ def openrlhf(session: nox.Session) -> None:
     kept = install_openrlhf(session)
     # A launch imports torch in one process after another, so two at a time take hardly longer than one.
     session.run(
-        "pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/systems/openrlhf", *session.posargs, env=OFFLINE | kept
+        "pytest", *IN_PARALLEL, "--dist", "loadfile", "-m", "not thorough", "tests/systems/openrlhf", *session.posargs,
+        env=OFFLINE | kept,
+    )  # fmt: skip
+
+
+@nox.session
+@leaves_room
+def thorough(session: nox.Session) -> None:
+    """The launches of OpenRLHF that `nox -s openrlhf` leaves out: each is a variant of one that it makes."""
+    kept = install_openrlhf(session)
+    session.run(
+        "pytest", *IN_PARALLEL, "-m", "thorough", "tests/systems/openrlhf", *session.posargs, env=OFFLINE | kept
     )
 
 

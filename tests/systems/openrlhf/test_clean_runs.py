@@ -188,6 +188,7 @@ def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions:
     assert not stale or sum(stale) / len(stale) > 3 * max(fresh), "stale weights show as a larger gap"
 
 
+@pytest.mark.thorough
 def test_two_rollouts_wait_and_weights_change_within_completions(
     assets: Assets, extensions: Path, tmp_path: Path
 ) -> None:
@@ -203,6 +204,7 @@ def test_two_rollouts_wait_and_weights_change_within_completions(
     assert run.report.counts.weight_syncs == 6
 
 
+@pytest.mark.thorough
 def test_dynamic_filtering_ends_when_the_rows_do(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
     flags |= {
@@ -241,6 +243,7 @@ def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: P
     assert outcomes["RLS305"].verdict == "PASS"
 
 
+@pytest.mark.thorough
 def test_two_ranks_and_two_engines(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=24) | ENGINE_LOG_PROBS
     flags |= {"actor.num_gpus_per_node": 2, "ds.zero_stage": 3, "vllm.num_engines": 2}

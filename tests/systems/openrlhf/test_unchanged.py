@@ -73,6 +73,7 @@ def test_every_hook_raises_always(assets: Assets, extensions: Path, tmp_path: Pa
     assert names(broken_hooks.FIRST) <= raised
 
 
+@pytest.mark.thorough
 def test_every_hook_raises_once(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=32) | {"train.async_enable": True, "train.max_epochs": 2}
     run, raised = launched(flags, tmp_path, extensions, call=1)
