@@ -317,7 +317,17 @@ def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
     install_verl(session)
     # A launch imports torch in one process after another, so two at a time take hardly longer than one.
-    session.run("pytest", *IN_PARALLEL, "--dist", "loadfile", "tests/systems/verl", *session.posargs, env=OFFLINE)
+    session.run(
+        "pytest",
+        *IN_PARALLEL,
+        "--dist",
+        "loadfile",
+        "-m",
+        "not thorough",
+        "tests/systems/verl",
+        *session.posargs,
+        env=OFFLINE,
+    )
 
 
 @nox.session
@@ -333,12 +343,15 @@ def openrlhf(session: nox.Session) -> None:
 
 
 @nox.session
+@nox.parametrize("system", ["verl", "openrlhf"])
 @leaves_room
-def thorough(session: nox.Session) -> None:
-    """The launches of OpenRLHF that `nox -s openrlhf` leaves out: each is a variant of one that it makes."""
-    kept = install_openrlhf(session)
+def thorough(session: nox.Session, system: str) -> None:
+    """The launches that `nox -s verl openrlhf` leave out: each is a variant of one that these make."""
+    kept = install_openrlhf(session) if system == "openrlhf" else {}
+    if system == "verl":
+        install_verl(session)
     session.run(
-        "pytest", *IN_PARALLEL, "-m", "thorough", "tests/systems/openrlhf", *session.posargs, env=OFFLINE | kept
+        "pytest", *IN_PARALLEL, "-m", "thorough", f"tests/systems/{system}", *session.posargs, env=OFFLINE | kept
     )
 
 

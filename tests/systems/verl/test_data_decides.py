@@ -51,6 +51,7 @@ def test_an_agent_loop_that_gives_several_samples_for_a_session_or_none(assets: 
     assert run.report.schedule.updates_bound == "data_dependent"
 
 
+@pytest.mark.thorough
 def test_sessions_that_fail_and_prompts_with_a_number_of_sessions_of_their_own(assets: Assets, tmp_path: Path) -> None:
     rows = pd.read_parquet(assets.train)
     rows["__rollout_n__"] = [1 + index % 4 for index in range(len(rows))]
@@ -64,12 +65,14 @@ def test_sessions_that_fail_and_prompts_with_a_number_of_sessions_of_their_own(a
     assert outcome(run, "RLS502") == outcome(run, "RLS207") == "PASS"
 
 
+@pytest.mark.thorough
 def test_greedy_baselines_are_no_samples(assets: Assets, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"algorithm.adv_estimator": "remax", "trainer.use_v1": False}
     rollouts = healthy(audited(grpo(assets) | THREE | settings, tmp_path))
     assert [(rollout.samples, rollout.prompts) for rollout in rollouts] == [(16, 8)] * 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("v1", [True, False])
 def test_an_evaluation_trains_nothing(assets: Assets, tmp_path: Path, v1: bool) -> None:
     settings = {"trainer.val_only": True, "trainer.val_before_train": True, "trainer.use_v1": v1}

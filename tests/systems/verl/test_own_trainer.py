@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from rlstep_hooks.record.events import RunEnded
 from tests.systems.verl.audited import Expected, audited, problems, tail
 from tests.systems.verl.launch import Assets, grpo
@@ -20,6 +22,7 @@ def test_a_loop_of_ones_own_is_followed_to_its_end(assets: Assets, tmp_path: Pat
     assert run.report.complete
 
 
+@pytest.mark.thorough
 def test_a_loop_of_ones_own_that_raises(assets: Assets, tmp_path: Path) -> None:
     """It also loads checkpoints in its own way."""
     overrides = grpo(assets) | {"trainer.use_v1": False}
