@@ -135,7 +135,8 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, c
             early=len(early),
         )
     )
-    assert named, f"not found by {fault.code}; found: {[str(finding) for finding in alarms(report)]}"
+    found = [str(finding) for finding in alarms(report)]
+    assert named, f"not found by {fault.code}; found: {found}; {report.verdict}, not evaluated: {report.not_evaluated}"
     assert is_at(named[0].where, place), f"at {named[0].where} instead of {place}"
     assert fault.cause in f"{named[0].observed}; {named[0].why}", named[0].why
     assert not early, "found before the fault began"
