@@ -15,7 +15,7 @@ from rlstep_hooks.judge.lags import Lags
 from rlstep_hooks.judge.report import SEVERITIES, Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
-from rlstep_hooks.judge.rules.progress import Place, Progress
+from rlstep_hooks.judge.rules.progress import Place, Progress, remember
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
     AdapterUsed,
@@ -157,8 +157,10 @@ class Judge:
         return self._show("refresh", event, self._matching.refresh(event))
 
     def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
-        # A critic has no ratio and no samples of its own; other rules check its order, counts and weights.
+        # A critic has no ratio and no samples of its own; other rules check its order, counts, losses and weights.
         if event.role == "critic":
+            if self._progress is not None:
+                remember(self._progress.open_of_critic, event.index, (event, self._progress.place))
             return self._show("critic_microbatch", event, self._match_critic(event))
         self._counts["microbatches"] += 1
         progress = self._progress
@@ -318,16 +320,21 @@ class Judge:
                 if update.role == "policy":
                     progress.remember(made[0].version, update)
                 updates.append((update, *made))
-        microbatches = []
+        microbatches, of_critic = [], []
         for values in event.microbatches:
             trained = progress.open_microbatches.pop(values.index, None)
-            if trained is not None:
+            if trained is None:
+                trained = progress.open_of_critic.pop(values.index, None)
+                if trained is not None:
+                    of_critic.append((values, *trained))
+            else:
                 self._lags.add(values, trained[0])
                 microbatches.append((values, *trained))
         for handler, arrived in (
             ("rollout_values", rollouts),
             ("update_values", updates),
             ("microbatch_values", microbatches),
+            ("critic_microbatch_values", of_critic),
         ):
             if arrived:
                 findings += self._call_each(handler, arrived)

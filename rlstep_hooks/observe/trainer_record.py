@@ -52,6 +52,8 @@ class LossNumbers(msgspec.Struct, frozen=True):
     backward: float | None = None
     """The factor of the loss in the backward."""
     advantages_intact: bool | None = None
+    tokens: int = 0
+    """That count in it; 0 where they are counted elsewhere."""
 
 
 REFRESHES = 2
@@ -354,11 +356,16 @@ class TrainerRecord:
             for values in source.values(numbers)
         ]
 
-    def write_numbers(self, losses: Callable[[], Mapping[int, LossNumbers]] = dict) -> None:
+    def write_numbers(
+        self,
+        losses: Callable[[], Mapping[int, LossNumbers]] = dict,
+        of_critic: Callable[[], Mapping[int, LossNumbers]] = dict,
+    ) -> None:
         """Write the numbers that have arrived.
 
         Args:
             losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
+            of_critic: The same of the critic, whose micro-batches have no log ratios.
         """
         arrived = self._log_ratios.ready()
         clipped = {index: finite(fraction) for index, (fraction,) in self._clipped.ready()}
@@ -383,6 +390,18 @@ class TrainerRecord:
                 mask_intact=self._masks.pop(index, None),
             )
             for index, (tokens, maximum, total) in arrived
+        )
+        microbatches += tuple(
+            MicroBatchValues(
+                index=index,
+                tokens=found.tokens,
+                loss_ratio=found.ratio,
+                loss_gap=found.gap,
+                loss_like=found.like,
+                backward_ratio=found.backward,
+                advantages_intact=self._advantages.pop(index, None),
+            )
+            for index, found in of_critic().items()
         )
         updates = self._changes_arrived()
         changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}

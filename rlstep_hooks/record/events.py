@@ -88,6 +88,9 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Sampling settings of the engine, each combination once; empty if not observed."""
     due: int | None = None
     """Samples expected, if the data decide it; None if the plan does."""
+    all_drawn: bool | None = None
+    """Whether its counted tokens are all that were drawn for it, each from the whole distribution of the weights that sampled it; None
+    if that is not known."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     digest: int = 0
@@ -165,6 +168,8 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engines, each combination once; empty if not observed."""
+    all_drawn: bool | None = None
+    """As in `Rollout`."""
     purpose: Purpose = "training"
 
 
@@ -186,6 +191,8 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     advantages_fit: str = ""
     altered: int | None = None
     """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""
+    targets_altered: int | None = None
+    """The same for the values that advantages were computed with, and the returns; None without a critic."""
     samples: int = 0
     """Samples whose masks were compared."""
     masks_wrong: int | None = None
@@ -422,6 +429,7 @@ TOPICS = (
     "refresh",
     "loss",
     "formula",
+    "critic_loss",
     "weights",
     "optimizer",
     "gradient",

@@ -149,6 +149,16 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_max: float | None = None
     sampler_gap_fit: str = ""
     """What gives the engine's log-probs from the trainer's own logits or log-probs; empty if nothing fits or nothing was tried."""
+    drawn_tokens: int | None = None
+    """Counted tokens whose log-probs were computed with the entropies of their positions; None if none were."""
+    surprise: float | None = None
+    """As in `MicroBatchValues`, over these tokens."""
+    surprise_squares: float | None = None
+    surprise_largest: float | None = None
+    copied: int | None = None
+    """Completions that stand before in the rollout, token by token; None if that was not compared."""
+    copied_nats: float | None = None
+    """The largest -log p of these completions; 0 without one."""
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     reference_changed: int | None = None

@@ -295,6 +295,7 @@ class TrainerStream:
             index=event.index,
             samples=event.samples,
             due=event.due,
+            all_drawn=event.all_drawn,
             repeated=event.repeated,
             foreign=event.foreign,
             own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)

@@ -174,7 +174,12 @@ SYSTEM = System(
     ),
     links={
         "settings in force": no("workers read their configuration themselves"),
-        "completions": no("their log-probs come without what tells how they were drawn"),
+        "completions": yes(
+            "against the entropies that are computed with old log-probs, in the synchronous trainers; copies among the samples of one "
+            "process",
+            "not with bypass_mode, truncated sampling, filter_groups, over_sample_rate, several turns, full_determinism, or rollouts "
+            "that run ahead",
+        ),
         "completions on the way": yes("bit for bit, from the refresh to the loss", "not prompts"),
         "rewards on the way": yes(
             "order within groups, and rows with their prompts", "not what a reward function returned"
@@ -185,7 +190,8 @@ SYSTEM = System(
             "not gdpo, optimal token baselines, use_pf_ppo or estimators of somebody's own",
         ),
         "advantages on the way": yes(
-            "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch"
+            "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch; so are "
+            "the critic's values and returns"
         ),
         "mask": yes(
             "through the first end, in the V1 trainer",
@@ -193,8 +199,9 @@ SYSTEM = System(
         ),
         "mask on the way": yes("from old log-probs to the loss", "not where old log-probs are not computed again"),
         "loss": yes(
-            "vanilla, gspo, sapo, gpg, cispo, dro, with clip, aggregation, KL, entropy and importance weights, in float64",
-            "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own; not the critic's",
+            "vanilla, gspo, sapo, gpg, cispo, dro, with clip, aggregation, KL, entropy and importance weights, and the critic's with "
+            "the clip of its values, in float64",
+            "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own",
         ),
         "backward": yes("the factor that arrives at the loss", "not with a gradient scaler"),
         "gradients cleared": yes("a probe before the first backward of an update"),

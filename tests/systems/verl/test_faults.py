@@ -32,6 +32,8 @@ class Launch:
     """Fault -> rollout, counted from 0."""
     settings: Mapping[str, Any]
     rows: int = 36
+    sharpness: float = 1.0
+    """Factor of the model's logits."""
     ranks: int = 1
     critic: bool = False
     on_fail: str = "warn"
@@ -89,6 +91,17 @@ LAUNCHES = {
         settings=TWO_PASSES,
         rows=192,
     ),
+    "text": Launch(
+        faults={
+            "engine_at_another_temperature": 1,
+            "engine_truncates": 3,
+            "one_seed_for_each_request": 5,
+        },
+        # The engine gives no log-probs, which verl leaves out unless they are asked for: nothing else shows these.
+        settings={"data.max_response_length": 32, "actor_rollout_ref.actor.optim.lr": 1e-4},
+        rows=56,
+        sharpness=20.0,
+    ),
     "copies": Launch(faults={"optimizer_holds_copies": 0}, settings=TWO_PASSES, rows=32),
     "reference": Launch(faults={"reference_follows_policy": 1, "layers_frozen": 0}, settings=reference(), rows=32),
     "loss": Launch(
@@ -122,7 +135,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]
     def run(name: str) -> Audited:
         if name not in done:
             made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
-            assets = Assets.write(folder, train_rows=made.rows, validation_rows=8)
+            assets = Assets.write(folder, train_rows=made.rows, validation_rows=8, sharpness=made.sharpness)
             overrides = grpo(assets, ranks=made.ranks) | (critic(assets) if made.critic else {}) | made.settings
             if made.resumed_at:
                 overrides |= {"trainer.default_local_dir": folder / "checkpoints", "trainer.resume_mode": "auto"}

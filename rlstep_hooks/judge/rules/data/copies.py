@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 PROVED = 30.0
 """Nats beyond which a text is not drawn twice by chance, besides twice the logarithm of the number of samples.
@@ -47,8 +47,9 @@ class CopiedCompletions(Rule):
         over each other: a buffer that samples share, a view where a copy was meant, an index that stays.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, in the first eight cycles and every 29th
-          later. Not where sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
+        - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, and verl's synchronous trainers, when old
+          log-probs are computed; in the first eight cycles and every 29th later. Not where sampling is truncated on purpose, with
+          tools or environments, with dropout, or with a replay buffer.
         - Copies on other processes are not seen.
 
     Sources:
@@ -64,7 +65,17 @@ class CopiedCompletions(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the copies of a micro-batch that the policy which sampled it trains on."""
-        if values.copied is None or values.copied_nats is None or event.sampled_version != event.policy_version:
+        return None if event.sampled_version != event.policy_version else self._look(values, event, place)
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the copies of a rollout that the policy which sampled it computes old log-probs of."""
+        as_sampled = event.all_drawn and event.sampler_version == event.policy_version
+        return self._look(values, event, place) if as_sampled else None
+
+    def _look(
+        self, values: MicroBatchValues | RolloutValues, event: MicroBatch | Rollout, place: Place
+    ) -> Finding | None:
+        if values.copied is None or values.copied_nats is None:
             return None
         self.checks += 1
         samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
@@ -72,8 +83,14 @@ class CopiedCompletions(Rule):
             return None
         return self.fail(
             expected="completions that were drawn one by one",
-            observed=f"{values.copied} of {event.samples} stand in the rollout before, token by token",
+            observed=f"{values.copied} of {_samples(event)} stand in the rollout before, token by token",
             where=self.progress.where_at(place, event),
             why=f"the policy gives one of them a probability of exp(-{values.copied_nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
         )
+
+
+def _samples(event: MicroBatch | Rollout) -> int:
+    """Samples among which copies were looked for."""
+    own = getattr(event, "own_samples", None)
+    return event.samples if own is None else int(own)

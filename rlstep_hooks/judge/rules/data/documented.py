@@ -89,13 +89,17 @@ class AdvantagesNotDocumented(ValueRule):
         )
 
 
+_TARGETS = "critic's values and targets"
+
+
 class AdvantagesAltered(Rule):
     """The advantages in the loss are not those of the rollout.
 
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
-        bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. Not for
-        trainers with a loss of their own, which may change advantages on purpose.
+        bit, sample by sample; in verl the same for the old values and the returns that a critic is trained with; in a loop of one's
+        own up to their mean and a positive factor, since it may normalise them. Not for trainers with a loss of their own, which may
+        change advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -137,21 +141,30 @@ class AdvantagesAltered(Rule):
         self.checks += 1
         return None if values.advantages_intact else self._altered(self.progress.where_at(place, event))
 
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of the checksums of what a critic is trained with."""
+        if values.advantages_intact is None:
+            return None
+        self.checks += 1
+        return None if values.advantages_intact else self._altered(self.progress.where_at(place, event), _TARGETS)
+
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
         if event.altered is None:
             return None
         self.checks += 1
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
-        return self._altered(where) if event.altered else None
+        found = self._altered(where) if event.altered else None
+        return (self._altered(where, _TARGETS) or found) if event.targets_altered else found
 
-    def _altered(self, where: Where) -> Finding | None:
+    def _altered(self, where: Where, what: str = "advantages") -> Finding | None:
         return self.fail(
-            expected="the advantages of these samples, bit for bit as the rollout came with them",
+            expected=f"the {what} of these samples, bit for bit as the rollout came with them",
             observed="other values",
             where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
+            variant=what,
         )
 
 

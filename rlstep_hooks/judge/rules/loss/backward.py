@@ -55,16 +55,24 @@ class BackwardScale(Rule):
     optional = True
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Compare the factor with 1."""
+        """Compare the factor of the policy's loss with 1."""
+        return self._compare(values, event, place)
+
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Compare the factor of the critic's loss with 1."""
+        return self._compare(values, event, place, "critic's ")
+
+    def _compare(self, values: MicroBatchValues, event: MicroBatch, place: Place, whose: str = "") -> Finding | None:
         if values.backward_ratio is None:
             return None
         self.checks += 1
         if abs(values.backward_ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]:
             return None
         return self.fail(
-            expected="the loss as the trainer computed it, over the divisor that the framework documents",
+            expected=f"the {whose}loss as the trainer computed it, over the divisor that the framework documents",
             observed=f"{values.backward_ratio:.4g} times that",
             where=self.progress.where_at(place, event),
             why="every gradient of this micro-batch is scaled by this factor, and no metric shows it",
+            variant=whose,
             fix="look for a second division by the accumulation, or for code between the loss and its backward",
         )

@@ -33,8 +33,9 @@ class LossScale(ValueRule):
         the first eight cycles of rollouts and every 29th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
-        importance weights. In Stable-Baselines3 it is the gradients that the loss sends to log-probs, values and entropies.
-        Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error.
+        importance weights; and the critic's with the clip of its values. In Stable-Baselines3 it is the gradients that the loss
+        sends to log-probs, values and entropies. Beyond what rounding explains it is a warning. 100 times as far in three
+        micro-batches is an error.
 
     Why it matters:
         A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and
@@ -73,7 +74,14 @@ class LossScale(ValueRule):
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Compare the loss with its formula."""
+        """Compare the policy's loss with its formula."""
+        return self._compare(values, event, place)
+
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Compare the critic's loss with its formula."""
+        return self._compare(values, event, place, "critic's ")
+
+    def _compare(self, values: MicroBatchValues, event: MicroBatch, place: Place, whose: str = "") -> Finding | None:
         distance = self._distance(values)
         if distance is None:
             return None
@@ -84,14 +92,14 @@ class LossScale(ValueRule):
         like = values.loss_like or (_whole_factor(ratio, self._tolerance) if ratio is not None else "")
         return self.fail_by(
             distance,
-            expected="the loss of the documented formula",
+            expected=f"the {whose}loss of the documented formula",
             observed=f"{ratio:.4g} times that" if ratio is not None else "another",
             where=self.progress.where_at(place, event),
             why=f"the loss is {like}"
             if like
             else f"it is {distance:.3g} times as far as rounding explains, and no known mistake gives it",
             fix="compare the loss function, its normaliser and what goes into it with the documented ones",
-            variant=like,
+            variant=whose + like,
             degree="near",
         )
 

@@ -65,12 +65,17 @@ def _name(algorithm: Any) -> str:
     return str(getattr(algorithm.adv_estimator, "value", algorithm.adv_estimator))
 
 
+TARGETS = ("values", "returns")
+"""What the critic's loss takes of the controller (workers/utils/losses.py 0.9.1:206)."""
+
+
 class Compared(msgspec.Struct, frozen=True):
     """What was found; fields as in `Rewarded`."""
 
     advantages_off: float | None = None
     advantages_fit: str = ""
     altered: int | None = None
+    targets_altered: int | None = None
     samples: int = 0
     masks_wrong: int | None = None
 
@@ -93,6 +98,8 @@ class AdvantageWatch:
         self._found: tuple[float | None, str] = None, ""
         self._computed: tuple[list[str], Tensor] | None = None
         """Names and advantages of the samples of a rollout, as they were computed."""
+        self._targets: list[Tensor] = []
+        """Values that they were computed with, and returns; none without a critic."""
 
     def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
         """Advantages were computed.
@@ -108,6 +115,8 @@ class AdvantageWatch:
         if not is_compared(rollout) or batch["response_mask"].numel() > LARGEST:
             return
         self._computed = [str(key) for key in keys or range(len(data))], batch["advantages"].clone()
+        with_critic = "values" in batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+        self._targets = [batch[name].clone() for name in TARGETS] if with_critic else []
         if isinstance(estimator, str):
             return
         rows = list(range(len(data)))
@@ -152,6 +161,7 @@ class AdvantageWatch:
         advantages: Sequence[Tensor],
         responses: Sequence[Tensor] | None,
         masks: Sequence[Tensor],
+        targets: Sequence[Sequence[Tensor]],
     ) -> Compared:
         """What was found of the rollout, now that it was trained. Rows are without padding.
 
@@ -160,6 +170,7 @@ class AdvantageWatch:
             advantages: That it was trained with.
             responses: Tokens; None where masks are not compared.
             masks: Of the completions.
+            targets: Rows of each of `TARGETS` that the critic was trained with; empty without one.
         """
         (off, fit), self._found = self._found, (None, "")
         computed, self._computed = self._computed, None
@@ -167,11 +178,25 @@ class AdvantageWatch:
         if computed is not None:
             places = {name: place for place, name in enumerate(computed[0])}
             rows = ((computed[1][places[name]], row) for name, row in zip(names, advantages, strict=True))
-            altered = sum(not bool((before[: len(row)] == row).all()) for before, row in rows)
+            altered = sum(not _same(before, row) for before, row in rows)
+        moved = None
+        if computed is not None and targets and self._targets:
+            moved = sum(
+                any(
+                    not _same(before[computed[0].index(name)], row)
+                    for before, row in zip(self._targets, rows, strict=True)
+                )
+                for name, rows in zip(names, zip(*targets, strict=True), strict=True)
+            )
         if computed is None or responses is None or not self._ends:
-            return Compared(off, fit, altered)
+            return Compared(off, fit, altered, moved)
         wrong = sum(_mask_wrong(tokens, mask, self._ends) for tokens, mask in zip(responses, masks, strict=True))
-        return Compared(off, fit, altered, len(masks), wrong)
+        return Compared(off, fit, altered, moved, len(masks), wrong)
+
+
+def _same(before: Tensor, row: Tensor) -> bool:
+    """Whether a row of numbers, without padding, is what it was."""
+    return bool((before[: len(row)] == row).all())
 
 
 def _mask_wrong(tokens: Tensor, mask: Tensor, ends: list[int]) -> bool:

@@ -7,7 +7,7 @@ Source: docs/algo/ppo.md and docs/algo/grpo.md of verl, and of 0.9.1 `workers/ut
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -194,7 +194,39 @@ def kl_estimate(log_probs: Tensor, reference: Tensor, kind: str) -> Tensor:
     return (backwards.exp() - backwards - 1).clamp(-10, 10)
 
 
-def aggregated(terms: Tensor, settings: LossSettings, given: LossInputs) -> float:
+class Aggregation(Protocol):
+    """How terms are brought to one number."""
+
+    @property
+    def aggregation(self) -> str:
+        """verl's `loss_agg_mode`."""
+
+    @property
+    def scale_factor(self) -> float | None:
+        """Divisor of seq-mean-token-sum-norm; None for the width of the mask."""
+
+
+class Counts(Protocol):
+    """What terms are divided by; as in `LossInputs`."""
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T), 1 on tokens that count."""
+
+    @property
+    def ranks(self) -> int:
+        """Trainers."""
+
+    @property
+    def tokens(self) -> float | None:
+        """Of the mini-batch."""
+
+    @property
+    def samples(self) -> float | None:
+        """Of the mini-batch."""
+
+
+def aggregated(terms: Tensor, settings: Aggregation, given: Counts) -> float:
     """Numbers (B, T) brought to one by `loss_agg_mode`, as a part of the mini-batch over all ranks (core_algos.py 0.9.1:1140)."""
     mask, mode = given.mask, settings.aggregation
     masked = torch.where(mask > 0, terms, 0.0)

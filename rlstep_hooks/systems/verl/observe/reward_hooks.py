@@ -10,7 +10,7 @@ import msgspec
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
-from rlstep_hooks.systems.verl.observe.advantages import AdvantageWatch
+from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.verl.observe.rollout_hooks import RolloutHooks
 
-_REWARDED = ("prompts", "responses", "rm_scores", "token_level_rewards", "advantages", "response_mask")
+_REWARDED = ("prompts", "responses", "rm_scores", "token_level_rewards", "advantages", "response_mask", *TARGETS)
 """What the advantages of a rollout are compared by. V0 holds rewards per token in any case."""
 
 
@@ -110,7 +110,9 @@ class RewardHooks:
         with self._compared:
             # Rows of V1 end with their completions; V0 pads them.
             tokens = chosen.get("responses") if self._v1 and not self._rollouts.several_turns else None
-            compared = self._watch.take(names, chosen["advantages"], tokens, chosen["response_mask"])
+            targets = [chosen[name] for name in TARGETS if name in chosen]
+            targets = targets if len(targets) == len(TARGETS) else []
+            compared = self._watch.take(names, chosen["advantages"], tokens, chosen["response_mask"], targets)
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
         self._recorder.emit(event)
 

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,8 +26,10 @@ from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
+from rlstep_hooks.systems.verl.observe import drawn
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
 from rlstep_hooks.systems.verl.observe.engines import facts_of, role_of
+from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
@@ -74,8 +77,15 @@ class VerlTrainer:
         self._advantages: dict[Key, int] = {}
         """Checksums of the advantages when they came to this process."""
         self._formula = Contained(self._record.writer, ("formula",))
+        self._drawn = Contained(self._record.writer, ("drawn",))
+        self._cap: float | None = None
+        """The cut of -log p where completions are tested against the policy's distributions; None where they are not."""
         self._replay_guard = Contained(self._record.writer, ("optimizer",))
-        self._losses = LossMeter(self._formula)
+        self._of_critic = Contained(self._record.writer, ("critic_loss",))
+        self._losses = LossMeter(POLICY, self._formula)
+        self._value_losses = LossMeter(CRITIC, self._of_critic)
+        self._targets: dict[Key, int] = {}
+        """Checksums of the critic's old values and returns when they came to this process."""
         self._delivery = Contained(self._record.writer, ("delivery",))
         self._own: dict[str, Any] = {}
         """The policy's tensors by the names under which they are handed over, while a sync goes on."""
@@ -103,6 +113,8 @@ class VerlTrainer:
                 self._record.replay(role, optimizer)
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
+                facts |= drawn.facts_of_vocabulary(engine)
+                self._cap = facts.get("surprise_cap")
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
         with self._record.checkpoints:
             self._engines[role] = engine, state_of(engine, self._record.weights(role))
@@ -178,6 +190,20 @@ class VerlTrainer:
                 self._record.writer.cannot("samples", "the data do not say which samples they hold")
                 return
             self._rollout_values = _sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
+            if own is not None and self._losses.looks:
+                self._see_drawn(data, result, own, tokens)
+
+    def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
+        """Add up how surprising the completions are to the policy that computed their old log-probs."""
+        with self._drawn:
+            masks = rows_of(data, "response_mask")
+            if self._cap is None or masks is None or "entropy" not in result.keys():  # noqa: SIM118 - a TensorDict
+                why = "no entropies came with the old log-probs, or the size of the vocabulary is not known"
+                self._record.writer.cannot("drawn", why)
+                return
+            entropies = completion_rows(result["entropy"], [len(row) for row in tokens])
+            numbers = drawn.numbers_of(own, entropies, masks, tokens, self._cap)
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, **numbers)
 
     # Micro-batches
 
@@ -194,6 +220,11 @@ class VerlTrainer:
                     self._advantages = {key: checksum_of(row) for key, row in zip(keys, rows, strict=True)}
                 else:
                     self._advantages = {}
+
+    def sees_targets(self, data: Any) -> None:
+        """The critic is about to train on these samples."""
+        with self._record.samples:
+            self._targets = _targets_of(data) if self._value_losses.looks else {}
 
     def before_microbatch(self, data: Any, role: Role, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
@@ -217,12 +248,27 @@ class VerlTrainer:
                 self._compare_masks(data, keys)
             if role == "policy" and self._losses.looks:
                 self._compare_advantages(data, keys)
-        with self._formula:
+            if role == "critic" and self._value_losses.looks:
+                self._compare_targets(data)
+        meter, guard, topic = self._meter(role)
+        with guard:
             index = self._record.open_index
-            if role == "policy" and index is not None:
-                self._losses.begin(index, data, loss_function)
-            if self._losses.reason:
-                self._record.writer.cannot("formula", self._losses.reason)
+            if index is not None:
+                meter.begin(index, data, loss_function)
+            if meter.reason:
+                self._record.writer.cannot(topic, meter.reason)
+
+    def _meter(self, role: Role) -> tuple[LossMeter, Contained, str]:
+        """What compares the losses of a role, where it is entered, and its topic."""
+        if role == "critic":
+            return self._value_losses, self._of_critic, "critic_loss"
+        return self._losses, self._formula, "formula"
+
+    def _compare_targets(self, data: Any) -> None:
+        """Compare what the critic is trained with with what came to this process, for the samples that are known."""
+        known = [(self._targets[key], now) for key, now in _targets_of(data).items() if key in self._targets]
+        if known and not self._value_losses.reason:
+            self._record.see_advantages(intact=all(before == now for before, now in known))
 
     def _compare_masks(self, data: Any, keys: list[Key] | None) -> None:
         """Compare the masks of a micro-batch with those of the refresh, for the samples that are known."""
@@ -251,9 +297,10 @@ class VerlTrainer:
 
     def after_microbatch(self, engine: Any, result: Any) -> None:
         """The forward is done and its loss known; the backward follows."""
-        with self._formula:
+        meter, guard, _ = self._meter(role_of(engine))
+        with guard:
             loss, output = result
-            self._losses.end(loss, output["model_output"], scaled=getattr(engine, "scaler", None) is not None)
+            meter.end(loss, output["model_output"], scaled=getattr(engine, "scaler", None) is not None)
         with self._record.order:
             self._record.close_microbatch()
 
@@ -266,8 +313,7 @@ class VerlTrainer:
     def after_update(self, engine: Any, norm: Any) -> None:
         """verl is done with an optimizer step, made or left out."""
         self._in_step = False
-        if role_of(engine) == "policy":
-            self._losses.next_update()
+        self._meter(role_of(engine))[0].next_update()
         with self._record.order:
             finite = not isinstance(norm, float) or math.isfinite(norm)
             scaler = getattr(engine, "scaler", None) is not None
@@ -309,6 +355,8 @@ class VerlTrainer:
         """Start fetching what the device has: verl synchronises with it during the sync that follows."""
         with self._formula:
             self._losses.send()
+        with self._of_critic:
+            self._value_losses.send()
         with self._record.values:
             self._record.send_numbers()
 
@@ -358,12 +406,14 @@ class VerlTrainer:
             self._record.synced(label)
         with self._record.values:
             self._measured()
-            self._record.write_numbers(self._losses_arrived)
+            self._record.write_numbers(partial(self._losses_arrived, "policy"), partial(self._losses_arrived, "critic"))
         self._losses.next_rollout()
+        self._value_losses.next_rollout()
 
-    def _losses_arrived(self) -> dict[int, LossNumbers]:
-        with self._formula:
-            return self._losses.arrived()
+    def _losses_arrived(self, role: Role) -> dict[int, LossNumbers]:
+        meter, guard, _ = self._meter(role)
+        with guard:
+            return meter.arrived()
         return {}
 
     def _measured(self) -> None:
@@ -375,6 +425,15 @@ class VerlTrainer:
 
 NO_REFRESH = -1
 """Number of a refresh that was not made (bypass mode)."""
+
+
+def _targets_of(data: Any) -> dict[Key, int]:
+    """Checksums of old values and returns, by sample; none where they are not at hand."""
+    keys, values, returns = keys_of(data), rows_of(data, "values"), rows_of(data, "returns")
+    if keys is None or values is None or returns is None:
+        return {}
+    rows = zip(keys, values, returns, strict=True)
+    return {key: checksum_of(target, checksum_of(value)) for key, value, target in rows}
 
 
 def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:

@@ -133,6 +133,7 @@ def _tensors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     if trainer is not None and role_of(instance.engine) == "critic":
+        trainer.sees_targets(kwargs.get("data", args[0] if args else None))
         return _within("critic_updates", wrapped, instance, args, kwargs)
     if trainer is not None:
         trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
