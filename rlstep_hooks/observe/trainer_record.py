@@ -13,6 +13,7 @@ import torch
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
@@ -35,6 +36,7 @@ from rlstep_hooks.record.writer import EventWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from rlstep_hooks.observe.gradient_watch import GradientSource
     from rlstep_hooks.observe.identity import Recognised, RefreshedSamples
     from rlstep_hooks.record.events import Attached
     from rlstep_hooks.record.ledger import Ledger
@@ -97,6 +99,8 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._replays: dict[Role, OptimizerReplay] = {}
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
+        self._snapshots: dict[Role, GradientSnapshot] = {}
+        self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
         self._norms: DeferredValues[tuple[Role, int, float]] = DeferredValues()
         """Norms of gradients by role, update and configured limit."""
         self._rollout_values: list[RolloutValues] = []
@@ -106,6 +110,8 @@ class TrainerRecord:
         """Micro-batch -> whether its tokens arrived unaltered."""
         self._masks: dict[int, bool] = {}
         """Micro-batch -> whether its mask arrived unaltered."""
+        self._of_reference: dict[int, bool] = {}
+        """Micro-batch -> whether its log-probs of the reference arrived unaltered."""
         self._advantages: dict[int, bool] = {}
         """Micro-batch -> whether its advantages arrived unaltered."""
         self.writer.emit(attached)
@@ -216,6 +222,11 @@ class TrainerRecord:
         if self._open is not None:
             self._advantages[self._open.index] = intact
 
+    def see_reference_log_probs(self, *, intact: bool) -> None:
+        """The reference's log-probs in the open micro-batch were compared with those that the reference computed."""
+        if self._open is not None:
+            self._of_reference[self._open.index] = intact
+
     def see_clipped(self, index: int, fraction: Any) -> None:
         """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""
         self._clipped.add(index, fraction.detach().float().reshape(1))
@@ -258,6 +269,14 @@ class TrainerRecord:
         else:
             self._replays[role] = replay
 
+    def follow_gradients(self, role: Role, parameters: Iterable[tuple[str, Any]]) -> None:
+        """Compare the gradients of these tensors, or of their local parts, between backward passes and steps."""
+        self._snapshots[role] = GradientSnapshot(parameters)
+
+    def gradients_made(self, role: Role) -> None:
+        """The backward passes of an update are done, and its gradients are to be compared."""
+        self._snapshots[role].made()
+
     def see_norm(self, role: Role, norm: Any, limit: float) -> None:
         """The norm of all gradients of the update that is being made, and the configured limit."""
         self._norms.add((role, self._updates[role], limit), norm.detach().float().reshape(1))
@@ -279,6 +298,8 @@ class TrainerRecord:
 
     def before_step(self, role: Role, *, replayed: bool = False) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
+        if role in self._snapshots:
+            self._snapshots[role].before_step(self._updates[role])
         if role in self._replays:
             self._replays[role].before_step(compared=replayed)
         if role in self._probes:
@@ -331,7 +352,11 @@ class TrainerRecord:
             replayed = replay.work_up()
             if replayed is not None:
                 self._steps.add((role, replayed[0]), replayed[1])
+        for role, snapshot in self._snapshots.items():
+            for source, compared in snapshot.work_up():
+                self._gradients.add((role, source), compared)
         # Before the numbers that these are written with.
+        self._gradients.send()
         self._steps.send()
         self._norms.send()
         self._loss_scales.send()
@@ -345,6 +370,9 @@ class TrainerRecord:
         more: dict[tuple[Role, int], dict[str, Any]] = {}
         for (role, steps), numbers in self._steps.ready():
             for update, fields in steps.values(numbers).items():
+                more.setdefault((role, update), {}).update(fields)
+        for (role, gradients), numbers in self._gradients.ready():
+            for update, fields in gradients.values(numbers).items():
                 more.setdefault((role, update), {}).update(fields)
         for (role, update, limit), (norm,) in self._norms.ready():
             more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
@@ -387,6 +415,7 @@ class TrainerRecord:
                 backward_ratio=scales.get(index, compared.get(index, none).backward),
                 advantages_intact=self._advantages.pop(index, compared.get(index, none).advantages_intact),
                 tokens_intact=self._tokens.pop(index, None),
+                reference_intact=self._of_reference.pop(index, None),
                 mask_intact=self._masks.pop(index, None),
             )
             for index, (tokens, maximum, total) in arrived

@@ -186,8 +186,8 @@ class ReferenceNotThePolicy(ValueRule):
         return self._compare(values.reference_gap, self.progress.where_at(place, event))
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
-        """Look at the distance in a rollout whose rewards take it."""
-        if values.reference_gap is None:
+        """Look at the distance in a rollout whose rewards take it, or whose reference a controller asked for."""
+        if values.reference_gap is None or event.policy_version:
             return None
         return self._compare(values.reference_gap, self.progress.where_at(place, event))
 

@@ -13,7 +13,9 @@ from rlstep_hooks.systems.verl.observe import value_loss as of_critic
 from rlstep_hooks.systems.verl.observe.loss_meter import Arrived, LossKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor
 
 FITS = 32
 """Roundings within which a loss is the documented one, or one of those it is mistaken for."""
@@ -34,6 +36,37 @@ def _against(loss: float, documented: tuple[float, float], others: Iterable[tupl
         like = next((words for words, value in others if abs(loss - value) <= FITS * rounding), "")
     cancels = abs(expected) <= 100 * FITS * rounding
     return LossNumbers(ratio=None if cancels else finite(loss / expected), gap=finite(gap), like=like)
+
+
+def _with_gradient(
+    numbers: LossNumbers, arrived: Arrived, documented: Callable[[], tuple[Tensor, Tensor, float]]
+) -> LossNumbers:
+    """What was found of a loss, or of its gradient where its value is right.
+
+    Args:
+        numbers: Of the value.
+        arrived: What the loss was computed from, with the gradient that arrived at the model's output.
+        documented: Gives the gradient, where it is certain, and one rounding of it.
+    """
+    if arrived.gradient is None or (numbers.gap or 0.0) > FITS or arrived.gradient.shape != arrived.mask.shape:
+        return numbers
+    expected, certain, rounding = documented()
+    gradient, expected = arrived.gradient[certain], expected[certain]
+    if not gradient.numel():
+        return numbers
+    gap = float((gradient - expected).abs().max()) / max(rounding, torch.finfo(torch.float32).tiny)
+    if gap <= FITS:
+        return numbers
+    size = float((expected * expected).sum())
+    ratio = float((gradient * expected).sum()) / size if size else None
+    lost = int(((gradient == 0) & (expected.abs() > FITS * rounding)).sum())
+    what = "is another one"
+    if float((gradient + expected).abs().max()) <= FITS * rounding:
+        what = "has the opposite sign"
+    elif lost:
+        what = f"does not reach {lost} of {gradient.numel()} tokens"
+    words = f"right in its value, and its gradient at the model's output {what}"
+    return LossNumbers(ratio=None if ratio is None else finite(ratio), gap=finite(gap), like=words)
 
 
 def _compare_policy(
@@ -62,6 +95,7 @@ def _compare_policy(
     )
     others = of_policy.alternatives(settings, given, microbatches)
     numbers = _against(loss, of_policy.documented_loss(settings, given), others)
+    numbers = _with_gradient(numbers, arrived, lambda: of_policy.documented_gradient(settings, given))
     return numbers, of_policy.clipped_fraction(settings, given)
 
 
@@ -79,7 +113,8 @@ def _compare_critic(
         samples=arrived.samples,
     )
     others = of_critic.alternatives(settings, given, microbatches)
-    return _against(loss, of_critic.documented_loss(settings, given), others), None
+    numbers = _against(loss, of_critic.documented_loss(settings, given), others)
+    return _with_gradient(numbers, arrived, lambda: of_critic.documented_gradient(settings, given)), None
 
 
 def _epsilon(one: torch.dtype, other: torch.dtype) -> float:

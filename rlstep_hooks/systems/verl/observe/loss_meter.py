@@ -43,6 +43,8 @@ class Arrived:
     """Tokens of the mini-batch over all ranks, None for those of the micro-batch."""
     samples: float | None
     """Samples of the mini-batch over all ranks, None for those of the micro-batch."""
+    gradient: Tensor | None
+    """(B, T) float64, the gradient that arrived at the first of the outputs; None if it was not followed."""
 
     @property
     def fields(self) -> dict[str, Tensor]:
@@ -98,6 +100,8 @@ class _Held(msgspec.Struct):
     samples: float | None
     dtypes: tuple[torch.dtype, ...] = ()
     """Of the model's outputs."""
+    scaled: bool = False
+    """Whether a gradient scaler multiplies its loss."""
 
 
 class LossMeter:
@@ -122,6 +126,7 @@ class LossMeter:
         self._held: _Held | None = None
         self._arriving: DeferredValues[_Held] = DeferredValues()
         self._factors: DeferredValues[int] = DeferredValues()
+        self._gradients: DeferredValues[int] = DeferredValues()
 
     @property
     def looks(self) -> bool:
@@ -202,11 +207,21 @@ class LossMeter:
         if held is None:
             return
         columns = [_values(output[name]) for name in self._kind.outputs if output.get(name) is not None]
+        held.scaled = scaled
         held.dtypes = tuple(column.dtype for column in columns)
         self._arriving.add(held, torch.cat([part.detach().float() for part in (loss.reshape(1), *columns)]))
         if loss.requires_grad and not scaled:
             # The gradient that arrives at the loss is what it is multiplied by on its way into the backward: 1.
             loss.register_hook(partial(self._multiplied, held.index))
+
+    def follow(self, output: Tensor) -> None:
+        """The loss is about to be computed from this output of the model, (B, T): look at the gradient that arrives there."""
+        if self._held is not None and output.requires_grad:
+            output.register_hook(partial(self._arrives, self._held.index))
+
+    def _arrives(self, index: int, gradient: Tensor) -> None:
+        with self._guard:
+            self._gradients.add(index, gradient.detach().float().flatten())
 
     def _multiplied(self, index: int, factor: Tensor) -> None:
         with self._guard:
@@ -215,6 +230,7 @@ class LossMeter:
     def send(self) -> None:
         """Start fetching what is on the device."""
         self._factors.send()
+        self._gradients.send()
         self._arriving.send()
 
     def arrived(self) -> dict[int, LossNumbers]:
@@ -224,9 +240,12 @@ class LossMeter:
         for held, _ in arrived:
             updates.setdefault(held.update, []).append(held)
         numbers = {}
+        # Of an output that is used more than once the last one is the whole gradient.
+        gradients = dict(self._gradients.tensors())
         for held, values in arrived:
             others, count = updates[held.update], held.update.microbatches
-            given = _inputs(held, values.double(), others if len(others) == count else None)
+            followed = None if held.scaled else gradients.get(held.index)
+            given = _inputs(held, values.double(), others if len(others) == count else None, followed)
             found, clipped = self._kind.compare(held.settings, given, float(values[0]), count)
             tokens = int(held.fields["response_mask"].bool().sum())
             numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), tokens=tokens)
@@ -240,7 +259,7 @@ def _finite(number: float | None) -> float | None:
     return None if number is None else finite(number)
 
 
-def _inputs(held: _Held, values: Tensor, update: list[_Held] | None) -> Arrived:
+def _inputs(held: _Held, values: Tensor, update: list[_Held] | None, gradient: Tensor | None) -> Arrived:
     """What the formula takes.
 
     Args:
@@ -248,8 +267,9 @@ def _inputs(held: _Held, values: Tensor, update: list[_Held] | None) -> Arrived:
         values: What arrived of it.
         update: All micro-batches of its update, where they are known: then the sizes of the mini-batch are counted anew. Tokens of
             other ranks are known to verl alone.
+        gradient: What arrived at the first output, in a row.
     """
-    tokens, samples = held.tokens, held.samples
+    tokens, samples, mask = held.tokens, held.samples, held.fields["response_mask"]
     if update is not None:
         if tokens is not None and held.ranks == 1:
             tokens = sum(other.loss_tokens for other in update)
@@ -262,6 +282,9 @@ def _inputs(held: _Held, values: Tensor, update: list[_Held] | None) -> Arrived:
         ranks=held.ranks,
         tokens=tokens,
         samples=samples,
+        gradient=None
+        if gradient is None or gradient.numel() != mask.numel()
+        else gradient.double().reshape(mask.shape),
     )
 
 

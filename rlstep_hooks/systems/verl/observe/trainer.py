@@ -21,24 +21,30 @@ from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
-from rlstep_hooks.observe.shards import local_shards
+from rlstep_hooks.observe.shards import LocalShard, local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
-from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
+from rlstep_hooks.record.events import NOT_FINITE, Attached, ConfigChanged, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import drawn
+from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
+from rlstep_hooks.systems.verl.observe.engine_gap import sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
+from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.trainer_record import LossNumbers, Role
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.systems.verl.observe.samples import Key
 
+
+_SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "critic"}
+"""Of verl's configuration."""
 
 _UNWRAPPED = re.compile(r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.")
 """What FSDP, activation checkpointing and torch.compile add to names (utils/model.py 0.9.1 `convert_weight_keys`)."""
@@ -72,10 +78,19 @@ class VerlTrainer:
         self._loaded_from: dict[Role, str] = {}
         self._begun = False
         self._rollout_values = RolloutValues(index=NO_REFRESH)
-        self._masks: dict[Key, int] = {}
-        """Checksums of the masks at the refresh."""
-        self._advantages: dict[Key, int] = {}
-        """Checksums of the advantages when they came to this process."""
+        self._masks = Carried()
+        """Those of the refresh."""
+        self._advantages = Carried()
+        """As they came to this process."""
+        self._targets = Carried()
+        """The critic's old values and returns as they came to this process."""
+        self._values = Carried()
+        """The critic's values as it computed them."""
+        self._reference = Carried()
+        """The reference's log-probs as it computed them."""
+        self._own_log_probs: dict[Key, Any] = {}
+        """The policy's, of the latest refresh before the first update."""
+        self._settings: dict[Role, SettingsInForce] = {}
         self._formula = Contained(self._record.writer, ("formula",))
         self._drawn = Contained(self._record.writer, ("drawn",))
         self._cap: float | None = None
@@ -84,8 +99,6 @@ class VerlTrainer:
         self._of_critic = Contained(self._record.writer, ("critic_loss",))
         self._losses = LossMeter(POLICY, self._formula)
         self._value_losses = LossMeter(CRITIC, self._of_critic)
-        self._targets: dict[Key, int] = {}
-        """Checksums of the critic's old values and returns when they came to this process."""
         self._delivery = Contained(self._record.writer, ("delivery",))
         self._own: dict[str, Any] = {}
         """The policy's tensors by the names under which they are handed over, while a sync goes on."""
@@ -111,6 +124,10 @@ class VerlTrainer:
             self._record.probe(role, local_shards(p for p in parameters if p.requires_grad))
             with self._replay_guard:
                 self._record.replay(role, optimizer)
+            with self._replay_guard:
+                self._settings[role] = SettingsInForce(engine, f"{_SECTIONS[role]}.optim")
+            names = engine.module.named_parameters()
+            self._record.follow_gradients(role, [(_UNWRAPPED.sub("", name), LocalShard(p)) for name, p in names])
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
                 facts |= drawn.facts_of_vocabulary(engine)
@@ -156,6 +173,45 @@ class VerlTrainer:
             number = self._record.calls("refresh") - 1 if self._fresh else NO_REFRESH
             self._record.see_reference(number, local_shards(worker.ref.engine.module.parameters()))
 
+    def sees_reference_log_probs(self, data: Any, result: Any, engine: Any) -> None:
+        """Remember the reference's log-probs, and how far they are from the policy's while it is what training began with.
+
+        Args:
+            data: verl's, of the samples.
+            result: What the reference computed.
+            engine: The reference's.
+        """
+        with self._record.samples:
+            self._reference.forget()
+            tokens, keys, masks = rows_of(data, "responses"), keys_of(data), rows_of(data, "response_mask")
+            if not self._losses.looks or result is None or tokens is None or masks is None:
+                return
+            rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
+            self._reference.keep(keys, rows)
+            own, self._own_log_probs = self._own_log_probs, {}
+            policy = self._engines["policy"][0]
+            alike = getattr(engine, "_autocast_dtype", None) == getattr(policy, "_autocast_dtype", None)
+            # An adapter may begin with weights of its own, so the model without it need not be the first policy.
+            if self.version or not alike or engine is policy or not keys or not all(key in own for key in keys):
+                return
+            gaps = [
+                (own[key].float() - row.float()).abs()[mask.bool()]
+                for key, row, mask in zip(keys, rows, masks, strict=True)
+            ]
+            joined = torch.cat(gaps)
+            if joined.numel():
+                gap = float(joined.mean())
+                self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_gap=gap)
+
+    def computed_values(self, data: Any, result: Any) -> None:
+        """The critic has computed the values of a rollout."""
+        with self._record.samples:
+            tokens = rows_of(data, "responses") if self._value_losses.looks else None
+            rows = None
+            if tokens is not None and result is not None:
+                rows = completion_rows(result["values"], [len(row) for row in tokens])
+            self._values.keep(keys_of(data) if rows is not None else None, rows)
+
     def begin(self, name: PhaseName) -> None:
         """A call of the controller begins."""
         with self._record.order:
@@ -183,15 +239,16 @@ class VerlTrainer:
             for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
                 refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
             masks = rows_of(data, "response_mask") if self._losses.looks else None
-            self._masks = {key: checksum_of(row.bool()) for key, row in zip(keys or (), masks or (), strict=False)}
+            self._masks.keep(keys, None if masks is None else [row.bool() for row in masks])
             positions = sum(len(row) for row in tokens) if tokens is not None else 0
             self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
                 self._record.writer.cannot("samples", "the data do not say which samples they hold")
                 return
-            self._rollout_values = _sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
+            self._rollout_values = sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
             if own is not None and self._losses.looks:
                 self._see_drawn(data, result, own, tokens)
+                self._own_log_probs = {} if self.version else dict(zip(keys, own, strict=True))
 
     def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
         """Add up how surprising the completions are to the policy that computed their old log-probs."""
@@ -216,15 +273,13 @@ class VerlTrainer:
                 largest = float(values.abs().max()) if values.numel() else 0.0
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
                 rows, keys = rows_of(data, "advantages"), keys_of(data)
-                if self._losses.looks and rows is not None and keys is not None:
-                    self._advantages = {key: checksum_of(row) for key, row in zip(keys, rows, strict=True)}
-                else:
-                    self._advantages = {}
+                self._advantages.keep(keys, rows if self._losses.looks else None)
 
     def sees_targets(self, data: Any) -> None:
         """The critic is about to train on these samples."""
         with self._record.samples:
-            self._targets = _targets_of(data) if self._value_losses.looks else {}
+            looks = self._value_losses.looks
+            self._targets.keep(keys_of(data) if looks else None, *_targets_of(data))
 
     def before_microbatch(self, data: Any, role: Role, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
@@ -244,10 +299,8 @@ class VerlTrainer:
                     None if keys is None else [key[:2] for key in keys],
                 )
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
-            if role == "policy" and self._fresh and self._losses.looks:
-                self._compare_masks(data, keys)
             if role == "policy" and self._losses.looks:
-                self._compare_advantages(data, keys)
+                self._compare_carried(data, keys)
             if role == "critic" and self._value_losses.looks:
                 self._compare_targets(data)
         meter, guard, topic = self._meter(role)
@@ -264,36 +317,38 @@ class VerlTrainer:
             return self._value_losses, self._of_critic, "critic_loss"
         return self._losses, self._formula, "formula"
 
+    def _compare_carried(self, data: Any, keys: list[Key] | None) -> None:
+        """Compare what a micro-batch of the policy gets with what was computed for its samples, where they are known."""
+        masks = rows_of(data, "response_mask") if self._fresh else None
+        intact = self._masks.intact(keys, None if masks is None else [row.bool() for row in masks])
+        if intact is not None:
+            self._record.see_mask(intact=intact)
+        intact = self._advantages.intact(keys, rows_of(data, "advantages"))
+        if intact is not None:
+            self._record.see_advantages(intact=intact)
+        intact = self._reference.intact(keys, rows_of(data, "ref_log_prob"))
+        if intact is not None:
+            self._record.see_reference_log_probs(intact=intact)
+
     def _compare_targets(self, data: Any) -> None:
-        """Compare what the critic is trained with with what came to this process, for the samples that are known."""
-        known = [(self._targets[key], now) for key, now in _targets_of(data).items() if key in self._targets]
+        """The same for a micro-batch of the critic."""
+        keys, (values, returns) = keys_of(data), _targets_of(data)
+        found = self._targets.intact(keys, values, returns), self._values.intact(keys, values)
+        known = [intact for intact in found if intact is not None]
         if known and not self._value_losses.reason:
-            self._record.see_advantages(intact=all(before == now for before, now in known))
-
-    def _compare_masks(self, data: Any, keys: list[Key] | None) -> None:
-        """Compare the masks of a micro-batch with those of the refresh, for the samples that are known."""
-        masks = rows_of(data, "response_mask")
-        known = [
-            (self._masks[key], row) for key, row in zip(keys or (), masks or (), strict=False) if key in self._masks
-        ]
-        if known:
-            self._record.see_mask(intact=all(mask == checksum_of(row.bool()) for mask, row in known))
-
-    def _compare_advantages(self, data: Any, keys: list[Key] | None) -> None:
-        """Compare the advantages of a micro-batch with those that came to this process, for the samples that are known."""
-        rows = rows_of(data, "advantages")
-        known = [
-            (self._advantages[key], row)
-            for key, row in zip(keys or (), rows or (), strict=False)
-            if key in self._advantages
-        ]
-        if known:
-            self._record.see_advantages(intact=all(before == checksum_of(row) for before, row in known))
+            self._record.see_advantages(intact=all(known))
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
         with self._record.values:
             self._record.see_log_probs(arguments["log_prob"], arguments["old_log_prob"], arguments["response_mask"])
+        with self._formula:
+            self._losses.follow(arguments["log_prob"])
+
+    def sees_values(self, values: Any) -> None:
+        """The critic's loss is about to be computed from these values of the micro-batch, on the device, padded to one length."""
+        with self._of_critic:
+            self._value_losses.follow(values)
 
     def after_microbatch(self, engine: Any, result: Any) -> None:
         """The forward is done and its loss known; the backward follows."""
@@ -309,6 +364,12 @@ class VerlTrainer:
     def before_update(self) -> None:
         """verl is about to step its optimizer, or to leave the step out."""
         self._stepped, self._in_step = False, True
+
+    def gradients_made(self, engine: Any) -> None:
+        """The forward and backward passes of an update are done."""
+        with self._record.values:
+            if self._losses.looks_at_all and getattr(engine, "scaler", None) is None:
+                self._record.gradients_made(role_of(engine))
 
     def after_update(self, engine: Any, norm: Any) -> None:
         """verl is done with an optimizer step, made or left out."""
@@ -331,8 +392,11 @@ class VerlTrainer:
         with self._record.values:
             self._record.before_step(role, replayed=self._losses.looks)
         with self._replay_guard:
-            engine = self._engines[role][0]
-            limit = float(engine.optimizer_config.clip_grad or 0.0)
+            settings = self._settings[role]
+            limit = settings.limit
+            for name, before, now in settings.changes():
+                writer = self._record.writer
+                writer.emit(ConfigChanged(at=writer.now(), name=name, before=before, after=now, since="configuration"))
             norm = norm_of_gradients(optimizer) if limit > 0 and self._losses.looks_at_all else None
             if norm is not None:
                 self._record.see_norm(role, norm, limit)
@@ -427,23 +491,6 @@ NO_REFRESH = -1
 """Number of a refresh that was not made (bypass mode)."""
 
 
-def _targets_of(data: Any) -> dict[Key, int]:
-    """Checksums of old values and returns, by sample; none where they are not at hand."""
-    keys, values, returns = keys_of(data), rows_of(data, "values"), rows_of(data, "returns")
-    if keys is None or values is None or returns is None:
-        return {}
-    rows = zip(keys, values, returns, strict=True)
-    return {key: checksum_of(target, checksum_of(value)) for key, value, target in rows}
-
-
-def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:
-    """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens."""
-    masks = rows_of(data, "response_mask")
-    if own is None or engine is None or masks is None:
-        return RolloutValues(index=number)
-    pairs = [(theirs[: len(mine)], mask[: len(mine)]) for mine, theirs, mask in zip(own, engine, masks, strict=True)]
-    theirs, mask = (torch.cat(rows) for rows in zip(*pairs, strict=True))
-    gaps = (torch.cat(own).float() - theirs.float()).abs()[mask.bool()]
-    if not gaps.numel():
-        return RolloutValues(index=number)
-    return RolloutValues(index=number, sampler_gap_mean=float(gaps.mean()), sampler_gap_max=float(gaps.max()))
+def _targets_of(data: Any) -> tuple[list[Any] | None, list[Any] | None]:
+    """Old values and returns of the critic's samples; None where they are not at hand."""
+    return rows_of(data, "values"), rows_of(data, "returns")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
-from rlstep_hooks.systems.verl.observe.loss import AGGREGATIONS, aggregated
+from rlstep_hooks.systems.verl.observe.loss import AGGREGATIONS, EDGE, aggregated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,13 +57,37 @@ def read_settings(config: Any) -> ValueSettings | str:
 
 def documented_loss(settings: ValueSettings, given: ValueInputs) -> tuple[float, float]:
     """The loss by its formula, and what one rounding of each of its terms amounts to."""
-    distance = given.values - given.returns
-    clipped = torch.minimum(torch.maximum(given.values, given.old - settings.clip), given.old + settings.clip)
-    squares = torch.maximum(distance.square(), (clipped - given.returns).square())
+    squares = _squares(settings, given)
     # A difference is rounded by the size of what is subtracted, however small it is itself.
     sizes = given.values.abs() + given.returns.abs() + given.old.abs() + settings.clip
     roundings = given.epsilon * (squares + 2 * squares.sqrt() * sizes)
-    return 0.5 * aggregated(squares, settings, given), 0.5 * abs(aggregated(roundings, settings, given))
+    return 0.5 * float(aggregated(squares, settings, given)), 0.5 * abs(float(aggregated(roundings, settings, given)))
+
+
+def documented_gradient(settings: ValueSettings, given: ValueInputs) -> tuple[Tensor, Tensor, float]:
+    """The gradient of the loss at the values by its formula.
+
+    Returns:
+        (B, T); where it is certain, because no value is so near to a limit that rounding decides; one rounding of it.
+    """
+    with torch.enable_grad():
+        values = given.values.clone().requires_grad_()
+        followed = replace(given, values=values)
+        (gradient,) = torch.autograd.grad(0.5 * aggregated(_squares(settings, followed), settings, given), values)
+        ones = torch.ones_like(given.mask).requires_grad_()
+        (shares,) = torch.autograd.grad(aggregated(ones, settings, given), ones)
+    moved = given.values - given.old
+    # Beyond its limit a value counts where that makes the loss larger, which changes where both are equally far from the return.
+    middle = (given.values + given.old + settings.clip * moved.sign()) / 2 - given.returns
+    certain = (given.mask > 0) & ((moved.abs() - settings.clip).abs() > EDGE) & (middle.abs() > EDGE)
+    sizes = given.values.abs() + given.returns.abs() + given.old.abs() + settings.clip
+    return gradient, certain, given.epsilon * float((sizes * shares.abs() * given.mask).max())
+
+
+def _squares(settings: ValueSettings, given: ValueInputs) -> Tensor:
+    """(B, T), twice the loss of each token."""
+    clipped = torch.minimum(torch.maximum(given.values, given.old - settings.clip), given.old + settings.clip)
+    return torch.maximum((given.values - given.returns).square(), (clipped - given.returns).square())
 
 
 def alternatives(settings: ValueSettings, given: ValueInputs, microbatches: int) -> Iterator[tuple[str, float]]:
