@@ -191,6 +191,8 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     advantages_fit: str = ""
     altered: int | None = None
     """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""
+    rewards_moved: int | None = None
+    """Samples whose advantages were computed from other rewards than they have; None if that was not compared."""
     targets_altered: int | None = None
     """The same for the values that advantages were computed with, and the returns; None without a critic."""
     samples: int = 0

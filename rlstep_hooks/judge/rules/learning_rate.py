@@ -199,28 +199,39 @@ class RateNotScheduled(Rule):
         super().__init__(progress)
         self._facts: dict[str, Any] | None = None
         self._schedule: RateSchedule | None = None
+        self._of_critic: RateSchedule | None = None
 
     def update(self, event: Update) -> Finding | None:
-        """Compare the rate with the schedule's."""
+        """Compare the policy's rate with its schedule's."""
+        self._read()
+        of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
+        return None if of_checkpoint else self._compare(event, self._schedule, "")
+
+    def critic_update(self, event: Update) -> Finding | None:
+        """Compare the critic's rate with its schedule's."""
+        self._read()
+        return None if self.progress.resumed and not event.index else self._compare(event, self._of_critic, "critic")
+
+    def _read(self) -> None:
         facts = self.progress.started.facts
         if facts is not self._facts:  # a trainer's facts may come after those of the controller
-            self._facts, self._schedule = facts, read_schedule(facts)
-        schedule = self._schedule
+            self._facts = facts
+            self._schedule, self._of_critic = read_schedule(facts), read_schedule(facts, "critic_lr_schedule")
+
+    def _compare(self, event: Update, schedule: RateSchedule | None, whose: str) -> Finding | None:
         if schedule is None or not event.applied or event.learning_rate is None or event.lr_tick is None:
-            return None
-        of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
-        if event.role != "policy" or of_checkpoint:
             return None
         self.checks += 1
         planned = schedule.rate(event.lr_tick)
         if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * schedule.base:
             return None
         return self.fail(
-            expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({schedule.kind})",
+            expected=f"a rate {f'of the {whose} ' if whose else ''}of {planned:.6g} at tick {event.lr_tick} ({schedule.kind})",
             observed=f"{event.learning_rate:.6g}",
-            where=self.progress.where(update=event.index),
+            where=self.progress.where() if whose else self.progress.where(update=event.index),
             why="something other than the configured schedule sets the rate",
             fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
+            variant=whose,
         )
 
 

@@ -197,7 +197,8 @@ class MaskNotDocumented(Rule):
 
     Known limits:
         - TRL and verl: not with tools, a `rollout_func` or an environment: their completions have several turns. OpenRLHF: the spans
-          of the actions are compared, so turns may be several; not in asynchronous training. verl's V0 trainer is not compared.
+          of the actions are compared, so turns may be several; not in asynchronous training. Loops of one's own on verl's V0 trainer
+          are not compared.
         - Generation settings with other ends (stop strings, `ignore_eos`) are not compared.
 
     Sources:

@@ -33,7 +33,8 @@ class LossScale(ValueRule):
         the first eight cycles of rollouts and every 29th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
-        importance weights; and the critic's with the clip of its values. In Stable-Baselines3 it is the gradients that the loss
+        importance weights; and the critic's with the clip of its values; and so is the gradient that arrives at the log-probs or
+        values. In Stable-Baselines3 it is the gradients that the loss
         sends to log-probs, values and entropies. Beyond what rounding explains it is a warning. 100 times as far in three
         micro-batches is an error.
 

@@ -166,9 +166,9 @@ class GradientAltered(ValueRule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer in one process. Among several, and with a gradient scaler, FSDP or DeepSpeed, gradients are
-          reduced or scaled on the way.
+          reduced or scaled on the way. verl: from the end of the last backward pass to the step, on the shards of one process.
         - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached, changes
-          gradients before they arrive.
+          gradients before they arrive. In verl RLS801 looks at those that arrive at the model's output.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change

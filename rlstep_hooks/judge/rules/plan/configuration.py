@@ -124,7 +124,8 @@ class ConfigRewritten(Rule):
 
     Known limits:
         - TRL's observers compare all of this, Stable-Baselines3's what its rollouts and losses use (gamma, gae_lambda, vf_coef,
-          max_grad_norm, normalize_advantage, target_kl, clips), with the beginning of training. In other systems it is not evaluated.
+          max_grad_norm, normalize_advantage, target_kl, clips), with the beginning of training, and verl's what the optimizers step
+          with (betas, decay, epsilon, clip_grad), with the configuration. In other systems it is not evaluated.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 

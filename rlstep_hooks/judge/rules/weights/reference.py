@@ -163,8 +163,8 @@ class ReferenceNotThePolicy(ValueRule):
         path, not from the model in memory.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer and in a run that begins at update 0: later
-          the policy has moved on.
+        - verl, in the first rollout of a run; TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer. Only in runs
+          that begin at update 0: later the policy has moved on.
         - With adapters the reference may be the base model, and with dropout both forwards differ: then it is not compared.
 
     Sources:

@@ -75,6 +75,7 @@ class Compared(msgspec.Struct, frozen=True):
     advantages_off: float | None = None
     advantages_fit: str = ""
     altered: int | None = None
+    rewards_moved: int | None = None
     targets_altered: int | None = None
     samples: int = 0
     masks_wrong: int | None = None
@@ -100,6 +101,8 @@ class AdvantageWatch:
         """Names and advantages of the samples of a rollout, as they were computed."""
         self._targets: list[Tensor] = []
         """Values that they were computed with, and returns; none without a critic."""
+        self._given: Tensor | None = None
+        """Rewards that they were computed from."""
 
     def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
         """Advantages were computed.
@@ -117,6 +120,9 @@ class AdvantageWatch:
         self._computed = [str(key) for key in keys or range(len(data))], batch["advantages"].clone()
         with_critic = "values" in batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
         self._targets = [batch[name].clone() for name in TARGETS] if with_critic else []
+        # A KL penalty is subtracted from scores; without one they are what the estimator gets.
+        given = "token_level_scores" if self._algorithm.use_kl_in_reward else "token_level_rewards"
+        self._given = batch[given].clone()
         if isinstance(estimator, str):
             return
         rows = list(range(len(data)))
@@ -161,7 +167,8 @@ class AdvantageWatch:
         advantages: Sequence[Tensor],
         responses: Sequence[Tensor] | None,
         masks: Sequence[Tensor],
-        targets: Sequence[Sequence[Tensor]],
+        targets: Sequence[Sequence[Tensor]] = (),
+        rewards: Sequence[Tensor] | None = None,
     ) -> Compared:
         """What was found of the rollout, now that it was trained. Rows are without padding.
 
@@ -171,32 +178,36 @@ class AdvantageWatch:
             responses: Tokens; None where masks are not compared.
             masks: Of the completions.
             targets: Rows of each of `TARGETS` that the critic was trained with; empty without one.
+            rewards: Rows of the rewards that its samples have, without a penalty; None where they are not at hand.
         """
         (off, fit), self._found = self._found, (None, "")
         computed, self._computed = self._computed, None
-        altered = None
-        if computed is not None:
-            places = {name: place for place, name in enumerate(computed[0])}
-            rows = ((computed[1][places[name]], row) for name, row in zip(names, advantages, strict=True))
-            altered = sum(not _same(before, row) for before, row in rows)
-        moved = None
-        if computed is not None and targets and self._targets:
-            moved = sum(
-                any(
-                    not _same(before[computed[0].index(name)], row)
-                    for before, row in zip(self._targets, rows, strict=True)
-                )
-                for name, rows in zip(names, zip(*targets, strict=True), strict=True)
-            )
-        if computed is None or responses is None or not self._ends:
-            return Compared(off, fit, altered, moved)
+        if computed is None:
+            return Compared(off, fit)
+        places = {name: place for place, name in enumerate(computed[0])}
+        order = [places[name] for name in names]
+        altered = _differing([(computed[1], advantages)], order)
+        given = [] if self._given is None or rewards is None else [(self._given, rewards)]
+        moved = _differing(given, order) if given else None
+        followed = list(zip(self._targets, targets, strict=False))
+        of_critic = _differing(followed, order) if followed else None
+        if responses is None or not self._ends:
+            return Compared(off, fit, altered, moved, of_critic)
         wrong = sum(_mask_wrong(tokens, mask, self._ends) for tokens, mask in zip(responses, masks, strict=True))
-        return Compared(off, fit, altered, moved, len(masks), wrong)
+        return Compared(off, fit, altered, moved, of_critic, len(masks), wrong)
 
 
-def _same(before: Tensor, row: Tensor) -> bool:
-    """Whether a row of numbers, without padding, is what it was."""
-    return bool((before[: len(row)] == row).all())
+def _differing(fields: Sequence[tuple[Tensor, Sequence[Tensor]]], order: Sequence[int]) -> int:
+    """How many samples have other rows now, which are without padding, than before.
+
+    Args:
+        fields: Each as it was, (B, T), and its rows now.
+        order: The place before of each of these rows.
+    """
+    return sum(
+        any(not bool((before[place][: len(rows[row])] == rows[row]).all()) for before, rows in fields)
+        for row, place in enumerate(order)
+    )
 
 
 def _mask_wrong(tokens: Tensor, mask: Tensor, ends: list[int]) -> bool:

@@ -87,7 +87,15 @@ class RewardHooks:
     def _after_data_metrics(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         with self._contained:
             batch = kwargs.get("batch", args[0] if args else None)
-            fields = {name: list(batch.batch[name]) for name in _REWARDED if name in batch.batch.keys()}  # noqa: SIM118
+            lengths = batch.batch["attention_mask"][:, batch.batch["prompts"].shape[1] :].sum(1).tolist()
+            fields = {
+                name: [
+                    row if name == "prompts" else row[:length]
+                    for row, length in zip(batch.batch[name], lengths, strict=True)
+                ]
+                for name in _REWARDED
+                if name in batch.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+            }
             rows = list(range(len(batch)))
             self._rewarded(
                 [str(uid) for uid in batch.non_tensor_batch["uid"]], fields, rows, [str(row) for row in rows]
@@ -108,11 +116,13 @@ class RewardHooks:
         found = compare_groups(samples, str(self._trainer.config.algorithm.adv_estimator))
         event = Rewarded(at=self._recorder.now(), rollout=self._rollouts.trained, **msgspec.structs.asdict(found))
         with self._compared:
-            # Rows of V1 end with their completions; V0 pads them.
-            tokens = chosen.get("responses") if self._v1 and not self._rollouts.several_turns else None
+            # A loop of one's own on V0 makes the masks too.
+            follows = not self._rollouts.several_turns and (self._v1 or not self._rollouts.own_fit)
+            tokens = chosen.get("responses") if follows else None
             targets = [chosen[name] for name in TARGETS if name in chosen]
             targets = targets if len(targets) == len(TARGETS) else []
-            compared = self._watch.take(names, chosen["advantages"], tokens, chosen["response_mask"], targets)
+            masks, scores = chosen["response_mask"], chosen.get("rm_scores")
+            compared = self._watch.take(names, chosen["advantages"], tokens, masks, targets, scores)
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
         self._recorder.emit(event)
 

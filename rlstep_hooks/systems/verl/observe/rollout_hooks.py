@@ -19,6 +19,8 @@ from rlstep_hooks.systems.verl.plan import own_agent_loop
 SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
@@ -70,6 +72,7 @@ class RolloutHooks:
         self._contained = Contained(recorder, ("order",))
         self._contained_rows = Contained(recorder, ("rows",))
         self._v1 = v1
+        self.own_fit = own_fit
         self._not_drawn = why_not_drawn(trainer.config, own_fit=own_fit, v1=v1)
         """Why completions need not be drawn from the policy's distribution; empty where they are to be."""
         if self._not_drawn:
@@ -113,11 +116,15 @@ class RolloutHooks:
         asked, loops = names_of(args[0], "__rollout_n__"), names_of(args[0], "agent_name")
         if asked is not None:
             self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
-        self.own_loop = self.own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
-        self.several_turns = self.several_turns or self.own_loop or not set(loops or ()) <= {SINGLE_TURN}
+        self._see_loops(loops or ())
         self._greedy = self._greedy or not all(flag == "True" for flag in names_of(args[0], "__do_sample__") or ())
         with self._contained_rows:
             self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
+
+    def _see_loops(self, names: Iterable[str]) -> None:
+        """The agent loops that the data name for samples (`agent_name`)."""
+        self.own_loop = self.own_loop or not set(names) <= set(SHIPPED_AGENT_LOOPS)
+        self.several_turns = self.several_turns or self.own_loop or not set(names) <= {SINGLE_TURN}
 
     def _around_gen_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         with self._contained:
@@ -131,6 +138,8 @@ class RolloutHooks:
                 self._fetched += 1
                 batch = kwargs.get("batch", args[0] if args else None)
                 fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
+                loops = batch.non_tensor_batch.get("agent_name")
+                self._see_loops(() if loops is None else [str(name) for name in loops])
                 # A resumed run may begin within a pass.
                 passes = -(-self._fetched // len(trainer.train_dataloader)) + self._resumed
                 self._rows_submitted(fields, passes)

@@ -30,7 +30,7 @@ from rlstep_hooks.systems.verl.observe import drawn
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
 from rlstep_hooks.systems.verl.observe.engine_gap import sampler_gap
-from rlstep_hooks.systems.verl.observe.engines import facts_of, role_of
+from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
@@ -128,10 +128,12 @@ class VerlTrainer:
                 self._settings[role] = SettingsInForce(engine, f"{_SECTIONS[role]}.optim")
             names = engine.module.named_parameters()
             self._record.follow_gradients(role, [(_UNWRAPPED.sub("", name), LocalShard(p)) for name, p in names])
+            facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
                 facts |= drawn.facts_of_vocabulary(engine)
                 self._cap = facts.get("surprise_cap")
+            if facts:
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
         with self._record.checkpoints:
             self._engines[role] = engine, state_of(engine, self._record.weights(role))
