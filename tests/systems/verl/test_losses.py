@@ -237,9 +237,8 @@ def value_microbatch() -> tuple[Any, dict[str, Any]]:
     data, output = microbatch()
     draw = torch.Generator().manual_seed(1)
     for name in ("values", "returns"):
-        field = data["old_log_probs"]
-        values = torch.randn(len(field.values()), generator=draw)
-        data[name] = torch.nested.nested_tensor_from_jagged(values, field.offsets())
+        rows = [torch.randn(length, generator=draw) for length in LENGTHS]
+        data[name] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
     of_all = output["log_probs"]
     values = torch.randn(len(of_all.values()), generator=draw)
     return data, {"values": torch.nested.nested_tensor_from_jagged(values, of_all.offsets())}

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_OTHER_ARITHMETIC = ("quantization", "qat")
-"""Settings of the rollout that change the logits of the engine, and not those of the trainer."""
-
 _OF_ENGINE = ("generation_config", "logits_processors", "override_generation_config", "speculative_config")
 """Keywords of an engine that may change what it draws from."""
 
@@ -119,7 +116,9 @@ def _changed(rollout: Any) -> str:
             ("top_p", float(rollout.get("top_p", 1.0)) >= 1),
             ("top_k", int(rollout.get("top_k", -1)) <= 0),
             ("mtp.enable_rollout", not (rollout.get("mtp") or {}).get("enable_rollout", False)),
-            *((name, not rollout.get(name)) for name in _OTHER_ARITHMETIC),
+            # These change the logits of the engine, and not those of the trainer.
+            ("quantization", not rollout.get("quantization")),
+            ("qat.enable", not (rollout.get("qat") or {}).get("enable", False)),
             *((f"engine_kwargs.{name}", engine.get(name) is None) for name in _OF_ENGINE),
         )
         if not neutral
