@@ -100,8 +100,6 @@ class _Held(msgspec.Struct):
     samples: float | None
     dtypes: tuple[torch.dtype, ...] = ()
     """Of the model's outputs."""
-    scaled: bool = False
-    """Whether a gradient scaler multiplies its loss."""
 
 
 class LossMeter:
@@ -207,7 +205,6 @@ class LossMeter:
         if held is None:
             return
         columns = [_values(output[name]) for name in self._kind.outputs if output.get(name) is not None]
-        held.scaled = scaled
         held.dtypes = tuple(column.dtype for column in columns)
         self._arriving.add(held, torch.cat([part.detach().float() for part in (loss.reshape(1), *columns)]))
         if loss.requires_grad and not scaled:
@@ -239,19 +236,23 @@ class LossMeter:
         updates: dict[_Update, list[_Held]] = {}
         for held, _ in arrived:
             updates.setdefault(held.update, []).append(held)
-        numbers = {}
-        # Of an output that is used more than once the last one is the whole gradient.
+        factors: dict[int, float] = {}
+        for index, (factor,) in self._factors.ready():
+            factors[index] = factors.get(index, 0.0) + factor
+        numbers = {index: LossNumbers(backward=finite(factor)) for index, factor in factors.items()}
         gradients = dict(self._gradients.tensors())
         for held, values in arrived:
             others, count = updates[held.update], held.update.microbatches
-            followed = None if held.scaled else gradients.get(held.index)
+            followed, factor = gradients.get(held.index), factors.get(held.index)
+            # What multiplies the loss afterwards is told apart from its own gradient.
+            followed = None if followed is None or not factor else followed / factor
             given = _inputs(held, values.double(), others if len(others) == count else None, followed)
             found, clipped = self._kind.compare(held.settings, given, float(values[0]), count)
             tokens = int(held.fields["response_mask"].bool().sum())
-            numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), tokens=tokens)
-        for index, (factor,) in self._factors.ready():
-            known = numbers.get(index, LossNumbers())
-            numbers[index] = msgspec.structs.replace(known, backward=finite((known.backward or 0.0) + factor))
+            backward = None if factor is None else finite(factor)
+            numbers[held.index] = msgspec.structs.replace(
+                found, clipped=_finite(clipped), tokens=tokens, backward=backward
+            )
         return numbers
 
 
