@@ -237,9 +237,9 @@ class LossMeter:
         for held, _ in arrived:
             updates.setdefault(held.update, []).append(held)
         factors: dict[int, float] = {}
-        for index, (factor,) in self._factors.ready():
-            factors[index] = factors.get(index, 0.0) + factor
-        numbers = {index: LossNumbers(backward=finite(factor)) for index, factor in factors.items()}
+        for index, (multiplied,) in self._factors.ready():
+            factors[index] = factors.get(index, 0.0) + multiplied
+        numbers = {index: LossNumbers(backward=finite(total)) for index, total in factors.items()}
         gradients = dict(self._gradients.tensors())
         for held, values in arrived:
             others, count = updates[held.update], held.update.microbatches
