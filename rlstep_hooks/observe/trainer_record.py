@@ -16,6 +16,7 @@ from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
+from rlstep_hooks.observe.weight_sums import WeightSums
 from rlstep_hooks.record.events import (
     Constant,
     Measured,
@@ -101,6 +102,8 @@ class TrainerRecord:
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
         self._snapshots: dict[Role, GradientSnapshot] = {}
         self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
+        self._sums: dict[Role, WeightSums] = {}
+        self._moved: DeferredValues[tuple[Role, int]] = DeferredValues()
         self._norms: DeferredValues[tuple[Role, int, float]] = DeferredValues()
         """Norms of gradients by role, update and configured limit."""
         self._rollout_values: list[RolloutValues] = []
@@ -269,9 +272,12 @@ class TrainerRecord:
         else:
             self._replays[role] = replay
 
-    def follow_gradients(self, role: Role, parameters: Iterable[tuple[str, Any]]) -> None:
-        """Compare the gradients of these tensors, or of their local parts, between backward passes and steps."""
-        self._snapshots[role] = GradientSnapshot(parameters)
+    def follow(self, role: Role, parameters: Iterable[tuple[str, Any]]) -> None:
+        """Compare the gradients of these tensors, or of their local parts, between backward passes and steps, and their values between
+        updates."""
+        named = list(parameters)
+        self._snapshots[role] = GradientSnapshot(named)
+        self._sums[role] = WeightSums(tensor for _, tensor in named)
 
     def gradients_made(self, role: Role) -> None:
         """The backward passes of an update are done, and its gradients are to be compared."""
@@ -300,14 +306,18 @@ class TrainerRecord:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
         if role in self._snapshots:
             self._snapshots[role].before_step(self._updates[role])
+        if role in self._sums:
+            self._sums[role].before_step(self._updates[role])
         if role in self._replays:
             self._replays[role].before_step(compared=replayed)
         if role in self._probes:
             self._probes[role].before_step()
             self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
 
-    def after_step(self, role: Role, rate: Any) -> None:
-        """The optimizer has stepped."""
+    def after_step(self, role: Role, rate: Any, *, whole: bool = False) -> None:
+        """The optimizer has stepped. All weights that it leaves are compared with those that the next step begins with, if `whole`."""
+        if whole and role in self._sums:
+            self._sums[role].after_step()
         if role in self._probes:
             self._probes[role].after_step(self._updates[role], rate)
         if role in self._replays:
@@ -355,8 +365,12 @@ class TrainerRecord:
         for role, snapshot in self._snapshots.items():
             for source, compared in snapshot.work_up():
                 self._gradients.add((role, source), compared)
+        for role, sums in self._sums.items():
+            for update, moved in sums.work_up():
+                self._moved.add((role, update), moved)
         # Before the numbers that these are written with.
         self._gradients.send()
+        self._moved.send()
         self._steps.send()
         self._norms.send()
         self._loss_scales.send()
@@ -374,6 +388,8 @@ class TrainerRecord:
         for (role, gradients), numbers in self._gradients.ready():
             for update, fields in gradients.values(numbers).items():
                 more.setdefault((role, update), {}).update(fields)
+        for (role, update), (moved,) in self._moved.ready():
+            more.setdefault((role, update), {}).update(tensors_moved=int(moved))
         for (role, update, limit), (norm,) in self._norms.ready():
             more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
         return [

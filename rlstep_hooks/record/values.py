@@ -85,6 +85,8 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_change: float | None = None
     moved_before: int = 0
     """Probed weights that changed between the end of the previous update and the start of this one."""
+    tensors_moved: int | None = None
+    """Tensors that changed in that time, of all that are trained; None if not all were compared."""
     left_over: int | None = None
     """Probed weights whose gradient was not 0 before the first backward of this update; None if that moment was not observed."""
     optimizer_off: float | None = None

@@ -229,7 +229,7 @@ SYSTEM = System(
             "and holds after each sync",
             "not the settings of its calls, nor what another engine, or an adapter of its own, holds",
         ),
-        "weights between updates": yes("a probe between updates"),
+        "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
     },
     does_not_observe=(
         "trainer.v1.trainer_mode=separate_async",

@@ -178,15 +178,15 @@ def stale_tensor_handed_over(at: int) -> None:
 def reference_at_another_temperature(at: int) -> None:
     """The reference computes its log-probs at half of the temperature."""
 
-    def compute_ref_log_prob(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    def infer_batch(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         from verl.utils import tensordict_utils
 
-        if _Now.rollout == at:
+        if _Now.rollout == at and worker.engine_config.forward_only:
             data = args[0] if args else kwargs["data"]
             tensordict_utils.assign_non_tensor(data, temperature=0.5)
         return wrapped(*args, **kwargs)
 
-    wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "compute_ref_log_prob", compute_ref_log_prob)
+    wrap_in_trainer(WORKERS, "TrainingWorker", "infer_batch", infer_batch)
 
 
 @fault(report="trl#454", code="RLS311")

@@ -187,7 +187,8 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]
 
 def named(run: Audited, fault: Fault) -> list[int | None]:
     """Rollouts of the findings that name a fault."""
-    return [f.where.rollout for f in alarms(run.report) if f.code == fault.code and fault.variant in f.observed]
+    of_it = [f for f in alarms(run.report) if f.code == fault.code and fault.variant in f.observed]
+    return [rollout for f in of_it for rollout in (f.rollouts or (f.where.rollout,))]
 
 
 @pytest.mark.parametrize(("launch", "name"), CASES)

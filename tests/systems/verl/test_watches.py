@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
+from rlstep_hooks.observe.weight_sums import WeightSums
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
 
@@ -94,3 +95,16 @@ def test_settings_that_change_are_told_once() -> None:
     ]
     assert list(watch.changes()) == []
     assert watch.limit == 1.0
+
+
+def test_a_write_to_any_tensor_between_updates_is_counted() -> None:
+    parameters = [p for _, p in model()]
+    sums = WeightSums(parameters)
+    sums.before_step(0)
+    sums.after_step()
+    sums.before_step(1)
+    sums.after_step()
+    parameters[2].data.mul_(0.99)
+    sums.before_step(2)
+    sums.before_step(3)
+    assert [(update, float(moved)) for update, moved in sums.work_up()] == [(1, 0.0), (2, 1.0)]

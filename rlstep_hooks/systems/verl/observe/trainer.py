@@ -127,7 +127,7 @@ class VerlTrainer:
             with self._replay_guard:
                 self._settings[role] = SettingsInForce(engine, f"{_SECTIONS[role]}.optim")
             names = engine.module.named_parameters()
-            self._record.follow_gradients(role, [(_UNWRAPPED.sub("", name), LocalShard(p)) for name, p in names])
+            self._record.follow(role, [(_UNWRAPPED.sub("", name), LocalShard(p)) for name, p in names])
             facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
@@ -186,7 +186,8 @@ class VerlTrainer:
         with self._record.samples:
             self._reference.forget()
             tokens, keys, masks = rows_of(data, "responses"), keys_of(data), rows_of(data, "response_mask")
-            if not self._losses.looks or result is None or tokens is None or masks is None:
+            given = result is not None and "log_probs" in result.keys()  # noqa: SIM118 - a TensorDict iterates over rows
+            if not self._losses.looks or not given or tokens is None or masks is None:
                 return
             rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
             self._reference.keep(keys, rows)
@@ -409,7 +410,7 @@ class VerlTrainer:
         role = self._optimizers[id(optimizer)]
         rate = optimizer.param_groups[0]["lr"]
         with self._record.values:
-            self._record.after_step(role, rate)
+            self._record.after_step(role, rate, whole=self._losses.looks_at_all)
         if self._in_step:
             return
         with self._record.order:  # a step that verl's engine did not ask for

@@ -78,8 +78,6 @@ def _reference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     result = _within("reference", wrapped, instance, args, kwargs)
     if _trainer is not None:
         _trainer.sees_reference(instance)
-        data = kwargs.get("data", args[0] if args else None)
-        _trainer.sees_reference_log_probs(data, result, instance.ref.engine)
     return result
 
 
@@ -148,9 +146,13 @@ def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
-    if trainer is None or instance.engine_config.forward_only:
+    if trainer is None:
         return wrapped(*args, **kwargs)
     data = kwargs.get("data", args[0] if args else None)
+    if instance.engine_config.forward_only:
+        result = wrapped(*args, **kwargs)
+        trainer.sees_reference_log_probs(data, result, instance.engine)
+        return result
     if role_of(instance.engine) == "critic":
         result = _within("values", wrapped, instance, args, kwargs)
         trainer.computed_values(data, result)
