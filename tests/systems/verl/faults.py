@@ -13,7 +13,7 @@ import copy
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import wrapt
@@ -853,49 +853,6 @@ def weights_lost(at: int) -> None:
         await sync(iter(others), **kwargs)
 
     on_sync(at, act)
-
-
-# What the engine draws
-
-
-def on_drawing(at: int, act: Callable[[Any, Any], tuple[Any, Any]]) -> None:
-    """Change how the engine draws with the weights of a rollout: `act(sampling, source of random numbers)` gives both."""
-
-    def tokens(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
-        if server._global_steps != at:
-            return wrapped(*args, **kwargs)
-        prompt, sampling, limit, source = args
-        sampling, source = act(sampling, source)
-        return wrapped(prompt, sampling, limit, source)
-
-    # Labels of weights count rollouts from 0 (trainer_base.py 0.9.1, `on_init_end` and `on_step_end`).
-    wrap_in_controller("rlstep_hooks.rehearse.verl.cpu.rollout", "HfCpuServer", "_tokens", tokens)
-
-
-@fault(report="trl#4159", code="RLS413", variant="more probable than that")
-def engine_at_another_temperature(at: int) -> None:
-    """The engine draws at 0.6 times the temperature that it was asked for."""
-    on_drawing(at, lambda sampling, source: (replace(sampling, temperature=0.6 * sampling.temperature), source))
-
-
-@fault(
-    report="an engine that reads top_p from generation_config.json", code="RLS413", variant="more probable than that"
-)
-def engine_truncates(at: int) -> None:
-    """The engine draws from the tokens that make up 0.7 of the distribution."""
-    on_drawing(at, lambda sampling, source: (replace(sampling, top_p=0.7), source))
-
-
-@fault(report="vLLM, one seed for each request", code="RLS519", variant="stand in the rollout before")
-def one_seed_for_each_request(at: int) -> None:
-    """Each request is drawn with the same random numbers."""
-
-    def act(sampling: Any, source: Any) -> tuple[Any, Any]:
-        import torch
-
-        return sampling, torch.Generator().manual_seed(7)
-
-    on_drawing(at, act)
 
 
 async def _each(weights: Any) -> Any:

@@ -336,3 +336,71 @@ def backward_of_half_the_critics_loss(at: int) -> None:
         import torch
 
         wrapt.wrap_function_wrapper(torch, "Tensor.backward", backward)
+
+
+# What the engine draws, which gives no log-probs unless they are asked for
+
+REQUESTS = 16
+"""Of a rollout: its samples."""
+
+
+def on_requests(at: int, act: Callable[[Any, dict[str, Any]], Any]) -> None:
+    """Act in place of each request of a rollout to the engine: `act(request, its keywords)`, in the one process that sends them."""
+    made = itertools.count()
+
+    def generate(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        if next(made) // REQUESTS != at:
+            return wrapped(*args, **kwargs)
+        return act(lambda **given: wrapped(*args, **given), kwargs)
+
+    wrap_in_controller("verl.workers.rollout.llm_server", "LLMServerClient", "generate", generate)
+
+
+def with_sampling(at: int, **settings: float) -> None:
+    """The engine draws a rollout with these settings in the place of those that it was asked for."""
+
+    def act(request: Any, kwargs: dict[str, Any]) -> Any:
+        return request(**kwargs | {"sampling_params": kwargs["sampling_params"] | settings})
+
+    on_requests(at, act)
+
+
+@fault(report="trl#4159", code="RLS413", variant="more probable than that")
+def engine_at_another_temperature(at: int) -> None:
+    """The engine draws at 0.6 times the temperature of the trainer."""
+    with_sampling(at, temperature=0.6)
+
+
+@fault(report="top_p read from generation_config.json", code="RLS413", variant="more probable than that")
+def engine_truncates(at: int) -> None:
+    """The engine draws from the tokens that make up 0.7 of the distribution."""
+    with_sampling(at, top_p=0.7)
+
+
+@fault(report="trl#3024", code="RLS519", variant="stand in the rollout before")
+def answers_from_a_cache(at: int) -> None:
+    """A prompt that was asked before gets the answer of that time."""
+    answers: dict[tuple[int, ...], Any] = {}
+
+    async def act(request: Any, kwargs: dict[str, Any]) -> Any:
+        import asyncio
+
+        prompt = tuple(kwargs["prompt_ids"])
+        if prompt not in answers:
+            answers[prompt] = asyncio.ensure_future(request(**kwargs))
+        return (await answers[prompt]).model_copy(deep=True)
+
+    on_requests(at, act)
+
+
+@fault(report="a temperature that the trainer alone changes", code="RLS413", variant="less probable than that")
+def trainer_at_another_temperature(at: int) -> None:
+    """The controller asks for log-probs at 0.6 times the temperature of the engine."""
+
+    def call(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        rollout = trainer.config.actor_rollout_ref.rollout
+        rollout.temperature = 0.6 if next(rollouts) == at else 1.0
+        return wrapped(*args, **kwargs)
+
+    rollouts = itertools.count()
+    wrap_in_controller("verl.trainer.ppo.v1.trainer_base", "PPOTrainer", "_compute_old_log_prob", call)
