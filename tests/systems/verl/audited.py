@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from tests.systems.processes import Outcome
 
-LINKS = {"RLS516", "RLS517", "RLS605", "RLS803", "RLS805", "RLS806", "RLS807", "RLS808"}
+LINKS = {"RLS101", "RLS515", "RLS516", "RLS517", "RLS605", "RLS803", "RLS805", "RLS806", "RLS807", "RLS808", "RLS810"}
 """Rules of the links from rewards to weights that every run has."""
 
 ROOT = Path(__file__).parents[3]

@@ -121,7 +121,7 @@ def limit_of_the_norm_raised(at: int) -> None:
     on_first_step(at, act)
 
 
-@fault(report="a setting that a callback changes", code="RLS101", variant="optim.betas = (0.5, 0.9)")
+@fault(report="a setting that a callback changes", code="RLS101", variant="optim.betas = [0.5, 0.9]")
 def betas_changed(at: int) -> None:
     """The betas of the optimizer are others in one step."""
 
@@ -150,7 +150,7 @@ def one_tensor_written_between_updates(at: int) -> None:
     on_mini_batches(at, act)
 
 
-@fault(report="a cache of gathered weights", code="RLS417")
+@fault(report="a cache of gathered weights", code="RLS403", shows_after=1)
 def stale_tensor_handed_over(at: int) -> None:
     """One tensor that goes to the engine is that of the sync before."""
     before: list[Any] = []
