@@ -137,7 +137,7 @@ class Expected:
             assert (rule.verdict, rule.checks) == expected, rule.reason
             assert self.not_drawn in rule.reason
         of_links = {rule.code: rule for rule in run.report.rules if rule.code in LINKS}
-        unseen = set() if self.masks else {"RLS516"}
+        unseen = set() if self.masks else {"RLS515", "RLS516"}
         assert {code for code, rule in of_links.items() if rule.verdict != "PASS"} == unseen, of_links
         masks = self.masks and counts.old_logprob_refreshes > 0
         assert compared["RLS804"].checks == (counts.microbatches if masks else 0)
