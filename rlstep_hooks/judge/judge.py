@@ -15,7 +15,7 @@ from rlstep_hooks.judge.lags import Lags
 from rlstep_hooks.judge.report import SEVERITIES, Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
-from rlstep_hooks.judge.rules.progress import Place, Progress
+from rlstep_hooks.judge.rules.progress import Place, Progress, remember
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
     AdapterUsed,
@@ -157,11 +157,13 @@ class Judge:
         return self._show("refresh", event, self._matching.refresh(event))
 
     def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
+        progress = self._progress
         # A critic has no ratio and no samples of its own; other rules check its order, counts and weights.
         if event.role == "critic":
+            if progress is not None:
+                remember(progress.open_of_critic, event.index, (event, progress.place))
             return self._show("critic_microbatch", event, self._match_critic(event))
         self._counts["microbatches"] += 1
-        progress = self._progress
         if progress is None:
             return []
         progress.trained = True
@@ -318,8 +320,12 @@ class Judge:
                 if update.role == "policy":
                     progress.remember(made[0].version, update)
                 updates.append((update, *made))
-        microbatches = []
+        microbatches, of_critic = [], []
         for values in event.microbatches:
+            if values.role == "critic":
+                trained = progress.open_of_critic.pop(values.index, None)
+                of_critic += [] if trained is None else [(values, *trained)]
+                continue
             trained = progress.open_microbatches.pop(values.index, None)
             if trained is not None:
                 self._lags.add(values, trained[0])
@@ -328,6 +334,7 @@ class Judge:
             ("rollout_values", rollouts),
             ("update_values", updates),
             ("microbatch_values", microbatches),
+            ("critic_microbatch_values", of_critic),
         ):
             if arrived:
                 findings += self._call_each(handler, arrived)

@@ -52,6 +52,8 @@ class LossNumbers(msgspec.Struct, frozen=True):
     backward: float | None = None
     """The factor of the loss in the backward."""
     advantages_intact: bool | None = None
+    targets_intact: bool | None = None
+    values_intact: bool | None = None
 
 
 REFRESHES = 2
@@ -92,6 +94,8 @@ class TrainerRecord:
         self._log_ratios: DeferredValues[int] = DeferredValues()
         self._loss_scales: DeferredValues[int] = DeferredValues()
         self._clipped: DeferredValues[int] = DeferredValues()
+        self._tokens_of_critic: DeferredValues[int] = DeferredValues()
+        """Tokens of the critic's micro-batches whose losses are compared."""
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._replays: dict[Role, OptimizerReplay] = {}
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
@@ -192,6 +196,11 @@ class TrainerRecord:
             distance = torch.where(real, distance, 0.0)
             vector = torch.stack([real.sum().float(), distance.max(), distance.sum()])
         self._log_ratios.add(self._open.index, vector)
+
+    def see_values(self, mask: Any) -> None:
+        """The critic's loss, which is compared, is about to be computed of the tokens of this mask."""
+        if self._open is not None:
+            self._tokens_of_critic.add(self._open.index, mask.bool().sum().float().reshape(1))
 
     def see_constants(self, **given: Any) -> None:
         """The tensors that the loss is about to treat as constant: `old_logprobs`, `advantages`, `targets`."""
@@ -335,6 +344,7 @@ class TrainerRecord:
         self._loss_scales.send()
         self._clipped.send()
         self._log_ratios.send()
+        self._tokens_of_critic.send()
         self._changes.send()
         self._references.send()
 
@@ -361,6 +371,7 @@ class TrainerRecord:
             losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
         """
         arrived = self._log_ratios.ready()
+        of_critic = self._tokens_of_critic.ready()
         clipped = {index: finite(fraction) for index, (fraction,) in self._clipped.ready()}
         scales = {index: finite(scale) for index, (scale,) in self._loss_scales.ready()}
         compared = losses()
@@ -383,6 +394,20 @@ class TrainerRecord:
                 mask_intact=self._masks.pop(index, None),
             )
             for index, (tokens, maximum, total) in arrived
+        ) + tuple(
+            MicroBatchValues(
+                index=index,
+                role="critic",
+                tokens=int(tokens),
+                loss_ratio=compared.get(index, none).ratio,
+                loss_gap=compared.get(index, none).gap,
+                loss_like=compared.get(index, none).like,
+                backward_ratio=scales.get(index),
+                targets_intact=compared.get(index, none).targets_intact,
+                values_intact=compared.get(index, none).values_intact,
+                mask_intact=self._masks.pop(index, None),
+            )
+            for index, (tokens,) in of_critic
         )
         updates = self._changes_arrived()
         changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}

@@ -15,6 +15,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
 
     index: int
     tokens: int
+    role: Literal["policy", "critic"] = "policy"
     max_abs_advantage: float | None = None
     """Over real tokens; None if it was not computed."""
     max_abs_log_ratio: float | None = None
@@ -30,6 +31,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the completion tokens equal those of the rollout, row by row."""
     advantages_intact: bool | None = None
     """Whether the advantages equal those of the rollout bit for bit, row by row."""
+    targets_intact: bool | None = None
+    """Whether the targets of the critic equal those that came to its trainer bit for bit, row by row."""
+    values_intact: bool | None = None
+    """Whether the critic's old values equal those that it computed bit for bit, row by row."""
     backward_ratio: float | None = None
     """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
     loss_ratio: float | None = None

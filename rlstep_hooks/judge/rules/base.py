@@ -250,6 +250,9 @@ class Rule:
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Numbers of a micro-batch arrived."""
 
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Numbers of a micro-batch of the critic arrived."""
+
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Numbers of an update arrived."""
 
@@ -279,6 +282,7 @@ HANDLERS = (
     "config_changed",
     "rollout_values",
     "microbatch_values",
+    "critic_microbatch_values",
     "update_values",
     "ended",
 )

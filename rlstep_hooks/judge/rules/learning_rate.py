@@ -211,16 +211,30 @@ class RateNotScheduled(Rule):
         of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
         if event.role != "policy" or of_checkpoint:
             return None
+        return self._compare(event, schedule)
+
+    def critic_update(self, event: Update) -> Finding | None:
+        """Compare the rate of a critic that has a scheduler of its own."""
+        schedule = read_schedule(self.progress.started.facts, "critic_lr_schedule")
+        known = event.learning_rate is not None and event.lr_tick is not None
+        if schedule is None or not event.applied or not known or (self.progress.resumed and not event.index):
+            return None
+        return self._compare(event, schedule)
+
+    def _compare(self, event: Update, schedule: RateSchedule) -> Finding | None:
+        if event.learning_rate is None or event.lr_tick is None:
+            return None
         self.checks += 1
-        planned = schedule.rate(event.lr_tick)
+        planned, of_policy = schedule.rate(event.lr_tick), event.role == "policy"
         if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * schedule.base:
             return None
         return self.fail(
             expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({schedule.kind})",
-            observed=f"{event.learning_rate:.6g}",
-            where=self.progress.where(update=event.index),
+            observed=f"{event.learning_rate:.6g}{'' if of_policy else ', of the critic'}",
+            where=self.progress.where(update=event.index if of_policy else None),
             why="something other than the configured schedule sets the rate",
             fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
+            variant="" if of_policy else "critic",
         )
 
 

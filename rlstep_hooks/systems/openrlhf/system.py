@@ -387,14 +387,15 @@ SYSTEM = System(
         ),
         "advantages on the way": yes("from the trainer's buffer to the loss", "not from the controller to the buffer"),
         "mask": yes("the tokens that the sampler chose", "not where another process generates (asynchronous training)"),
-        "mask on the way": yes("from old log-probs to the loss"),
+        "mask on the way": yes("from old log-probs to the policy's loss, from values to the critic's"),
         "loss": yes(
-            "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term, in float64",
+            "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term; the critic's with its clip "
+            "of values; in float64",
             "not an entropy bonus or a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with "
-            "OpenRLHF's own divisor; not the critic's",
+            "OpenRLHF's own divisor",
         ),
         "backward": yes(
-            "the factor that arrives at the policy's loss", "not in float16, where a scaler multiplies too"
+            "the factor that arrives at the loss of policy or critic", "not in float16, where a scaler multiplies too"
         ),
         "gradients cleared": no("DeepSpeed keeps and clears gradients inside its engine"),
         "gradients on the way": no("DeepSpeed keeps and reduces gradients inside its engine"),
@@ -403,7 +404,7 @@ SYSTEM = System(
             "DeepSpeed's Adam and AdamW on its float32 weights, those that one process holds", "not Muon"
         ),
         "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": yes("constant, linear and cosine of transformers, of the policy", "not other schedules"),
+        "learning rate": yes("constant, linear and cosine of transformers, of policy and critic", "not other schedules"),
         "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
         "reference on the way": no("only the loss that they enter"),
         "sampler": yes(

@@ -520,9 +520,101 @@ def loss_negated(at: int) -> None:
     other_loss(at, change)
 
 
+def other_value_loss(at: int, change: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
+    """Compute the critic's losses of one rollout in another way: `change` gets the call, the module and the arguments by name."""
+
+    def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.training != at:
+            return wrapped(*args, **kwargs)
+        given = dict(zip(("values", "old_values", "returns"), args, strict=False)) | kwargs
+        return change(lambda **more: wrapped(**(given | more)), module, given)
+
+    wrap(LOSS, "ValueLoss.forward", forward)
+
+
+@fault(report="implementation matters, the clip of values", code="RLS801", cause="without the clip of values")
+def value_clip_removed(at: int) -> None:
+    """The critic's loss does not bound how far values move."""
+
+    def change(call: Any, module: Any, given: Any) -> Any:
+        clip, module.clip_eps = module.clip_eps, None
+        result = call()
+        module.clip_eps = clip
+        return result
+
+    other_value_loss(at, change)
+
+
+@fault(report="returns off by one", code="RLS801", cause="targets of the token before")
+def targets_shifted_in_the_loss(at: int) -> None:
+    """The critic's loss draws the value of each token to the return of the token before."""
+    other_value_loss(at, lambda call, module, given: call(returns=given["returns"].roll(1, 1)))
+
+
+@fault(report="a loss of one half forgotten", code="RLS805", cause="for the critic")
+def value_loss_doubled_on_the_way(at: int) -> None:
+    """The critic's losses are multiplied before the backward."""
+
+    def backward(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        loss, *rest = args
+        return wrapped(loss * 2 if not _Now.policy and _Now.training == at else loss, *rest, **kwargs)
+
+    wrap(STRATEGY, "DeepspeedStrategy.backward", backward)
+
+
+@fault(report="returns off by one", code="RLS517", cause="targets of the critic")
+def targets_of_other_samples(at: int) -> None:
+    """The targets of each micro-batch of the critic move by one sample."""
+
+    def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if _Now.training == at:
+            experience.returns = experience.returns.roll(1, 0)
+        return wrapped(*args, **kwargs)
+
+    wrap(CRITIC, "CriticPPOTrainer.training_step", step)
+
+
+@fault(report="values of the new critic", code="RLS517", cause="old values")
+def old_values_replaced(at: int) -> None:
+    """The critic's loss bounds values around the targets, and not around the old values."""
+
+    def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if not _Now.policy and _Now.training == at - 1 and not _Now.inside:
+            experience.values = experience.returns.clone()
+        return wrapped(*args, **kwargs)
+
+    wrap(BUFFER, "NaiveReplayBuffer.append", append)
+
+
+@fault(report="a second scheduler", code="RLS605", cause="of the critic")
+def critic_at_another_rate(at: int) -> None:
+    """Something sets the critic's rate before a rollout is trained."""
+
+    def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.training == at - 1:
+            for group in trainer.critic.basic_optimizer.param_groups:
+                group["lr"] *= 0.5
+        return wrapped(*args, **kwargs)
+
+    wrap(CRITIC, "CriticPPOTrainer.ppo_train", training)
+
+
+@fault(report="weights written after the step", code="RLS806", cause="2 times the step")
+def critic_step_twice_as_far(at: int) -> None:
+    """Each step of the critic is made twice as far."""
+    twice_as_far(at, policy=False)
+
+
 @fault(report="weights written after the step", code="RLS806", cause="2 times the step")
 def step_twice_as_far(at: int) -> None:
     """Each step of a rollout is made twice as far."""
+    twice_as_far(at, policy=True)
+
+
+def twice_as_far(at: int, *, policy: bool) -> None:
+    """Move the weights of one role once more by what a step moved them."""
 
     def place(module: Any) -> None:
         plain = module.FusedAdam.step
@@ -530,7 +622,7 @@ def step_twice_as_far(at: int) -> None:
 
         @wraps(plain)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (_Now.policy and _Now.training == at):
+            if not (_Now.policy is policy and _Now.training == at):
                 return plain(optimizer, *args, **kwargs)
             held = [p for group in optimizer.param_groups for p in group["params"]]
             before = [p.detach().clone() for p in held]

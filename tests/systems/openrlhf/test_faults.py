@@ -94,14 +94,27 @@ LAUNCHES = {
         on_fail="stop",
     ),
     "critic": Launch(
-        faults={"gamma_and_lambda_swapped": 1, "targets_without_values": 3},
-        rollouts=5,
+        faults={
+            "gamma_and_lambda_swapped": 1,
+            "targets_without_values": 3,
+            "value_clip_removed": 5,
+            "targets_shifted_in_the_loss": 7,
+            "value_loss_doubled_on_the_way": 9,
+            "targets_of_other_samples": 11,
+            "old_values_replaced": 13,
+            "critic_at_another_rate": 15,
+            "critic_step_twice_as_far": 17,
+        },
+        rollouts=19,
         settings={
             "algo.advantage.estimator": "gae",
             "algo.advantage.gamma": 0.9,
             "algo.advantage.lambd": 0.7,
             "critic.num_gpus_per_node": 1,
             "algo.kl.init_coef": 0.1,
+            # So that the second update on a rollout meets the clip of values.
+            "critic.adam.lr": 1e-3,
+            "critic.value_clip": 1e-3,
         },
     ),
     "raise": Launch(

@@ -94,7 +94,7 @@ class AdvantagesAltered(Rule):
 
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
-        bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. Not for
+        bit, sample by sample; the targets and the old values of a critic likewise (OpenRLHF); in a loop of one's own up to their mean and a positive factor, since it may normalise them. Not for
         trainers with a loss of their own, which may change advantages on purpose.
 
     Why it matters:
@@ -137,6 +137,16 @@ class AdvantagesAltered(Rule):
         self.checks += 1
         return None if values.advantages_intact else self._altered(self.progress.where_at(place, event))
 
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of what the critic's loss got."""
+        for name, intact in (("targets of the critic", values.targets_intact), ("old values", values.values_intact)):
+            if intact is None:
+                continue
+            self.checks += 1
+            if not intact:
+                return self._altered(self.progress.where_at(place, event), name)
+        return None
+
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
         if event.altered is None:
@@ -145,13 +155,14 @@ class AdvantagesAltered(Rule):
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
         return self._altered(where) if event.altered else None
 
-    def _altered(self, where: Where) -> Finding | None:
+    def _altered(self, where: Where, name: str = "advantages") -> Finding | None:
         return self.fail(
-            expected="the advantages of these samples, bit for bit as the rollout came with them",
+            expected=f"the {name} of these samples, bit for bit as the rollout came with them",
             observed="other values",
             where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
+            variant=name,
         )
 
 

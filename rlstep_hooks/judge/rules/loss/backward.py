@@ -40,7 +40,7 @@ class BackwardScale(Rule):
         factor between loss and backward.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, verl and OpenRLHF only; in Stable-Baselines3 it is part of RLS801.
+        - TRL's GRPOTrainer and RLOOTrainer, verl and OpenRLHF (its critic too) only; in Stable-Baselines3 it is part of RLS801.
         - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared.
 
     Sources:
@@ -63,8 +63,11 @@ class BackwardScale(Rule):
             return None
         return self.fail(
             expected="the loss as the trainer computed it, over the divisor that the framework documents",
-            observed=f"{values.backward_ratio:.4g} times that",
+            observed=f"{values.backward_ratio:.4g} times that{'' if event.role == 'policy' else ', for the critic'}",
             where=self.progress.where_at(place, event),
             why="every gradient of this micro-batch is scaled by this factor, and no metric shows it",
             fix="look for a second division by the accumulation, or for code between the loss and its backward",
+            variant="" if event.role == "policy" else "critic",
         )
+
+    critic_microbatch_values = microbatch_values

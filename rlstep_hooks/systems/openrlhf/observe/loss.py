@@ -7,7 +7,7 @@ trainer/ray/ppo_actor.py `training_step`; arxiv.org/abs/1707.06347, 1912.09729 (
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+AnyInputs = TypeVar("AnyInputs", bound="Totals")
 
 LOG_RATIO_LIMIT = 20.0
 EDGE = 1e-5
@@ -50,23 +52,30 @@ class LossSettings:
     kl_type: str
 
 
-@dataclass(frozen=True)
-class LossInputs:
-    """What a loss was computed from; (B, T) in float64."""
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """How the terms of a loss are brought to one number."""
 
-    log_probs: Tensor
-    old: Tensor
-    advantages: Tensor
     mask: Tensor
-    engine: Tensor | None
-    """Log-probs of the engine."""
-    reference: Tensor | None
+    """(B, T) in float64."""
     tokens: float
     """Tokens that the sum is divided by."""
     samples: float
     ranks: int
     epsilon: float
-    """Distance of 1 to the next number in the dtype of the log-probs."""
+    """Distance of 1 to the next number in the dtype of what the loss is computed from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs(Totals):
+    """What a loss was computed from; (B, T) in float64."""
+
+    log_probs: Tensor
+    old: Tensor
+    advantages: Tensor
+    engine: Tensor | None
+    """Log-probs of the engine."""
+    reference: Tensor | None
 
 
 def read_settings(args: Any, kl_coef: float) -> LossSettings:
@@ -167,13 +176,18 @@ def kl_estimate(difference: Tensor, kind: str) -> Tensor:
     return difference.clamp(-10, 10)
 
 
-def aggregated(terms: Tensor, given: LossInputs, *, token_level: bool) -> float:
+def aggregated(terms: Tensor, given: Totals, *, token_level: bool) -> float:
     """Numbers (B, T) brought to one, as a part of the update over all ranks."""
     masked = terms * given.mask
     if token_level:
         return float(masked.sum()) / given.tokens * given.ranks
     of_samples = masked.sum(1) / (given.mask.sum(1) + 1e-8)
     return float(of_samples.sum()) / given.samples * given.ranks
+
+
+def alone(given: AnyInputs) -> AnyInputs:
+    """A micro-batch that is divided by its own tokens and samples."""
+    return replace(given, tokens=float(given.mask.sum()), samples=float((given.mask.sum(1) > 0).sum()))
 
 
 def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -> Iterator[tuple[str, float]]:
@@ -183,7 +197,6 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
         return documented_loss(settings, given)[0]
 
     documented = value()
-    alone = float(given.mask.sum()), float((given.mask.sum(1) > 0).sum())
     yield "the documented one with its sign flipped", -documented
     yield "that with the sign of the policy's term flipped", value(given=replace(given, advantages=-given.advantages))
     yield "without its KL term", value(replace(settings, kl_coef=0.0))
@@ -196,10 +209,7 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
         "that of a mask without the last token of each completion",
         value(given=replace(given, mask=without_last(given.mask))),
     )
-    yield (
-        "that of the micro-batch alone, not a part of its update",
-        value(given=replace(given, tokens=alone[0], samples=alone[1])),
-    )
+    yield "that of the micro-batch alone, not a part of its update", value(given=alone(given))
     other = "samples" if settings.token_level else "tokens"
     yield f"that of a mean over {other}", value(replace(settings, token_level=not settings.token_level))
     yield from of_other_size(documented, ranks=given.ranks, microbatches=microbatches)

@@ -21,7 +21,7 @@ from rlstep_hooks.observe.trainer_record import REFRESHES, LossNumbers, Role, Tr
 from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers
+from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers, BufferedSamples, Came, identity
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
@@ -62,19 +62,14 @@ class OpenRlhfTrainer:
         self._stepped = False
         self._probed: Any = None
         self._probing = False
-        self._collated: dict[int, list[tuple[int, int]]] = {}
-        """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
-        self._items: dict[int, list[tuple[int | None, int, int]]] = {}
-        """Of the same samples: checksum of their advantages when they came, number of log-probs, checksum of their mask."""
+        self._samples = BufferedSamples(role)
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
         self._delivery = Contained(self._record.writer, ("delivery",))
         self._formula = Contained(self._record.writer, ("formula",))
         self._steps_guard = Contained(self._record.writer, ("optimizer",))
-        self._meter = LossMeter(args, ranks=mesh["dp"].size(), accumulation=engine.gradient_accumulation_steps())
-        self._advantages: dict[tuple[int, int], int] = {}
-        """Checksum of the advantages of each sample in the buffer, by the sample's."""
+        self._meter = LossMeter(args, role, ranks=mesh["dp"].size(), accumulation=engine.gradient_accumulation_steps())
         self._masks: dict[int, int] = {}
         """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
         self._norms: list[torch.Tensor] = []
@@ -109,11 +104,13 @@ class OpenRlhfTrainer:
         optimizer = self._engine.basic_optimizer
         optimizer.register_step_pre_hook(self._before_optimizer)
         optimizer.register_step_post_hook(self._after_optimizer)
-        if self.role == "critic":
-            # loss.py:275: gets the values' targets.
-            trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
-            return
+        # replay_buffer.py:68: takes one part of a rollout apart into its samples.
         wrap(trainer.replay_buffer, "append", self._after_append)
+        if self.role == "critic":
+            # loss.py:275: gets values and targets of a micro-batch, on the device, and returns its loss.
+            trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
+            trainer.critic_loss_fn.register_forward_hook(self._after_value_loss, with_kwargs=True)
+            return
         wrap(trainer, "broadcast_to_vllm", self._around_sync)
         # loss.py:174: gets both log-probs of a micro-batch, on the device.
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
@@ -125,25 +122,32 @@ class OpenRlhfTrainer:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
         restored = self._restored(args)
         if self.role == "critic":
-            return restored
+            return restored | self._schedule("critic_lr_schedule", args.critic)
         dtype = str(args.ds.param_dtype)
         weights = {}
         with self._syncs:
             label = self._weights.label_held()
             if label is not None:
                 weights["weights"] = label
-        kind = str(args.actor.lr_scheduler)
-        schedule = rate_schedule(self._engine.lr_scheduler, kind)
         return (
             restored
             | weights
-            | ({} if schedule is None else {"lr_schedule": schedule})
+            | self._schedule("lr_schedule", args.actor)
             | {
                 "compute_dtype": DTYPES.get(dtype, dtype),
                 "dropout_modules": active,
                 "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
             }
         )
+
+    def _schedule(self, name: str, settings: Any) -> dict[str, Any]:
+        """The fact that rule RLS605 reads, under this name: the schedule of a role with these settings."""
+        schedule = rate_schedule(self._engine.lr_scheduler, str(settings.lr_scheduler))
+        if schedule is None:
+            return {}
+        if settings.optim == "adam" and not self._engine.global_steps:  # a checkpoint brings the rate that it was made with
+            schedule["base"] = float(settings.adam.lr)
+        return {name: schedule}
 
     # Checkpoints
 
@@ -171,8 +175,6 @@ class OpenRlhfTrainer:
         """A call of the controller begins."""
         with self._record.order:
             self._steps_elsewhere()
-            self._collated.clear()
-            self._items.clear()
             self._record.begin(name)
 
     def end(self, name: Any) -> None:
@@ -202,18 +204,30 @@ class OpenRlhfTrainer:
                         self._masks[checksum_of(tokens[:length])] = checksum_of(counted[row_of, : length - 1].bool())
             self._record.refreshed(refresh, positions)
 
+    def valued(self, data: Any, part: slice, results: Any) -> None:
+        """The critic computed values, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
+        with self._formula:
+            values: dict[int, int] = {}
+            self._masks.clear()
+            parts = (data[name][part] for name in ("sequences", "attention_mask", "action_mask"))
+            for sequences, attention, masks, rows in zip(*parts, results, strict=True):
+                for tokens, length, mask, row in zip(sequences, attention.sum(1).tolist(), masks, rows, strict=True):
+                    key = checksum_of(tokens[:length])
+                    values[key] = checksum_of(row[: length - 1])
+                    self._masks[key] = checksum_of(mask[: length - 1].bool())
+            self._samples.computed(values)
+
     def _after_append(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._record.samples:
             experience = kwargs.get("experience", args[0] if args else None)
-            self._buffered.add(experience)
-            for item in buffer.items[-len(experience.sequences) :]:
-                self._advantages[_identity(item)] = checksum_of(item.advantages.float())
-            if self._deals and self._record.refreshes:
+            items = buffer.items[-len(experience.sequences) :]
+            self._samples.appended(items)
+            if self.role == "policy":
+                self._buffered.add(experience)
+            if self.role == "policy" and self._deals and self._record.refreshes:
                 # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
-                items = buffer.items[-len(experience.sequences) :]
-                dealt = self._record.refreshes[0].dealt(map(_identity, items))
-                self._record.received(dealt)
+                self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
         return result
 
     # Micro-batches
@@ -223,64 +237,46 @@ class OpenRlhfTrainer:
         self.begin(name)
         self._meter.next_rollout()
         result = wrapped(*args, **kwargs)
-        self._advantages.clear()
+        self._samples.trained()
         if self.role == "critic":
+            with self._formula:
+                self._meter.send()
             with self._record.values:
                 self._record.send_numbers()
-                self._record.write_numbers()
+                self._record.write_numbers(self._losses_arrived)
         self.end(name)
         return result
 
     def _after_collate(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         experience = wrapped(*args, **kwargs)
-        if self.role == "policy":
-            with self._record.samples:
-                batch = kwargs.get("batch", args[0] if args else None)
-                items = batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch
-                self._collated[id(experience)] = [_identity(item) for item in items]
-                self._items[id(experience)] = [
-                    (
-                        self._advantages.get(_identity(item)),
-                        item.action_log_probs.numel(),
-                        checksum_of(item.action_mask.bool()),
-                    )
-                    for item in items
-                ]
+        with self._record.samples:
+            batch = kwargs.get("batch", args[0] if args else None)
+            self._samples.collated(experience, batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch)
         return experience
 
     def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs.get("experience", args[0] if args else None)
-        keys: list[int] | None = None
+        came: list[Came] = []
         with self._record.order:
             self._steps_elsewhere()
-            rows = self._collated.pop(id(experience), None)
-            keys = None if rows is None else [key for key, _ in rows]
-            old = [] if rows is None else [log_probs for _, log_probs in rows]
-            found = recognise(keys, old, self._record.refreshes)
+            came = self._samples.take(experience)
+            keys = [of.key for of in came] or None
+            found = recognise(keys, [of.log_probs for of in came], self._record.refreshes)
             self._record.open_microbatch(len(experience.sequences), self.role, found)
-        if self.role == "policy":
-            self._begin_loss(experience, keys, args, kwargs)
+        self._begin_loss(experience, came, args, kwargs)
         result = wrapped(*args, **kwargs)
         self._record.abandon_microbatch()
         return result
 
-    def _begin_loss(self, experience: Any, keys: list[int] | None, args: Any, kwargs: Any) -> None:
-        """Hand the loss meter what it needs of a micro-batch, and compare its masks with those of the refresh."""
+    def _begin_loss(self, experience: Any, came: list[Came], args: Any, kwargs: Any) -> None:
+        """Hand the loss meter what it needs of a micro-batch, and compare its masks with those that the model was given before."""
         with self._formula:
-            items = self._items.pop(id(experience), None)
-            given = dict(zip(("experience", "kl_ctl", "step"), args, strict=False)) | kwargs
-            rows = None
-            if items is not None:
-                rows = [(came, length) for came, length, _ in items if came is not None]
-            self._meter.begin(experience, given["kl_ctl"], int(given["step"]), rows)
-            if items is not None and keys is not None and self._meter.looks:
-                known = [
-                    (self._masks[key], mask)
-                    for key, (_, _, mask) in zip(keys, items, strict=True)
-                    if key in self._masks
-                ]
-                if known:
-                    self._record.see_mask(intact=all(before == now for before, now in known))
+            names = ("experience", "kl_ctl", "step") if self.role == "policy" else ("experience", "step")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            self._meter.begin(experience, given.get("kl_ctl", 0.0), int(given["step"]), came)
+            known = [(self._masks[of.key], of.mask) for of in came if of.key in self._masks]
+            if known and self._meter.looks:
+                self._record.see_mask(intact=all(before == now for before, now in known))
 
     def _before_loss(self, module: Any, args: Any, kwargs: Any) -> None:
         with self._record.values:
@@ -291,8 +287,19 @@ class OpenRlhfTrainer:
 
     def _before_value_loss(self, module: Any, args: Any, kwargs: Any) -> None:
         with self._losses:
-            given = dict(zip(("values", "old_values", "returns"), args, strict=False)) | kwargs
+            given = dict(zip(_OF_VALUE_LOSS, args, strict=False)) | kwargs
             self._record.see_constants(targets=given["returns"])
+
+    def _after_value_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """As `_after_loss`, of the critic."""
+        with self._formula:
+            given = dict(zip(_OF_VALUE_LOSS, args, strict=False)) | kwargs
+            if self._record.open_index is not None:
+                if self._meter.looks:
+                    self._record.see_values(given["action_mask"])
+                self._meter.computed(self._record.open_index, given, result)
+        with self._losses:
+            self._see_scale(self._record.open_index, result)
 
     def _after_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
         """DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
@@ -303,19 +310,22 @@ class OpenRlhfTrainer:
             if self._record.open_index is not None:
                 self._meter.computed(self._record.open_index, given, result[0])
         with self._losses:
-            index, loss, clipped = self._record.open_index, result[0], result[1]
-            if index is not None:
+            if self._record.open_index is not None:
                 # loss.py 0.11.2: PolicyLoss gives the loss, and the part of the tokens whose surrogate the clip lowers.
-                self._record.see_clipped(index, clipped)
-            if index is None or not self._scales_seen or not loss.requires_grad:
-                return
-            microbatches = self._engine.gradient_accumulation_steps()
+                self._record.see_clipped(self._record.open_index, result[1])
+            self._see_scale(self._record.open_index, result[0])
 
-            def arrived(gradient: Any) -> None:
-                with self._losses:
-                    self._record.see_loss_scale(index, gradient * microbatches)
+    def _see_scale(self, index: int | None, loss: Any) -> None:
+        """Look at the gradient that will arrive at a loss."""
+        if index is None or not self._scales_seen or not loss.requires_grad:
+            return
+        microbatches = self._engine.gradient_accumulation_steps()
 
-            loss.register_hook(arrived)
+        def arrived(gradient: Any) -> None:
+            with self._losses:
+                self._record.see_loss_scale(index, gradient * microbatches)
+
+        loss.register_hook(arrived)
 
     def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         with self._formula:
@@ -420,9 +430,8 @@ class OpenRlhfTrainer:
         return {}
 
 
-def _identity(item: Any) -> tuple[int, int]:
-    """The identity of one sample of the buffer, and its old log-probs."""
-    return checksum_of(item.sequences), checksum_of(item.action_log_probs)
+_OF_VALUE_LOSS = ("values", "old_values", "returns", "action_mask")
+"""Arguments of `ValueLoss`, by place."""
 
 
 def buffer_is_dynamic(buffer: Any) -> bool:

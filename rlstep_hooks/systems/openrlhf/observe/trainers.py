@@ -71,11 +71,13 @@ def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
     trainer.begin("refresh" if trainer.role == "policy" else "values")
     version = trainer.version
     result = wrapped(*args, **kwargs)
+    data, start, end = (
+        kwargs.get(name, *args[i : i + 1]) for i, name in ((1, "all_data"), (2, "start_idx"), (3, "end_idx"))
+    )
     if trainer.role == "policy":
-        data, start, end = (
-            kwargs.get(name, *args[i : i + 1]) for i, name in ((1, "all_data"), (2, "start_idx"), (3, "end_idx"))
-        )
         trainer.refreshed(data, slice(start, end), result, version)
+    else:
+        trainer.valued(data, slice(start, end), result)
     trainer.end("refresh" if trainer.role == "policy" else "values")
     return result
 
