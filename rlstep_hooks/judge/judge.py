@@ -20,6 +20,7 @@ from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
     AdapterUsed,
     AnyEvent,
+    Carried,
     ConfigChanged,
     EpochEnd,
     Evaluated,
@@ -151,6 +152,9 @@ class Judge:
 
     def _observe_rewarded(self, event: Rewarded) -> list[Finding]:
         return self._show("rewarded", event)
+
+    def _observe_carried(self, event: Carried) -> list[Finding]:
+        return self._show("carried", event) if event.compared else []
 
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
         self._counts["old_logprob_refreshes"] += 1
@@ -421,6 +425,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     RunStarted: Judge._observe_start,
     Rollout: Judge._observe_rollout,
     Rewarded: Judge._observe_rewarded,
+    Carried: Judge._observe_carried,
     Refresh: Judge._observe_refresh,
     MicroBatch: Judge._observe_microbatch,
     Update: Judge._observe_update,

@@ -16,6 +16,7 @@ from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
+    Carried,
     Constant,
     Measured,
     MicroBatch,
@@ -156,6 +157,10 @@ class TrainerRecord:
         """The samples of the latest refresh were redistributed; this trainer trains on these."""
         self.writer.emit(Received(at=self.writer.now(), samples=samples.size))
         self.refreshes[0] = samples
+
+    def carried(self, came: Carried) -> None:
+        """Samples came from the controller."""
+        self.writer.emit(msgspec.structs.replace(came, at=self.writer.now()))
 
     def measured(self, values: RolloutValues) -> None:
         """Add numbers of a rollout, under the number of its refresh."""

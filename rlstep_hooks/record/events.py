@@ -13,8 +13,11 @@ import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.values import CarriedPart as CarriedPart
 from rlstep_hooks.record.values import MicroBatchValues as MicroBatchValues
+from rlstep_hooks.record.values import Probe as Probe
 from rlstep_hooks.record.values import RolloutValues as RolloutValues
+from rlstep_hooks.record.values import SampleRows as SampleRows
 from rlstep_hooks.record.values import UpdateValues as UpdateValues
 
 FORMAT_VERSION = 1
@@ -202,6 +205,27 @@ class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
     reference_intact: bool | None = None
 
 
+class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):
+    """Samples of a rollout were carried from one place of a controlled run to the next.
+
+    Where one process sees both places, it says what was altered. Else the controller writes what it handed over and a trainer what
+    came, and a judge compares them.
+    """
+
+    way: str
+    """The two places, in words that follow "on the way"."""
+    rollout: int = -1
+    """Index of the rollout; a trainer does not know it."""
+    role: Literal["policy", "critic"] = "policy"
+    """Whose trainer they came to."""
+    compared: int = 0
+    """Samples that were compared."""
+    altered: dict[str, int] = {}
+    """Name of what they hold (`CARRIED`) -> samples in which it was altered."""
+    parts: tuple[CarriedPart, ...] = ()
+    """What was handed over, or came, part by part."""
+
+
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
     """One computation of old log-probs."""
 
@@ -220,13 +244,6 @@ class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
     """Samples of the latest rollout were given to this trainer, whichever trainer computed their old log-probs."""
 
     samples: int
-
-
-class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Identified samples: their rows in one rollout of this process."""
-
-    rollout: int
-    rows: tuple[int, ...]
 
 
 OldSource = Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"]
@@ -287,17 +304,6 @@ class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
     policy_version: int
     label: int | None = None
     """The framework's name for these weights when it hands them to the engine."""
-
-
-class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A few elements of one tensor."""
-
-    name: str
-    """The tensor's name in the policy."""
-    dtype: str
-    """As torch names it."""
-    bits: tuple[int, ...]
-    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
 
 
 class WeightsSent(Event, frozen=True, kw_only=True, gc=False, tag="weights_sent"):
@@ -450,6 +456,7 @@ AnyEvent = (
     | Generated
     | Rewarded
     | Inspected
+    | Carried
     | Rollout
     | Refresh
     | Received

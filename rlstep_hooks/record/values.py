@@ -10,6 +10,39 @@ from typing import Literal
 import msgspec
 
 
+class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Identified samples: their rows in one rollout of this process."""
+
+    rollout: int
+    rows: tuple[int, ...]
+
+
+class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A few elements of one tensor."""
+
+    name: str
+    """The tensor's name in the policy."""
+    dtype: str
+    """As torch names it."""
+    bits: tuple[int, ...]
+    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
+
+
+CARRIED = (
+    *("tokens", "mask", "engine log-probs", "old log-probs", "reference log-probs", "rewards"),
+    *("advantages", "targets", "old values"),
+)
+"""What samples hold, by the names that findings have for it."""
+
+
+class CarriedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some samples of a rollout that are carried together."""
+
+    samples: int
+    checksums: dict[str, int]
+    """By name (`CARRIED`), over all of the samples in their order; without what they do not hold."""
+
+
 class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Numbers of one micro-batch, over real (unmasked) tokens."""
 

@@ -37,7 +37,11 @@ def with_numbers(**values: Any) -> Script:
 @pytest.mark.parametrize(
     ("values", "code", "said"),
     [
-        ({"loss_gap": 1e6, "loss_like": "that without the clip of values"}, "RLS801", "the critic's loss is that without"),
+        (
+            {"loss_gap": 1e6, "loss_like": "that without the clip of values"},
+            "RLS801",
+            "the critic's loss is that without",
+        ),
         ({"backward_ratio": 2.0}, "RLS805", "for the critic"),
         ({"mask_intact": False}, "RLS804", "the critic's loss"),
         ({"targets_intact": False}, "RLS517", "the targets of the critic"),

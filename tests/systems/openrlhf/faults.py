@@ -485,6 +485,106 @@ def mask_altered_in_the_buffer(at: int) -> None:
     wrap(BUFFER, "NaiveReplayBuffer.append", append)
 
 
+def in_the_call(group: str, at: int, alter: Callable[[Any], None]) -> None:
+    """Alter the parts of a rollout as a process of trainers takes them: `group` is the class of its actors."""
+    calls = itertools.count()
+
+    def execute(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        given = dict(zip(("method_name", "all_data"), args, strict=False)) | kwargs
+        if type(actor).__name__ == group and given["method_name"] == "append" and next(calls) == at:
+            for experience in given["all_data"]["experience"]:
+                alter(experience)
+        return wrapped(*args, **kwargs)
+
+    if WORKER in os.environ:  # what the driver sends of this class must be found by its name
+        wrap(LAUNCHER, "BaseModelActor.execute_batch", execute)
+
+
+@fault(report="OpenRLHF#717", code="RLS517", cause="from the controller to the buffer of the trainer")
+def advantages_moved_on_the_way(at: int) -> None:
+    """The advantages of each part of a rollout move by one sample between the controller and the trainer."""
+
+    def alter(experience: Any) -> None:
+        experience.advantages = experience.advantages.roll(1, 0)
+
+    in_the_call("PolicyModelActor", at, alter)
+
+
+@fault(report="returns off by one", code="RLS517", cause="from the controller to the buffer of the trainer")
+def targets_shifted_on_the_way(at: int) -> None:
+    """The returns of a rollout are shifted by one token between the controller and the critic's trainer."""
+
+    def alter(experience: Any) -> None:
+        experience.returns = experience.returns.roll(1, 1)
+
+    in_the_call("CriticModelActor", at, alter)
+
+
+@fault(report="advantages clamped by a patch", code="RLS517", cause="to the call of the trainers")
+def advantages_clamped(at: int) -> None:
+    """Something in the loop bounds advantages after they were computed."""
+
+    def stats(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        for experience in kwargs["experiences"] if "experiences" in kwargs else args[0]:
+            experience.advantages = experience.advantages.clamp(-0.5, 0.5)
+        return wrapped(*args, **kwargs)
+
+    if WORKER in os.environ:
+        at_call(CONTROLLER, "BasePPOTrainer._compute_rollout_stats", at, stats)
+
+
+@fault(report="an end token put behind truncated text", code="RLS306", cause="from the engines to the models")
+def last_token_replaced(at: int) -> None:
+    """The last token of each completion is replaced once it has its reward."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        for sample in kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]:
+            sample.sequences[0, -1] = 2
+        return wrapped(*args, **kwargs)
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience_batch", at, make)
+
+
+@fault(report="a reward hook that scales", code="RLS515")
+def reward_scaled_as_it_came(at: int) -> None:
+    """The rewards of the engine's answers are halved while samples are made of them."""
+    answers = itertools.count()
+
+    def process(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        sample = wrapped(*args, **kwargs)
+        if next(answers) // 16 == at:
+            sample.rewards = sample.rewards / 2
+        return sample
+
+    wrap(GENERATOR, "SamplesGenerator._process_response_into_experience", process)
+
+
+@fault(report="a KL penalty of twice its size", code="RLS516")
+def divergence_doubled(at: int) -> None:
+    """The KL divergence of a rollout is doubled before it enters the rewards."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        for experience in experiences:
+            experience.kl = 2 * experience.kl + 0.1
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
+
+
+@fault(report="values of the new critic", code="RLS517", cause="from the models to the advantages")
+def values_smoothed(at: int) -> None:
+    """The critic's values are changed before advantages are computed."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        for experience in experiences:
+            experience.values = experience.values * 0.9 + 0.1
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
+
+
 def other_loss(at: int, change: Callable[[Callable[[], Any], Any], Any]) -> None:
     """Compute the policy's losses of one rollout in another way: `change` gets the call and the module."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding, Where
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
+    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
 
 
 class AdvantagesNotDocumented(ValueRule):
@@ -94,8 +95,9 @@ class AdvantagesAltered(Rule):
 
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
-        bit, sample by sample; the targets and the old values of a critic likewise (OpenRLHF); in a loop of one's own up to their mean and a positive factor, since it may normalise them. Not for
-        trainers with a loss of their own, which may change advantages on purpose.
+        bit, sample by sample; the targets and the old values of a critic likewise (OpenRLHF); in a loop of one's own up to their
+        mean and a positive factor, since it may normalise them. Not for trainers with a loss of their own, which may change
+        advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -116,7 +118,7 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
-        - OpenRLHF: from the trainer's buffer on. verl: in the controller until the rollout was trained, and in each trainer.
+        - verl: in the controller until the rollout was trained, and in each trainer.
         - TRL's PPOTrainer is not compared; a loop of one's own is where it hands its advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
@@ -154,6 +156,17 @@ class AdvantagesAltered(Rule):
         self.checks += 1
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
         return self._altered(where) if event.altered else None
+
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        found = None
+        for name, words in (
+            ("advantages", "advantages"),
+            ("targets", "targets of the critic"),
+            ("old values", "old values"),
+        ):
+            found = found or carried(self, event, name, words)
+        return found
 
     def _altered(self, where: Where, name: str = "advantages") -> Finding | None:
         return self.fail(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
+    from rlstep_hooks.record.events import Carried, Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
 RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
 """Relative distance between the loss and the documented formula on the same log-probs that rounding explains.
@@ -33,7 +34,8 @@ class LossScale(ValueRule):
         the first eight cycles of rollouts and every 29th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
-        importance weights. In OpenRLHF the critic's loss too, with its clip of values. In Stable-Baselines3 it is the gradients that the loss sends to log-probs, values and entropies.
+        importance weights. In OpenRLHF the critic's loss too, with its clip of values. In Stable-Baselines3 it is the gradients that
+        the loss sends to log-probs, values and entropies.
         Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error.
 
     Why it matters:
@@ -160,6 +162,10 @@ class MaskAltered(Rule):
     title = "Mask altered on the way"
     topics = ("samples", "log_ratio")
     nothing_seen = "the observer does not see masks both with old log-probs and in training"
+
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        return carried(self, event, "mask", "masks")
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison."""

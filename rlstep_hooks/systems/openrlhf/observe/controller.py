@@ -26,6 +26,7 @@ from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
+from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.observe.trainer_record import Role
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.record.events import PhaseName
+    from rlstep_hooks.record.events import Carried, PhaseName
     from rlstep_hooks.session.recorder import Recorder
 
 ATTACH_HINT = (
@@ -57,6 +59,10 @@ _CALLS: dict[tuple[str, str], PhaseName] = {
     ("actor_model_group", "broadcast_to_vllm"): "sync",
 }
 """Group of processes and the method that all of them are called for -> what they do then (ppo_trainer.py, experience_maker.py)."""
+
+
+_TRAINED: dict[str, Role] = {"actor_model_group": "policy", "critic_model_group": "critic"}
+"""Group of processes -> the role that they train."""
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
@@ -103,6 +109,7 @@ class OpenRlhfController:
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._samples = SampleWatch(trainer.args)
         self._advantages = AdvantageWatch(trainer.args)
+        self._way = CarriedSamples(trainer.args)
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
@@ -178,7 +185,7 @@ class OpenRlhfController:
 
     def _attach(self) -> None:
         trainer, wrap = self._trainer, self._patches.wrap
-        for group in ("actor_model_group", "critic_model_group", "reference_model_group"):
+        for group in ("actor_model_group", "critic_model_group", "reference_model_group", "reward_model_group"):
             processes = getattr(trainer, group)
             if processes is not None:
                 # launcher.py:320, 328: what the controller asks of all processes of a group.
@@ -187,6 +194,9 @@ class OpenRlhfController:
         # Each returns when the processes that it called have done their part (:213, experience_maker.py:85, :264, :300).
         wrap(trainer, "train_step", self._around_rollout)
         wrap(trainer.experience_maker, "make_experience_batch", self._around_experiences)
+        # experience_maker.py:118: asks the models about the samples; :114: their answers, one tensor for each part of the rollout.
+        wrap(trainer.experience_maker, "make_experience", self._around_answers)
+        wrap(trainer.experience_maker, "_flatten_results", self._after_answer)
         # experience_maker.py:238: gets the samples as the models have seen them, and makes advantages of their rewards.
         wrap(trainer.experience_maker, "compute_advantages_and_returns", self._before_advantages)
         wrap(trainer, "ppo_train", self._around_returning)
@@ -220,11 +230,20 @@ class OpenRlhfController:
 
     def _around_call(self, group: str) -> Callable[..., Any]:
         def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            method = kwargs.get("method_name", args[0] if args else "")
             with self._contained:
-                name = _CALLS.get((group, kwargs.get("method_name", args[0] if args else "")))
+                name = _CALLS.get((group, method))
                 if name is not None:
                     self._record.called.append(name)
-            return wrapped(*args, **kwargs)
+            role = _TRAINED.get(group)
+            if method == "append" and role is not None and "experience" in kwargs:
+                with self._seen:
+                    self._carried(*self._way.handed(role, kwargs["experience"], self._rollouts - 1))
+            result = wrapped(*args, **kwargs)
+            if method == "forward":
+                with self._seen:
+                    self._way.called(group, result)
+            return result
 
         return around
 
@@ -248,12 +267,36 @@ class OpenRlhfController:
             self._recorder.emit(msgspec.structs.replace(inspected, at=self._recorder.now(), reference_intact=intact))
         return result
 
-    def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+    def _carried(self, *events: Carried | None) -> None:
+        """Record what samples held at two places."""
+        for event in events:
+            if event is not None:
+                self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now()))
+
+    def _around_answers(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
         with self._seen:
-            self._samples.before_advantages(kwargs["experiences"] if "experiences" in kwargs else args[0])
-        with self._compared:
-            self._advantages.before(kwargs["experiences"] if "experiences" in kwargs else args[0])
+            samples = kwargs["samples_list"] if "samples_list" in kwargs else args[0]
+            self._carried(self._way.asked(samples, self._rollouts - 1))
         result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._carried(self._way.made(result, self._rollouts - 1))
+        return result
+
+    def _after_answer(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._way.answered(kwargs["refs"] if "refs" in kwargs else args[0], result, self._rollouts - 1)
+        return result
+
+    def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = kwargs["experiences"] if "experiences" in kwargs else args[0]
+        with self._seen:
+            self._samples.before_advantages(experiences)
+        with self._compared:
+            self._advantages.before(experiences, self._way.divergences())
+        result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._way.computed(result, self._rollouts - 1)
         with self._compared:
             found = self._advantages.after(result, float(maker.kl_ctl.value), self._rollouts - 1)
             if found is not None:
@@ -264,9 +307,10 @@ class OpenRlhfController:
     def _after_response(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._seen:
-            self._samples.generated(result)
-        with self._compared:
             response = kwargs["response"] if "response" in kwargs else args[0]
+            self._samples.generated(result, response.get("reward"))
+            self._way.generated(response, int(kwargs.get("max_len", 2048)))
+        with self._compared:
             self._advantages.generated(response, int(kwargs.get("max_len", 2048)), result)
         return result
 

@@ -16,6 +16,7 @@ from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.trainer_record import LossNumbers
+from rlstep_hooks.systems.openrlhf.observe.buffered import Came
 from rlstep_hooks.systems.openrlhf.observe.loss import (
     LossInputs,
     LossSettings,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlstep_hooks.observe.trainer_record import Role
-    from rlstep_hooks.systems.openrlhf.observe.buffered import Came
 
 HELD_TOKENS = 1 << 20
 """Tokens of a rollout whose numbers are held until they are sent; micro-batches beyond are not compared."""
@@ -168,7 +168,9 @@ class LossMeter:
         tensors, formula, whole = self._policy(given) if self._role == "policy" else self._values(given)
         tensors["action_mask"] = mask
         dynamic = bool(self._args.train.dynamic_batch_enable) or self._ranks > 1
-        computed = [tensor.dtype for name, tensor in tensors.items() if name in ("log_probs", "advantages", *_OF_VALUES)]
+        computed = [
+            tensor.dtype for name, tensor in tensors.items() if name in ("log_probs", "advantages", *_OF_VALUES)
+        ]
         held = _Held(
             index=index,
             window=None if dynamic else (self._pass, self._step // self._accumulation),
@@ -256,7 +258,9 @@ class _Arrived(msgspec.Struct):
     def of(cls, held: _Held, values: Tensor) -> _Arrived:
         """Take a vector apart."""
         size = held.shape[0] * held.shape[1]
-        tensors = {name: values[i * size : (i + 1) * size].view(held.shape).double() for i, name in enumerate(held.names)}
+        tensors = {
+            name: values[i * size : (i + 1) * size].view(held.shape).double() for i, name in enumerate(held.names)
+        }
         tokens, samples, first, whole = values[len(held.names) * size :].tolist()
         totals = {"mask": tensors["action_mask"], "tokens": tokens, "samples": samples}
         given = held.formula.of(tensors, totals | {"ranks": held.ranks, "epsilon": held.epsilon})

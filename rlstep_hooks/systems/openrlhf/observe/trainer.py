@@ -18,10 +18,11 @@ from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recogni
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.trainer_record import REFRESHES, LossNumbers, Role, TrainerRecord
-from rlstep_hooks.record.events import FactsRead
+from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers, BufferedSamples, Came, identity
+from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
@@ -63,6 +64,8 @@ class OpenRlhfTrainer:
         self._probed: Any = None
         self._probing = False
         self._samples = BufferedSamples(role)
+        self._came: list[CarriedPart] = []
+        """What came of the rollout that is appended to the buffer."""
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
@@ -145,7 +148,9 @@ class OpenRlhfTrainer:
         schedule = rate_schedule(self._engine.lr_scheduler, str(settings.lr_scheduler))
         if schedule is None:
             return {}
-        if settings.optim == "adam" and not self._engine.global_steps:  # a checkpoint brings the rate that it was made with
+        if (
+            settings.optim == "adam" and not self._engine.global_steps
+        ):  # a checkpoint brings the rate that it was made with
             schedule["base"] = float(settings.adam.lr)
         return {name: schedule}
 
@@ -223,12 +228,27 @@ class OpenRlhfTrainer:
             experience = kwargs.get("experience", args[0] if args else None)
             items = buffer.items[-len(experience.sequences) :]
             self._samples.appended(items)
+            if is_compared(self._generated):
+                self._came.append(part_of(sample_of(item, self.role) for item in items))
             if self.role == "policy":
                 self._buffered.add(experience)
             if self.role == "policy" and self._deals and self._record.refreshes:
                 # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
                 self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
         return result
+
+    @property
+    def _generated(self) -> int:
+        """The rollout whose samples come, counted from 0."""
+        return self._record.calls("refresh" if self.role == "policy" else "values") - 1
+
+    def appended(self) -> None:
+        """All samples that the controller has for this process have come."""
+        with self._record.samples:
+            parts, self._came = tuple(self._came), []
+            if parts:
+                way = TO_TRAINERS
+                self._record.carried(Carried(way=way, rollout=self._generated, role=self.role, parts=parts))
 
     # Micro-batches
 

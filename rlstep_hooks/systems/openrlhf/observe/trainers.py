@@ -66,6 +66,10 @@ def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
     method = kwargs.get("method_name", args[0] if args else None)
     if trainer is None and method == "forward" and type(actor).__name__ == "ReferenceModelActor":
         _look_at_reference(actor)
+    if trainer is not None and method == "append":
+        result = wrapped(*args, **kwargs)
+        trainer.appended()
+        return result
     if trainer is None or method != "forward":
         return wrapped(*args, **kwargs)
     trainer.begin("refresh" if trainer.role == "policy" else "values")

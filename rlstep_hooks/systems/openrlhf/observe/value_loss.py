@@ -1,4 +1,4 @@
-"""OpenRLHF's documented loss of the critic, evaluated in float64 on what a micro-batch was trained with. B samples, T completion tokens.
+"""OpenRLHF's documented loss of the critic, in float64, of what a micro-batch was trained with. B samples, T completion tokens.
 
 Source: OpenRLHF 0.11.2, models/loss.py:275 (`ValueLoss`) and `aggregate_loss`, trainer/ray/ppo_critic.py:121 `training_step`;
 arxiv.org/abs/1707.06347, and 2005.12729 for the clip of values.
@@ -57,9 +57,7 @@ def documented_value_loss(settings: ValueSettings, given: ValueInputs) -> tuple[
     return value / 2, aggregated(roundings * given.epsilon, given, token_level=True) / 2
 
 
-def value_alternatives(
-    settings: ValueSettings, given: ValueInputs, microbatches: int
-) -> Iterator[tuple[str, float]]:
+def value_alternatives(settings: ValueSettings, given: ValueInputs, microbatches: int) -> Iterator[tuple[str, float]]:
     """Losses that the documented one is mistaken for, in words that follow "the critic's loss is"."""
 
     def value(settings: ValueSettings = settings, given: ValueInputs = given) -> float:
