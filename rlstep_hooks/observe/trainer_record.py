@@ -17,6 +17,7 @@ from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
     Carried,
+    ConfigChanged,
     Constant,
     Measured,
     MicroBatch,
@@ -36,6 +37,7 @@ from rlstep_hooks.record.writer import EventWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from rlstep_hooks.observe.gradient_watch import GradientSource, GradientWatch
     from rlstep_hooks.observe.identity import Recognised, RefreshedSamples
     from rlstep_hooks.record.events import Attached
     from rlstep_hooks.record.ledger import Ledger
@@ -49,6 +51,7 @@ class LossNumbers(msgspec.Struct, frozen=True):
     ratio: float | None = None
     gap: float | None = None
     like: str = ""
+    gradient_gap: float | None = None
     clipped: float | None = None
     backward: float | None = None
     """The factor of the loss in the backward."""
@@ -100,6 +103,8 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._replays: dict[Role, OptimizerReplay] = {}
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
+        self._watches: dict[Role, GradientWatch] = {}
+        self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
         self._norms: DeferredValues[tuple[Role, int, float]] = DeferredValues()
         """Norms of gradients by role, update and configured limit."""
         self._rollout_values: list[RolloutValues] = []
@@ -161,6 +166,13 @@ class TrainerRecord:
     def carried(self, came: Carried) -> None:
         """Samples came from the controller."""
         self.writer.emit(msgspec.structs.replace(came, at=self.writer.now()))
+
+    def changed(
+        self, changes: Iterable[tuple[str, Any, Any]], *, since: Literal["train_begin", "configuration"]
+    ) -> None:
+        """Settings have other values than before."""
+        for name, before, after in changes:
+            self.writer.emit(ConfigChanged(at=self.writer.now(), name=name, before=before, after=after, since=since))
 
     def measured(self, values: RolloutValues) -> None:
         """Add numbers of a rollout, under the number of its refresh."""
@@ -270,6 +282,15 @@ class TrainerRecord:
         else:
             self._replays[role] = replay
 
+    def follow_gradients(self, role: Role, watch: GradientWatch) -> None:
+        """Follow some gradients from the backward passes of an update to its step."""
+        self._watches[role] = watch
+
+    def begin_backward(self, role: Role, *, followed: bool) -> None:
+        """A backward pass begins; the update that it begins may be followed."""
+        if followed and role in self._watches and not self._window[role]:
+            self._watches[role].begin_window()
+
     def see_norm(self, role: Role, norm: Any, limit: float) -> None:
         """The norm of all gradients of the update that is being made, and the configured limit."""
         self._norms.add((role, self._updates[role], limit), norm.detach().float().reshape(1))
@@ -291,6 +312,8 @@ class TrainerRecord:
 
     def before_step(self, role: Role, *, replayed: bool = False) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
+        if role in self._watches:
+            self._watches[role].before_step(self._updates[role])
         if role in self._replays:
             self._replays[role].before_step(compared=replayed)
         if role in self._probes:
@@ -343,8 +366,12 @@ class TrainerRecord:
             replayed = replay.work_up()
             if replayed is not None:
                 self._steps.add((role, replayed[0]), replayed[1])
+        for role, watch in self._watches.items():
+            for window, numbers in watch.work_up():
+                self._gradients.add((role, window), numbers)
         # Before the numbers that these are written with.
         self._steps.send()
+        self._gradients.send()
         self._norms.send()
         self._loss_scales.send()
         self._clipped.send()
@@ -358,6 +385,9 @@ class TrainerRecord:
         more: dict[tuple[Role, int], dict[str, Any]] = {}
         for (role, steps), numbers in self._steps.ready():
             for update, fields in steps.values(numbers).items():
+                more.setdefault((role, update), {}).update(fields)
+        for (role, window), numbers in self._gradients.ready():
+            for update, fields in window.values(numbers).items():
                 more.setdefault((role, update), {}).update(fields)
         for (role, update, limit), (norm,) in self._norms.ready():
             more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
@@ -393,6 +423,7 @@ class TrainerRecord:
                 loss_ratio=compared.get(index, none).ratio,
                 loss_gap=compared.get(index, none).gap,
                 loss_like=compared.get(index, none).like,
+                gradient_gap=compared.get(index, none).gradient_gap,
                 backward_ratio=scales.get(index, compared.get(index, none).backward),
                 advantages_intact=self._advantages.pop(index, compared.get(index, none).advantages_intact),
                 tokens_intact=self._tokens.pop(index, None),
@@ -407,6 +438,7 @@ class TrainerRecord:
                 loss_ratio=compared.get(index, none).ratio,
                 loss_gap=compared.get(index, none).gap,
                 loss_like=compared.get(index, none).like,
+                gradient_gap=compared.get(index, none).gradient_gap,
                 backward_ratio=scales.get(index),
                 targets_intact=compared.get(index, none).targets_intact,
                 values_intact=compared.get(index, none).values_intact,

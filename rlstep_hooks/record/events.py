@@ -13,6 +13,7 @@ import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.values import TOPICS as TOPICS
 from rlstep_hooks.record.values import CarriedPart as CarriedPart
 from rlstep_hooks.record.values import MicroBatchValues as MicroBatchValues
 from rlstep_hooks.record.values import Probe as Probe
@@ -83,6 +84,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     repeats_random: int | None = None
     """Index of an earlier rollout that began with the same state of the random generator; negative if there is none, None if that was
     not looked at."""
+    copied: tuple[int, float] | None = None
+    """Completions that stand in it before, and -log-prob of the least probable of them in nats; None if that was not looked at."""
     signal: bool | None = None
     """Whether rewards differ within the groups that advantages compare; None if not observed."""
     reference_intact: bool | None = None
@@ -201,6 +204,7 @@ class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
     groups_intact: bool | None = None
     rewards_intact: bool | None = None
     repeats: int | None = None
+    copied: tuple[int, float] | None = None
     signal: bool | None = None
     reference_intact: bool | None = None
 
@@ -220,8 +224,10 @@ class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):
     """Whose trainer they came to."""
     compared: int = 0
     """Samples that were compared."""
+    names: tuple[str, ...] = ()
+    """What of them was compared (`CARRIED`)."""
     altered: dict[str, int] = {}
-    """Name of what they hold (`CARRIED`) -> samples in which it was altered."""
+    """Name of what was compared -> samples in which it was altered."""
     parts: tuple[CarriedPart, ...] = ()
     """What was handed over, or came, part by part."""
 
@@ -420,32 +426,6 @@ class Judged(Event, frozen=True, kw_only=True, gc=False, tag="judged"):
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
 
-
-TOPICS = (
-    "order",
-    "samples",
-    "log_ratio",
-    "refresh",
-    "loss",
-    "formula",
-    "weights",
-    "optimizer",
-    "gradient",
-    "sampler",
-    "sampler_weights",
-    "drawn",
-    "delivery",
-    "engine_distance",
-    "learning_rate",
-    "ranks",
-    "checkpoints",
-    "rewards",
-    "reference",
-    "advantages",
-    "rows",
-    "recording",
-)
-"""What a process can fail to observe; each rule names the topics it needs."""
 
 AnyEvent = (
     RunStarted

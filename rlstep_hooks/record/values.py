@@ -9,6 +9,33 @@ from typing import Literal
 
 import msgspec
 
+TOPICS = (
+    "order",
+    "samples",
+    "log_ratio",
+    "refresh",
+    "loss",
+    "formula",
+    "weights",
+    "optimizer",
+    "gradient",
+    "sampler",
+    "sampler_weights",
+    "drawn",
+    "delivery",
+    "engine_distance",
+    "learning_rate",
+    "ranks",
+    "checkpoints",
+    "rewards",
+    "reference",
+    "advantages",
+    "rows",
+    "recording",
+    "settings",
+)
+"""What a process can fail to observe; each rule names the topics it needs."""
+
 
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Identified samples: their rows in one rollout of this process."""
@@ -29,7 +56,7 @@ class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 CARRIED = (
-    *("tokens", "mask", "engine log-probs", "old log-probs", "reference log-probs", "rewards"),
+    *("tokens", "labels", "mask", "engine log-probs", "old log-probs", "reference log-probs", "rewards"),
     *("advantages", "targets", "old values"),
 )
 """What samples hold, by the names that findings have for it."""
@@ -48,7 +75,6 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
 
     index: int
     tokens: int
-    role: Literal["policy", "critic"] = "policy"
     max_abs_advantage: float | None = None
     """Over real tokens; None if it was not computed."""
     max_abs_log_ratio: float | None = None
@@ -70,6 +96,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the critic's old values equal those that it computed bit for bit, row by row."""
     backward_ratio: float | None = None
     """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
+    gradient_gap: float | None = None
+    """Largest distance of a gradient that arrived at a log-prob, or at a value of the critic, from that of the documented loss, in
+    roundings; None if it was not compared."""
     loss_ratio: float | None = None
     """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
     loss_gap: float | None = None
@@ -105,6 +134,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     log_prob_gradient: float | None = None
     """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
     critic that shares the optimizer, and leaves the policy as it is."""
+    role: Literal["policy", "critic"] = "policy"
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -180,6 +210,9 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     None if it was not compared."""
     weights_differ: int | None = None
     """Probed weights that differed between generation and the end of the previous update; None if that was not compared."""
+    model_moved: int | None = None
+    """Probed weights of the model that something else than an update wrote to since the rollout before, where the optimizer steps on
+    weights of its own; None if that was not looked at."""
     advantages_fit: str = ""
     """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
     sampler_gap_mean: float | None = None

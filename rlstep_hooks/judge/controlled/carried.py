@@ -31,8 +31,9 @@ def arrived(came: Carried, handed: Iterable[Carried], rollout: int | None) -> Ca
         if (each.rollout, each.role) == (rollout, came.role):
             for part in each.parts:
                 known.setdefault(part.checksums[TOKENS], []).append(part)
-    altered: dict[str, int] = {}
+    altered, compared_names = dict[str, int](), dict[str, None]()
     for part in came.parts if known else ():
+        compared_names |= dict.fromkeys(part.checksums)
         # Of two parts of equal tokens, the one that differs least.
         names = min(
             (_differ(part, before) for before in known.get(part.checksums[TOKENS], ())), key=len, default=[TOKENS]
@@ -41,7 +42,9 @@ def arrived(came: Carried, handed: Iterable[Carried], rollout: int | None) -> Ca
             altered[name] = altered.get(name, 0) + part.samples
     compared = sum(part.samples for part in came.parts) if known else 0
     index = -1 if rollout is None else rollout
-    return msgspec.structs.replace(came, rollout=index, compared=compared, altered=altered, parts=())
+    return msgspec.structs.replace(
+        came, rollout=index, compared=compared, names=tuple(compared_names), altered=altered, parts=()
+    )
 
 
 def _differ(part: CarriedPart, before: CarriedPart) -> list[str]:

@@ -317,6 +317,7 @@ class TrainerStream:
             groups_intact=self._inspected.groups_intact,
             rewards_intact=self._inspected.rewards_intact,
             repeats=self._inspected.repeats,
+            copied=self._inspected.copied,
             signal=self._inspected.signal,
             reference_intact=self._inspected.reference_intact,
             sampling=event.sampling,

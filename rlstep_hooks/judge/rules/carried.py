@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def carried(rule: Rule, event: Carried, name: str, words: str = "") -> Finding | None:
-    """The finding of a rule, if what samples hold was altered between two places.
+    """The finding of a rule, if what samples hold was compared at two places and is not the same.
 
     Args:
         rule: Whose finding it is; each look counts as a check.
@@ -19,6 +19,8 @@ def carried(rule: Rule, event: Carried, name: str, words: str = "") -> Finding |
         name: Of what the samples hold (`rlstep_hooks.record.values.CARRIED`).
         words: What a finding calls it, if not by that name.
     """
+    if name not in event.names:
+        return None
     rule.checks += 1
     wrong = event.altered.get(name, 0)
     if not wrong:

@@ -376,8 +376,13 @@ SYSTEM = System(
         "checkpoints on resume",
     ),
     links={
-        "settings in force": no("actors read their configuration themselves"),
-        "completions": no("their log-probs come without what tells how they were drawn"),
+        "settings in force": yes(
+            "the arguments of each process with the beginning; betas, epsilon, decay and clip of the optimizer with those configured",
+            "not engines, references and reward models, and not Muon",
+        ),
+        "completions": yes(
+            "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
+        ),
         "completions on the way": yes(
             "from the engine's answer to the trainer's buffer", "asynchronous: from the controller on"
         ),
@@ -398,10 +403,16 @@ SYSTEM = System(
             "OpenRLHF's own divisor",
         ),
         "backward": yes(
-            "the factor that arrives at the loss of policy or critic", "not in float16, where a scaler multiplies too"
+            "the factor that arrives at the loss of policy or critic, and the gradient at each log-prob or value",
+            "not in float16, where a scaler multiplies too",
         ),
-        "gradients cleared": no("DeepSpeed keeps and clears gradients inside its engine"),
-        "gradients on the way": no("DeepSpeed keeps and reduces gradients inside its engine"),
+        "gradients cleared": no(
+            "DeepSpeed keeps them inside its engine; what is left over shows in the gradients on the way"
+        ),
+        "gradients on the way": yes(
+            "from each backward pass to the flat gradient that DeepSpeed's optimizer steps with",
+            "where a role is trained by one process, without ZeRO-3 and float16",
+        ),
         "gradient norm": yes("of the gradients that DeepSpeed's optimizer steps with", "the part of one process"),
         "optimizer step": yes(
             "DeepSpeed's Adam and AdamW on its float32 weights, those that one process holds", "not Muon"
@@ -419,7 +430,10 @@ SYSTEM = System(
             "what the engine is given and holds after each sync, its settings, its log-probs",
             "not weights through CUDA IPC",
         ),
-        "weights between updates": yes("a probe between updates"),
+        "weights between updates": yes(
+            "a probe of the optimizer's weights between updates, and of the model's at each use",
+            "not the model's with ZeRO-3",
+        ),
     },
     does_not_observe=(
         "weights that colocated engines take through CUDA IPC",

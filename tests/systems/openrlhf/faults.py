@@ -12,6 +12,7 @@ changed, so that what workers put in its place would never be called.
 from __future__ import annotations
 
 import copy
+import importlib
 import itertools
 import os
 from collections.abc import Callable
@@ -89,7 +90,7 @@ def at_call(module: str, name: str, number: int, act: Wrapper) -> None:
     wrap(module, name, wrapper)
 
 
-class _Now:
+class Now:
     """How far this trainer is: the phase of training that goes on, counted from 0; before the first, -1."""
 
     training = -1
@@ -102,13 +103,13 @@ def follow_training() -> None:
     """Count the phases of training of policy or critic, one for each rollout where nothing is frozen."""
 
     def count(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        _Now.training += 1
-        _Now.policy = type(trainer).__name__ == "ActorPPOTrainer"
-        _Now.inside = True
+        Now.training += 1
+        Now.policy = type(trainer).__name__ == "ActorPPOTrainer"
+        Now.inside = True
         try:
             return wrapped(*args, **kwargs)
         finally:
-            _Now.inside = False
+            Now.inside = False
 
     wrap(POLICY, "ActorPPOTrainer.ppo_train", count)
     wrap(CRITIC, "CriticPPOTrainer.ppo_train", count)
@@ -463,7 +464,7 @@ def advantages_of_other_samples(at: int) -> None:
     """The advantages of each micro-batch move by one sample."""
 
     def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at:
+        if Now.training == at:
             experience = kwargs["experience"] if "experience" in kwargs else args[0]
             experience.advantages = experience.advantages.roll(1, 0)
         return wrapped(*args, **kwargs)
@@ -589,7 +590,7 @@ def other_loss(at: int, change: Callable[[Callable[[], Any], Any], Any]) -> None
     """Compute the policy's losses of one rollout in another way: `change` gets the call and the module."""
 
     def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training != at:
+        if Now.training != at:
             return wrapped(*args, **kwargs)
         return change(lambda: wrapped(*args, **kwargs), module)
 
@@ -624,7 +625,7 @@ def other_value_loss(at: int, change: Callable[[Callable[..., Any], Any, dict[st
     """Compute the critic's losses of one rollout in another way: `change` gets the call, the module and the arguments by name."""
 
     def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training != at:
+        if Now.training != at:
             return wrapped(*args, **kwargs)
         given = dict(zip(("values", "old_values", "returns"), args, strict=False)) | kwargs
         return change(lambda **more: wrapped(**(given | more)), module, given)
@@ -657,7 +658,7 @@ def value_loss_doubled_on_the_way(at: int) -> None:
 
     def backward(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         loss, *rest = args
-        return wrapped(loss * 2 if not _Now.policy and _Now.training == at else loss, *rest, **kwargs)
+        return wrapped(loss * 2 if not Now.policy and Now.training == at else loss, *rest, **kwargs)
 
     wrap(STRATEGY, "DeepspeedStrategy.backward", backward)
 
@@ -668,7 +669,7 @@ def targets_of_other_samples(at: int) -> None:
 
     def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at:
+        if Now.training == at:
             experience.returns = experience.returns.roll(1, 0)
         return wrapped(*args, **kwargs)
 
@@ -681,7 +682,7 @@ def old_values_replaced(at: int) -> None:
 
     def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if not _Now.policy and _Now.training == at - 1 and not _Now.inside:
+        if not Now.policy and Now.training == at - 1 and not Now.inside:
             experience.values = experience.returns.clone()
         return wrapped(*args, **kwargs)
 
@@ -693,7 +694,7 @@ def critic_at_another_rate(at: int) -> None:
     """Something sets the critic's rate before a rollout is trained."""
 
     def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at - 1:
+        if Now.training == at - 1:
             for group in trainer.critic.basic_optimizer.param_groups:
                 group["lr"] *= 0.5
         return wrapped(*args, **kwargs)
@@ -722,7 +723,7 @@ def twice_as_far(at: int, *, policy: bool) -> None:
 
         @wraps(plain)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (_Now.policy is policy and _Now.training == at):
+            if not (Now.policy is policy and Now.training == at):
                 return plain(optimizer, *args, **kwargs)
             held = [p for group in optimizer.param_groups for p in group["params"]]
             before = [p.detach().clone() for p in held]
@@ -741,7 +742,7 @@ def before_training(at: int, act: Callable[[Any], None]) -> None:
     """Act on the policy's optimizer of DeepSpeed before one rollout is trained."""
 
     def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at - 1:  # counted by the wrapper inside of this one
+        if Now.training == at - 1:  # counted by the wrapper inside of this one
             act(trainer.actor.model.basic_optimizer)
         return wrapped(*args, **kwargs)
 
@@ -765,7 +766,7 @@ def norm_above_its_limit(at: int) -> None:
 
     def clip(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        if _Now.policy and _Now.training == at:
+        if Now.policy and Now.training == at:
             for gradient in args[0]:
                 gradient.data.mul_(50)
         return result
@@ -793,7 +794,7 @@ def advantages_with_gradient(at: int) -> None:
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at:
+        if Now.training == at:
             experience.advantages = experience.advantages.detach().clone().requires_grad_()
         return wrapped(*args, **kwargs)
 
@@ -806,7 +807,7 @@ def targets_with_gradient(at: int) -> None:
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at:
+        if Now.training == at:
             experience.returns = experience.returns.detach().clone().requires_grad_()
         return wrapped(*args, **kwargs)
 
@@ -819,7 +820,7 @@ def loss_not_divided_by_the_accumulation(at: int) -> None:
 
     def backward(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         loss, *rest = args
-        return wrapped(loss * 2 if _Now.policy and _Now.training == at else loss, *rest, **kwargs)
+        return wrapped(loss * 2 if Now.policy and Now.training == at else loss, *rest, **kwargs)
 
     wrap(STRATEGY, "DeepspeedStrategy.backward", backward)
 
@@ -830,10 +831,10 @@ def micro_batch_dropped(at: int) -> None:
     results: list[Any] = []
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at and len(results) == 1:
+        if Now.training == at and len(results) == 1:
             return results.append(results[0]) or results[0]
         result = wrapped(*args, **kwargs)
-        if _Now.training == at:
+        if Now.training == at:
             results.append(result)
         return result
 
@@ -847,7 +848,7 @@ def optimizer_step_skipped(at: int) -> None:
 
     def optimizer_step(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         engine = getattr(args[1], "model", args[1])
-        if _Now.training != at or done or not engine.is_gradient_accumulation_boundary():
+        if Now.training != at or done or not engine.is_gradient_accumulation_boundary():
             return wrapped(*args, **kwargs)
         done.append(True)
         optimizer = engine.basic_optimizer
@@ -866,7 +867,7 @@ def rollout_trained_twice(at: int) -> None:
 
     def ppo_train(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        return wrapped(*args, **kwargs) if _Now.training == at else result
+        return wrapped(*args, **kwargs) if Now.training == at else result
 
     wrap(POLICY, "ActorPPOTrainer.ppo_train", ppo_train)
 
@@ -876,7 +877,7 @@ def buffer_not_cleared(at: int) -> None:
     """The samples of a rollout stay in the buffer and are trained with the next one."""
 
     def clear(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
-        return None if _Now.policy and _Now.training == at else wrapped(*args, **kwargs)
+        return None if Now.policy and Now.training == at else wrapped(*args, **kwargs)
 
     wrap(BUFFER, "NaiveReplayBuffer.clear", clear)
 
@@ -887,10 +888,10 @@ def critic_micro_batches_dropped(at: int) -> None:
     results: list[Any] = []
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at and len(results) >= 6:
+        if Now.training == at and len(results) >= 6:
             return results[0]
         result = wrapped(*args, **kwargs)
-        if _Now.training == at:
+        if Now.training == at:
             results.append(dict(result))
         return result
 
@@ -924,7 +925,7 @@ def old_log_probs_of_other_samples(at: int) -> None:
 
     def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at - 1 and not _Now.inside and experience.action_log_probs is not None:
+        if Now.training == at - 1 and not Now.inside and experience.action_log_probs is not None:
             experience.action_log_probs = experience.action_log_probs.roll(1, 0)
         return wrapped(*args, **kwargs)
 
@@ -942,7 +943,7 @@ def old_log_probs_of_another_version(at: int) -> None:
         weights = [parameter.data for parameter in actor.model.parameters()]
         if not first:
             first.extend(tensor.clone() for tensor in weights)
-        if torch.is_grad_enabled() or _Now.training != at - 1:
+        if torch.is_grad_enabled() or Now.training != at - 1:
             return wrapped(*args, **kwargs)
         now = [tensor.clone() for tensor in weights]
         _copy(first, weights)
@@ -962,7 +963,7 @@ def old_log_probs_recomputed_before_each_loss(at: int) -> None:
         import torch
 
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at:
+        if Now.training == at:
             with torch.no_grad():
                 experience.action_log_probs = trainer.actor(
                     experience.sequences, experience.action_mask, attention_mask=experience.attention_mask
@@ -1016,4 +1017,6 @@ def make_faults() -> None:
         found.apply(rollout)
 
 
+# They register themselves, and need what stands above.
+importlib.import_module("tests.systems.openrlhf.foreign_faults")
 make_faults()

@@ -261,8 +261,10 @@ class RewardsMoved(Rule):
 
     What it checks:
         The reward of each sample when it came from generation, against the reward from which its advantage is computed.
-        Samples are told apart by their tokens. Exact. In OpenRLHF also those that a reward model gave. In TRL
-        (0.20 and later) what each reward function returned against the rewards that advantages are computed from, and the completions that it was asked about against those of the rollout; in the first eight rollouts and later one of 29.
+        Samples are told apart by their tokens. Exact. In OpenRLHF also those that a reward model gave, and the labels of the prompts,
+        by which rewards are computed, against those of the data set. In TRL
+        (0.20 and later) what each reward function returned against the rewards that advantages are computed from, and the
+        completions that it was asked about against those of the rollout; in the first eight rollouts and later one of 29.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -306,7 +308,7 @@ class RewardsMoved(Rule):
 
     def carried(self, event: Carried) -> Finding | None:
         """Look at what was carried through a controlled run."""
-        return carried(self, event, "rewards") if event.altered.get("rewards") else None
+        return carried(self, event, "rewards") or carried(self, event, "labels")
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison that a trainer made."""

@@ -54,7 +54,7 @@ class OldLogProbsAltered(Rule):
 
     def carried(self, event: Carried) -> Finding | None:
         """Look at what was carried through a controlled run."""
-        return carried(self, event, "old log-probs")
+        return carried(self, event, "old log-probs") or carried(self, event, "engine log-probs")
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""

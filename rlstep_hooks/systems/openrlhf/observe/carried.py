@@ -91,6 +91,7 @@ class CarriedSamples:
         self._estimator = str(args.algo.kl.estimator)
         self._from_engines: OrderedDict[int, int | None] = OrderedDict()
         """Checksum of the engine's log-probs of each sample that it gave, by that of its tokens; None without them."""
+        self._with_log_probs = False
         self._calls: dict[int, tuple[str, Any]] = {}
         """Group of processes that a list of answers is awaited from, by the list's id, with the list."""
         self._answers: dict[str, list[Tensor]] = {}
@@ -105,6 +106,7 @@ class CarriedSamples:
         """An engine gave a sample, which is cut to this length."""
         tokens = checksum_of(torch.tensor(response["observation_tokens"], dtype=torch.long)[:length])
         given = response.get("rollout_log_probs")
+        self._with_log_probs = given is not None
         self._from_engines[tokens] = None if given is None else checksum_of(torch.tensor(given[1:length]))
         if len(self._from_engines) > REMEMBERED:
             self._from_engines.popitem(last=False)
@@ -128,7 +130,10 @@ class CarriedSamples:
                     altered["engine log-probs"] = altered.get("engine log-probs", 0) + 1
         for key in used:
             self._from_engines.pop(key, None)
-        return Carried(way=FROM_ENGINES, rollout=rollout, compared=compared, altered=altered) if compared else None
+        if not compared:
+            return None
+        names = ("tokens", *(("engine log-probs",) if self._with_log_probs else ()))
+        return Carried(way=FROM_ENGINES, rollout=rollout, compared=compared, names=names, altered=altered)
 
     # From the models to the advantages
 
@@ -146,7 +151,7 @@ class CarriedSamples:
 
     def made(self, experiences: list[Any], rollout: int) -> Carried | None:
         """The answers were put beside their samples."""
-        altered: dict[str, int] = {}
+        altered, names = dict[str, int](), dict[str, None]()
         for group, parts in self._checksums.items():
             name, field = _ANSWERS[group]
             if len(parts) != len(experiences):
@@ -155,11 +160,14 @@ class CarriedSamples:
                 now = getattr(experience, field)
                 if now is None:  # the reference's log-probs, where only the KL penalty takes them
                     continue
+                names[name] = None
                 wrong = sum(checksum_of(row) != one for row, one in zip(now, before, strict=True))
                 if wrong:
                     altered[name] = altered.get(name, 0) + wrong
-        compared = sum(len(experience.sequences) for experience in experiences) if self._checksums else 0
-        return Carried(way=FROM_MODELS, rollout=rollout, compared=compared, altered=altered) if compared else None
+        if not names:
+            return None
+        compared = sum(len(experience.sequences) for experience in experiences)
+        return Carried(way=FROM_MODELS, rollout=rollout, compared=compared, names=tuple(names), altered=altered)
 
     def divergences(self) -> list[Tensor] | None:
         """(B, T) of each part, the documented KL divergence of each token from the models' answers; None where they are not known.
@@ -191,16 +199,19 @@ class CarriedSamples:
         before = self._computed.pop(role, None)
         if before is None:
             return []
-        compared, altered = 0, dict[str, int]()
+        compared, altered, names = 0, dict[str, int](), dict[str, None]()
         for experience in experiences:
             for sample in samples_of(experience, role):
                 compared += 1
+                names |= dict.fromkeys(sample)
                 checksums = {name: checksum_of(tensor) for name, tensor in sample.items()}
                 for name in differing(checksums, before.get(checksums["tokens"], ())):
                     altered[name] = altered.get(name, 0) + 1
         parts = tuple(part_of(samples_of(experience, role)) for experience in experiences)
         return [
-            Carried(way=IN_CONTROLLER, rollout=rollout, role=role, compared=compared, altered=altered),
+            Carried(
+                way=IN_CONTROLLER, rollout=rollout, role=role, compared=compared, names=tuple(names), altered=altered
+            ),
             Carried(way=TO_TRAINERS, rollout=rollout, role=role, parts=parts),
         ]
 

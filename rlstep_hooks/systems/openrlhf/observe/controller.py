@@ -7,6 +7,7 @@ and their records are complete, and reports at the end.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Rewarded
+from rlstep_hooks.record.events import ConfigChanged, EpochEnd, FactsRead, Generated, Rewarded
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
@@ -28,10 +29,11 @@ from rlstep_hooks.systems import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
+from rlstep_hooks.systems.openrlhf.observe.settings_in_force import SettingsInForce, settings_of
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
@@ -100,6 +102,8 @@ class OpenRlhfController:
         self._patches = Patches()
         self._waiting: Generated | None = None
         """The rollout that was generated and is trained next."""
+        self._served: Carried | None = None
+        """What its prompts were compared with."""
         self._rollouts = 0
         self._episode = int(states["episode"])
         self._episode_ended = False
@@ -108,8 +112,10 @@ class OpenRlhfController:
         self._record = ControllerRecord(folder(), run, index.deviations_of)
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._samples = SampleWatch(trainer.args)
-        self._advantages = AdvantageWatch(trainer.args)
-        self._way = CarriedSamples(trainer.args)
+        configured = copy.deepcopy(trainer.args)
+        self._advantages = AdvantageWatch(configured)
+        self._way = CarriedSamples(configured)
+        self._arguments = SettingsInForce(lambda: settings_of(trainer.args))
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
@@ -118,6 +124,7 @@ class OpenRlhfController:
         self._engines = EngineRecords(folder(), run, self._recorder)
         self._seen = Contained(self._recorder, ("samples",))
         self._compared = Contained(self._recorder, ("advantages",))
+        self._settings = Contained(self._recorder, ("settings",))
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -160,7 +167,8 @@ class OpenRlhfController:
         }
         if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
             # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
-            facts["configured_sampling"] = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
+            asked = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
+            facts["configured_sampling"] = asked | NEUTRAL
         if not rollouts:
             facts["first_label"] = FIRST_WEIGHTS
         if schedule is not None and schedule.lr_horizon:
@@ -211,7 +219,8 @@ class OpenRlhfController:
         # The last thing in each turn of the loop (:382).
         wrap(trainer, "save_logs_and_checkpoints", self._around_save)
         if self._generator is None:
-            self._sampling = SamplingWeights(trainer.samples_generator)
+            self._sampling = SamplingWeights(trainer.samples_generator, Contained(self._recorder, ("rows",)))
+            self._sampling.attach(self._patches)
             wrap(trainer.samples_generator, "generate_samples", self._around_generate)
             # samples_generator.py:255: one response of an engine, with its reward.
             wrap(trainer.samples_generator, "_process_response_into_experience", self._after_response)
@@ -336,6 +345,7 @@ class OpenRlhfController:
                     self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
                     self._episode_ended = False
                 self._waiting = self._sampling.rollout(len(samples), waited, held, self._rollouts)
+                self._served = self._sampling.carried(self._rollouts)
             if exhausted:
                 self._episode += 1
                 # A run that resumes at the end of a pass first finds no rows: that pass ended in the run before.
@@ -361,6 +371,10 @@ class OpenRlhfController:
         with self._contained:
             samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
             self._emit_rollout(self._generated(len(samples)))
+        with self._settings:
+            at = self._recorder.now()
+            for name, before, after in self._arguments.changes():
+                self._recorder.emit(ConfigChanged(at=at, name=name, before=before, after=after, since="train_begin"))
         result = self._run(wrapped, args, kwargs)
         with self._contained:
             self._record.take_error()
@@ -401,11 +415,15 @@ class OpenRlhfController:
         group = int(self._trainer.args.rollout.n_samples_per_prompt)
         labels = found.labels if found is not None and found.samples == samples else NOT_KNOWN
         sampling = found.sampling if found is not None else ()
-        return Generated(index=0, samples=samples, prompts=samples // group, labels=labels, sampling=sampling)
+        repeated = found.repeated if found is not None else None
+        prompts = samples // group
+        return Generated(index=0, samples=samples, prompts=prompts, labels=labels, sampling=sampling, repeated=repeated)
 
     def _emit_rollout(self, event: Generated) -> None:
         self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))
         self._rollouts += 1
+        served, self._served = self._served, None
+        self._carried(served)
 
     def _emit_untrained(self) -> None:
         """A rollout was generated and the loop went on without it (OpenRLHF#1297): what should have followed is missing."""

@@ -22,6 +22,8 @@ AnyInputs = TypeVar("AnyInputs", bound="Totals")
 LOG_RATIO_LIMIT = 20.0
 EDGE = 1e-5
 """A statistic so near to its threshold may be on either side of it."""
+EDGE_OF_CLIP = 1e-4
+"""The same of a ratio and the bounds of the clip, as far as the gradient goes."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,9 @@ def read_settings(args: Any, kl_coef: float) -> LossSettings:
     )
 
 
-def documented_loss(settings: LossSettings, given: LossInputs) -> tuple[float, float]:
-    """The loss by its formula, and what one rounding of each of its terms amounts to: infinite where a rounding decides whether a
-    sample is left out."""
+def documented_loss(settings: LossSettings, given: LossInputs) -> tuple[Tensor, Tensor]:
+    """The loss by its formula, and what one rounding of each of its terms amounts to, both of shape (): infinite where a rounding
+    decides whether a sample is left out."""
     losses = token_losses(settings, given)
     weights, edge = _weights(settings, given)
     losses = losses * weights
@@ -114,29 +116,49 @@ def documented_loss(settings: LossSettings, given: LossInputs) -> tuple[float, f
     rounding = aggregated(losses.abs() * given.epsilon, given, token_level=settings.token_level)
     if settings.kl_coef and given.reference is not None:
         estimates = kl_estimate(given.log_probs - given.reference, settings.kl_type)
-        value += settings.kl_coef * aggregated(estimates, given, token_level=True)
+        value = value + settings.kl_coef * aggregated(estimates, given, token_level=True)
         sizes = estimates.abs() + (2.0 if settings.kl_type == "k3" else 0.0)
-        rounding += abs(settings.kl_coef) * aggregated(sizes * given.epsilon, given, token_level=True)
-    return value, torch.inf if edge else rounding
+        rounding = rounding + abs(settings.kl_coef) * aggregated(sizes * given.epsilon, given, token_level=True)
+    return value, torch.full_like(rounding, torch.inf) if edge else rounding
+
+
+def documented_gradient(settings: LossSettings, given: LossInputs) -> tuple[Tensor, Tensor]:
+    """(B, T), the gradient of the documented loss at the log-probs, and what one rounding of each of its terms amounts to: infinite
+    where a rounding decides whether the clip or the correction acts."""
+    leaf = given.log_probs.detach().requires_grad_()
+    value, rounding = documented_loss(settings, replace(given, log_probs=leaf))
+    (gradient,) = torch.autograd.grad(value, leaf)
+    sizes = gradient.abs() * (1 + (given.log_probs - given.old).abs())
+    if settings.kl_coef:
+        sizes = sizes + 2 * abs(settings.kl_coef) * given.mask / given.tokens * given.ranks
+    return gradient, torch.where(_at_an_edge(settings, given) | ~rounding.isfinite(), torch.inf, sizes * given.epsilon)
+
+
+def _at_an_edge(settings: LossSettings, given: LossInputs) -> Tensor:
+    """(B, T), where a ratio is so near to a bound that rounding decides on which side it is."""
+    ratio = _ratio(settings, given)
+    bounds = [1 - settings.clip_low, 1 + settings.clip_high, *([settings.dual_clip] if settings.dual_clip else [])]
+    return torch.stack([(ratio - bound).abs() < EDGE_OF_CLIP for bound in bounds]).any(0)
 
 
 def token_losses(settings: LossSettings, given: LossInputs) -> Tensor:
     """(B, T), the clipped surrogate of each token."""
-    advantages = given.advantages
-    if settings.sequences:
-        other = given.engine if settings.correction is not None and given.engine is not None else given.old
-        mean = ((given.log_probs - other) * given.mask).sum(1, keepdim=True) / given.mask.sum(1, keepdim=True).clamp(
-            min=1
-        )
-        ratio = mean.exp() * given.mask
-    else:
-        ratio = (given.log_probs - given.old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    advantages, ratio = given.advantages, _ratio(settings, given)
     bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     surrogate = torch.minimum(ratio * advantages, bounded * advantages)
     if settings.dual_clip is not None:
         least = torch.maximum(surrogate, settings.dual_clip * advantages)
         surrogate = torch.where(advantages < 0, least, surrogate)
     return -surrogate
+
+
+def _ratio(settings: LossSettings, given: LossInputs) -> Tensor:
+    """(B, T), new to old policy."""
+    if not settings.sequences:
+        return (given.log_probs - given.old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    other = given.engine if settings.correction is not None and given.engine is not None else given.old
+    counted = given.mask.sum(1, keepdim=True).clamp(min=1)
+    return (((given.log_probs - other) * given.mask).sum(1, keepdim=True) / counted).exp() * given.mask
 
 
 def _weights(settings: LossSettings, given: LossInputs) -> tuple[Tensor, bool]:
@@ -176,13 +198,13 @@ def kl_estimate(difference: Tensor, kind: str) -> Tensor:
     return difference.clamp(-10, 10)
 
 
-def aggregated(terms: Tensor, given: Totals, *, token_level: bool) -> float:
+def aggregated(terms: Tensor, given: Totals, *, token_level: bool) -> Tensor:
     """Numbers (B, T) brought to one, as a part of the update over all ranks."""
     masked = terms * given.mask
     if token_level:
-        return float(masked.sum()) / given.tokens * given.ranks
+        return masked.sum() / given.tokens * given.ranks
     of_samples = masked.sum(1) / (given.mask.sum(1) + 1e-8)
-    return float(of_samples.sum()) / given.samples * given.ranks
+    return of_samples.sum() / given.samples * given.ranks
 
 
 def alone(given: AnyInputs) -> AnyInputs:
@@ -194,7 +216,7 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
     """Losses that the documented one is mistaken for, in words that follow "the loss is"."""
 
     def value(settings: LossSettings = settings, given: LossInputs = given) -> float:
-        return documented_loss(settings, given)[0]
+        return float(documented_loss(settings, given)[0])
 
     documented = value()
     yield "the documented one with its sign flipped", -documented

@@ -6,6 +6,7 @@ Nothing waits for it: the tensors of a micro-batch go to the CPU with the other 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -21,12 +22,14 @@ from rlstep_hooks.systems.openrlhf.observe.loss import (
     LossInputs,
     LossSettings,
     alternatives,
+    documented_gradient,
     documented_loss,
     read_settings,
 )
 from rlstep_hooks.systems.openrlhf.observe.value_loss import (
     ValueInputs,
     ValueSettings,
+    documented_value_gradient,
     documented_value_loss,
     read_value_settings,
     value_alternatives,
@@ -35,6 +38,7 @@ from rlstep_hooks.systems.openrlhf.observe.value_loss import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rlstep_hooks.observe.contained import Contained
     from rlstep_hooks.observe.trainer_record import Role
 
 HELD_TOKENS = 1 << 20
@@ -50,8 +54,11 @@ class _Formula(Protocol):
     def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> Any:
         """What the formula takes, from the tensors (B, T) and the fields of `Totals`."""
 
-    def documented(self, given: Any) -> tuple[float, float]:
+    def documented(self, given: Any) -> tuple[Tensor, Tensor]:
         """The loss, and what one rounding of each of its terms amounts to."""
+
+    def gradient(self, given: Any) -> tuple[Tensor, Tensor]:
+        """(B, T), its gradient at what the model gave, and one rounding of that."""
 
     def alternatives(self, given: Any, microbatches: int) -> Iterator[tuple[str, float]]:
         """Losses that it is mistaken for."""
@@ -71,8 +78,11 @@ class _PolicyFormula:
             **totals,
         )
 
-    def documented(self, given: LossInputs) -> tuple[float, float]:
+    def documented(self, given: LossInputs) -> tuple[Tensor, Tensor]:
         return documented_loss(self.settings, given)
+
+    def gradient(self, given: LossInputs) -> tuple[Tensor, Tensor]:
+        return documented_gradient(self.settings, given)
 
     def alternatives(self, given: LossInputs, microbatches: int) -> Iterator[tuple[str, float]]:
         return alternatives(self.settings, given, microbatches)
@@ -85,8 +95,11 @@ class _ValueFormula:
     def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> ValueInputs:
         return ValueInputs(values=tensors["values"], old=tensors["old_values"], targets=tensors["returns"], **totals)
 
-    def documented(self, given: ValueInputs) -> tuple[float, float]:
+    def documented(self, given: ValueInputs) -> tuple[Tensor, Tensor]:
         return documented_value_loss(self.settings, given)
+
+    def gradient(self, given: ValueInputs) -> tuple[Tensor, Tensor]:
+        return documented_value_gradient(self.settings, given)
 
     def alternatives(self, given: ValueInputs, microbatches: int) -> Iterator[tuple[str, float]]:
         return value_alternatives(self.settings, given, microbatches)
@@ -102,6 +115,8 @@ class _Held(msgspec.Struct):
     formula: _Formula
     whole: bool
     """Whether the formula is of what goes into the backward, and not of the first term of that alone."""
+    gradients: list[Tensor]
+    """(B, T) on the device, the gradient that arrived at what the model gave; empty if it is not compared."""
     shape: tuple[int, int]
     names: tuple[str, ...]
     """Tensors of this shape that follow each other in the vector, before the four numbers."""
@@ -119,17 +134,25 @@ class LossMeter:
         role: The role.
         ranks: Processes that share an update.
         accumulation: Micro-batches of an update, where they are counted.
+        scale: By which gradients in the backward are multiplied to be those of the loss; 0 where that is not known.
+        guard: Contains errors of the hooks in the backward.
     """
 
-    def __init__(self, args: Any, role: Role, *, ranks: int, accumulation: int) -> None:
+    def __init__(self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, guard: Contained) -> None:
         self._args = args
         self._role = role
         self._ranks = ranks
         self._accumulation = accumulation
+        self._scale = scale
+        self._guard = guard
+        self._gradients = True
+        """Whether the gradient of the loss is that of its formula."""
         self._rollout = -1
         self._pass = -1
         self._tokens = 0
         self._open: tuple[_Held, list[Tensor], Tensor] | None = None
+        self._waiting: list[tuple[_Held, Tensor]] = []
+        """Micro-batches whose losses are known, and the gradients of the latest of which may be on their way."""
         self._arriving: DeferredValues[_Held] = DeferredValues()
         self._step = 0
         self._coefficient = 0.0
@@ -177,6 +200,7 @@ class LossMeter:
             window_size=self._accumulation,
             formula=formula,
             whole=whole,
+            gradients=[],
             shape=tuple(mask.shape),
             names=tuple(tensors),
             ranks=int(given.get("dp_size") or 1),
@@ -190,6 +214,10 @@ class LossMeter:
             parts,
             torch.stack([n.to(loss.device).float().reshape(()) for n in numbers] + [loss.detach().float()]),
         )
+        given_by_model = given[_GIVEN_BY_MODEL[self._role]]
+        if whole and self._gradients and self._scale and given_by_model.requires_grad:
+            # The sum of the gradients of all that the loss is computed from it: torch calls such a hook once, with that sum.
+            given_by_model.register_hook(partial(_keep, held.gradients, self._scale, self._guard))
 
     def _policy(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], _Formula, bool]:
         """The tensors of the policy's loss, its formula, and whether that is the whole loss."""
@@ -200,6 +228,8 @@ class LossMeter:
         if settings.kl_coef and reference is not None:
             tensors["reference"] = reference
         whole = not self._args.actor.entropy_coef and self._plain
+        # The gradient of this form of the KL term is not that of its value (models/utils.py `compute_approx_kl`).
+        self._gradients = not (settings.kl_coef and getattr(self._args.algo.kl, "unbiased_gradient", False))
         return tensors, _PolicyFormula(settings if whole else replace(settings, kl_coef=0.0)), whole
 
     def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], _Formula, bool]:
@@ -217,10 +247,14 @@ class LossMeter:
         if opened is None or not isinstance(loss, Tensor):
             return
         held, parts, numbers = opened
-        self._arriving.add(held, torch.cat([*parts, numbers, loss.detach().float().reshape(1)]))
+        self._waiting.append((held, torch.cat([*parts, numbers, loss.detach().float().reshape(1)])))
 
     def send(self) -> None:
         """Start fetching what is on the device."""
+        for held, values in self._waiting:
+            arrived = [sum(held.gradients[1:], held.gradients[0]).float().flatten()] if held.gradients else []
+            self._arriving.add(held, torch.cat([values, *arrived]))
+        self._waiting.clear()
         self._arriving.send()
 
     def arrived(self) -> dict[int, LossNumbers]:
@@ -241,6 +275,15 @@ _OF_VALUES = ("values", "old_values", "returns")
 """Arguments of the critic's loss."""
 
 
+_GIVEN_BY_MODEL: dict[Role, str] = {"policy": "log_probs", "critic": "values"}
+"""The argument of the loss that the model gave."""
+
+
+def _keep(kept: list[Tensor], scale: float, guard: Contained, gradient: Tensor) -> None:
+    with guard:
+        kept.append(gradient.detach() * scale)
+
+
 class _Arrived(msgspec.Struct):
     """One micro-batch on the CPU."""
 
@@ -253,6 +296,8 @@ class _Arrived(msgspec.Struct):
     """The loss that the loss function returned."""
     whole: float
     """What went into the backward."""
+    gradient: Tensor | None
+    """(B, T) in float64, that of the loss at what the model gave, as it arrived there."""
 
     @classmethod
     def of(cls, held: _Held, values: Tensor) -> _Arrived:
@@ -261,15 +306,17 @@ class _Arrived(msgspec.Struct):
         tensors = {
             name: values[i * size : (i + 1) * size].view(held.shape).double() for i, name in enumerate(held.names)
         }
-        tokens, samples, first, whole = values[len(held.names) * size :].tolist()
+        tokens, samples, first, whole = values[len(held.names) * size : len(held.names) * size + 4].tolist()
+        rest = values[len(held.names) * size + 4 :]
         totals = {"mask": tensors["action_mask"], "tokens": tokens, "samples": samples}
         given = held.formula.of(tensors, totals | {"ranks": held.ranks, "epsilon": held.epsilon})
-        return cls(held, tensors, given, first, whole)
+        gradient = rest.view(held.shape).double() if rest.numel() else None
+        return cls(held, tensors, given, first, whole, gradient)
 
     def compared(self) -> LossNumbers:
         """The loss against its formula, and what it was computed from against what came to this process."""
         formula, loss = self.held.formula, self.whole if self.held.whole else self.first
-        expected, rounding = formula.documented(self.given)
+        expected, rounding = map(float, formula.documented(self.given))
         rounding = max(rounding, torch.finfo(torch.float32).tiny)
         gap = abs(loss - expected) / rounding
         like = ""
@@ -281,10 +328,21 @@ class _Arrived(msgspec.Struct):
             ratio=None if cancels else finite(loss / expected),
             gap=finite(gap),
             like=like,
+            gradient_gap=self._gradient_gap(),
             advantages_intact=self._intact("advantages"),
             targets_intact=self._intact("returns"),
             values_intact=self._intact("old_values"),
         )
+
+    def _gradient_gap(self) -> float | None:
+        """The largest distance of a gradient from that of the documented loss, in roundings; None where it is not known."""
+        if self.gradient is None:
+            return None
+        expected, rounding = self.held.formula.gradient(self.given)
+        # A gradient that is added up from small and large numbers has the rounding of the large ones.
+        least = expected.abs().amax() * self.given.epsilon + torch.finfo(torch.float32).tiny
+        gaps = (self.gradient - expected).abs() / (rounding + least)
+        return finite(float(gaps[self.given.mask > 0].amax())) if bool((self.given.mask > 0).any()) else None
 
     def _intact(self, name: str) -> bool | None:
         """Whether a tensor is the one that came, sample by sample; None where that is not known."""

@@ -83,8 +83,26 @@ class SampleWatch:
         if len(self._earlier) > REMEMBERED:
             self._earlier.popitem(last=False)
         return Inspected(
-            groups_intact=groups, rewards_intact=rewards, repeats=repeats, signal=self._has_signal(experiences)
+            groups_intact=groups,
+            rewards_intact=rewards,
+            repeats=repeats,
+            copied=self._copied(experiences),
+            signal=self._has_signal(experiences),
         )
+
+    def _copied(self, experiences: list[Any]) -> tuple[int, float] | None:
+        """Completions that stand in the rollout before, and -log-prob of the least probable of them, in nats."""
+        if self._truncated or any(e.action_log_probs is None for e in experiences):
+            return None
+        seen, copied, nats = set[int](), 0, 0.0
+        for experience in experiences:
+            masks = experience.action_mask.bool()
+            for tokens, mask, log_probs in zip(experience.sequences, masks, experience.action_log_probs, strict=True):
+                key = checksum_of(tokens[1:][mask])
+                if key in seen:
+                    copied, nats = copied + 1, max(nats, -float(log_probs.float()[mask].sum()))
+                seen.add(key)
+        return copied, nats
 
     def _cannot_repeat(self, experiences: list[Any]) -> bool:
         """Whether it is practically impossible that sampling gave these samples twice."""

@@ -7,9 +7,11 @@ the same samples (ring attention, tensor parallelism) the first records.
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
@@ -24,8 +26,11 @@ from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers, BufferedSamples, Came, identity
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
+from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
+from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
+from rlstep_hooks.systems.openrlhf.observe.settings_in_force import SettingsInForce, of_optimizer, settings_of
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 
 if TYPE_CHECKING:
@@ -72,15 +77,26 @@ class OpenRlhfTrainer:
         self._delivery = Contained(self._record.writer, ("delivery",))
         self._formula = Contained(self._record.writer, ("formula",))
         self._steps_guard = Contained(self._record.writer, ("optimizer",))
-        self._meter = LossMeter(args, role, ranks=mesh["dp"].size(), accumulation=engine.gradient_accumulation_steps())
+        self._gradient_guard = Contained(self._record.writer, ("gradient",))
         self._masks: dict[int, int] = {}
         """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
         self._norms: list[torch.Tensor] = []
         """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
+        accumulation = engine.gradient_accumulation_steps()
+        scale, ranks = float(accumulation) if self._scales_seen else 0.0, mesh["dp"].size()
+        self._meter = LossMeter(
+            copy.deepcopy(args), role, ranks=ranks, accumulation=accumulation, scale=scale, guard=self._formula
+        )
         self._buffered = BufferedNumbers()
         self._syncs = Contained(self._record.writer, ("sampler",))
+        self._settings_guard = Contained(self._record.writer, ("settings",))
+        self._arguments = SettingsInForce(lambda: settings_of(args))
+        self._optimizer: SettingsInForce | None = None
+        with self._settings_guard:
+            self._optimizer = of_optimizer(engine, args.actor if role == "policy" else args.critic)
+        self._model = ModelWeights(engine.module.parameters())
         self._weights = SyncedWeights(trainer, engine, self._syncs)
         with self._record.order:
             self._attach()
@@ -139,6 +155,7 @@ class OpenRlhfTrainer:
             | {
                 "compute_dtype": DTYPES.get(dtype, dtype),
                 "dropout_modules": active,
+                "compares_settings": True,
                 "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
             }
         )
@@ -178,9 +195,13 @@ class OpenRlhfTrainer:
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
+        with self._record.values:
+            self._model.look()
         with self._record.order:
             self._steps_elsewhere()
             self._record.begin(name)
+        with self._settings_guard:
+            self._record.changed(self._arguments.changes(), since="train_begin")
 
     def end(self, name: Any) -> None:
         """A call of the controller is about to return."""
@@ -247,8 +268,7 @@ class OpenRlhfTrainer:
         with self._record.samples:
             parts, self._came = tuple(self._came), []
             if parts:
-                way = TO_TRAINERS
-                self._record.carried(Carried(way=way, rollout=self._generated, role=self.role, parts=parts))
+                self._record.carried(Carried(way=TO_TRAINERS, rollout=self._generated, role=self.role, parts=parts))
 
     # Micro-batches
 
@@ -350,6 +370,8 @@ class OpenRlhfTrainer:
     def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         with self._formula:
             self._meter.backward(kwargs.get("loss", args[0] if args else None))
+        with self._gradient_guard:
+            self._record.begin_backward(self.role, followed=is_compared_whole(self._cycle))
         with self._record.order:
             self._record.close_microbatch()
         return wrapped(*args, **kwargs)
@@ -377,6 +399,7 @@ class OpenRlhfTrainer:
         with self._record.order:
             if self._engine.global_steps != self._steps:
                 self._steps = self._engine.global_steps
+                self._model.left()
                 scaler = self._engine.skipped_steps != skipped
                 self._record.updated(
                     self.role,
@@ -403,13 +426,24 @@ class OpenRlhfTrainer:
                 self._record.probe(self.role, [self._probed])
                 with self._steps_guard:
                     self._record.replay(self.role, optimizer)
+                with self._gradient_guard:
+                    named = self._engine.module.named_parameters()
+                    watch = gradients_of(named, self._probed, self._gradient_guard) if self._scales_seen else None
+                    if watch is not None:
+                        self._record.follow_gradients(self.role, watch)
             if any(weights is self._probed for weights in held):
                 self._probing = True
                 self._record.before_step(self.role, replayed=is_compared(self._cycle))
         with self._steps_guard:
+            self._settings_in_force()
             norm = norm_of_gradients(optimizer) if is_compared_whole(self._cycle) else None
             if norm is not None:
                 self._norms.append(norm)
+
+    def _settings_in_force(self) -> None:
+        if self._optimizer is not None:
+            changes = [(f"{self.role} optimizer {name}", *values) for name, *values in self._optimizer.changes()]
+            self._record.changed(changes, since="configuration")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""
@@ -437,9 +471,11 @@ class OpenRlhfTrainer:
             if sent or not self._weights.sends:
                 self._record.synced(label)
         with self._record.values:
-            values = self._buffered.take(self._record.calls("refresh") - 1)
+            refresh = self._record.calls("refresh") - 1
+            values = self._buffered.take(refresh)
             if values is not None:
-                self._record.measured(values)
+                # A sync waits for the device in any case.
+                self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take()))
             self._record.write_numbers(self._losses_arrived)
         self.end("sync")
         return result

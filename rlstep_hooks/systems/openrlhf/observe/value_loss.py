@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
-from rlstep_hooks.systems.openrlhf.observe.loss import Totals, aggregated, alone
+from rlstep_hooks.systems.openrlhf.observe.loss import EDGE_OF_CLIP, Totals, aggregated, alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,8 @@ def read_value_settings(args: Any) -> ValueSettings:
     return ValueSettings(None if clip is None else float(clip))
 
 
-def documented_value_loss(settings: ValueSettings, given: ValueInputs) -> tuple[float, float]:
-    """The loss by its formula, and what one rounding of each of its terms amounts to."""
+def documented_value_loss(settings: ValueSettings, given: ValueInputs) -> tuple[Tensor, Tensor]:
+    """The loss by its formula, and what one rounding of each of its terms amounts to, both of shape ()."""
     apart = (given.values - given.targets).abs()
     terms, roundings = apart.square(), apart.square()
     if settings.clip is not None:
@@ -57,11 +57,30 @@ def documented_value_loss(settings: ValueSettings, given: ValueInputs) -> tuple[
     return value / 2, aggregated(roundings * given.epsilon, given, token_level=True) / 2
 
 
+def documented_value_gradient(settings: ValueSettings, given: ValueInputs) -> tuple[Tensor, Tensor]:
+    """(B, T), the gradient of the documented loss at the values, and what one rounding of each of its terms amounts to: infinite where
+    a rounding decides whether the clip acts."""
+    leaf = given.values.detach().requires_grad_()
+    value, _ = documented_value_loss(settings, replace(given, values=leaf))
+    (gradient,) = torch.autograd.grad(value, leaf)
+    sizes = (given.values.abs() + given.targets.abs()) * given.mask / given.tokens * given.ranks
+    if settings.clip is None:
+        return gradient, sizes * given.epsilon
+    moved = given.values - given.old
+    clipped = given.old + moved.clamp(-settings.clip, settings.clip)
+    plain, bounded = (given.values - given.targets).square(), (clipped - given.targets).square()
+    tie = (plain - bounded).abs() < EDGE_OF_CLIP * (plain + bounded)
+    edge = (moved.abs() > settings.clip * (1 - EDGE_OF_CLIP)) & (
+        tie | (moved.abs() < settings.clip * (1 + EDGE_OF_CLIP))
+    )
+    return gradient, torch.where(edge, torch.inf, sizes * given.epsilon)
+
+
 def value_alternatives(settings: ValueSettings, given: ValueInputs, microbatches: int) -> Iterator[tuple[str, float]]:
     """Losses that the documented one is mistaken for, in words that follow "the critic's loss is"."""
 
     def value(settings: ValueSettings = settings, given: ValueInputs = given) -> float:
-        return documented_value_loss(settings, given)[0]
+        return float(documented_value_loss(settings, given)[0])
 
     documented = value()
     yield "the documented one with its sign flipped", -documented
@@ -86,7 +105,7 @@ def value_alternatives(settings: ValueSettings, given: ValueInputs, microbatches
 def _smaller(clip: float, given: ValueInputs) -> float:
     clipped = given.old + (given.values - given.old).clamp(-clip, clip)
     terms = torch.minimum((clipped - given.targets).square(), (given.values - given.targets).square())
-    return aggregated(terms, given, token_level=True) / 2
+    return float(aggregated(terms, given, token_level=True)) / 2
 
 
 def _over_samples(settings: ValueSettings, given: ValueInputs) -> float:
@@ -94,4 +113,4 @@ def _over_samples(settings: ValueSettings, given: ValueInputs) -> float:
     if settings.clip is not None:
         clipped = given.old + (given.values - given.old).clamp(-settings.clip, settings.clip)
         terms = torch.maximum(terms, (clipped - given.targets).square())
-    return aggregated(terms, given, token_level=False) / 2
+    return float(aggregated(terms, given, token_level=False)) / 2
