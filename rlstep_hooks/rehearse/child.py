@@ -193,8 +193,8 @@ def _guard_files() -> None:
 def _guard_bytecode() -> None:
     """Keep bytecode of installed packages, as Python does, and none of the user's modules: theirs would lie beside their files.
 
-    Without any, each of a dozen processes compiles torch and its framework anew where the installation has no bytecode yet, as after uv:
-    verl's took twice as long to start.
+    Without any, each of a dozen processes compiles torch and its framework anew where the installation has no bytecode yet, as
+    uv leaves it: verl took twice as long to start.
     """
     installed = {Path(path).resolve() for path in (*site.getsitepackages(), sysconfig.get_path("stdlib"))}
 

@@ -15,8 +15,8 @@ def ray_variables(folder: str | Path) -> dict[str, str]:
     """Environment variables of all processes: its files are in this folder, and nothing is reported to anybody.
 
     Ray writes a token for its cluster to `~/.ray/auth_token` when it starts for the first time on a machine
-    (ray/_private/authentication/authentication_token_setup.py:32, 2.60). What a rehearsal writes there goes to the temporary folder, where
-    Ray's server does not look; so the cluster of a rehearsal has a token of its own.
+    (ray/_private/authentication/authentication_token_setup.py:32, 2.60). What a rehearsal writes there goes to the temporary
+    folder, where Ray's server does not look; so the cluster of a rehearsal has a token of its own.
     """
     return {"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
