@@ -9,6 +9,7 @@ from __future__ import annotations
 _HERE = "rlstep_hooks.rehearse.verl.cpu"
 
 HOOKS: dict[str, str] = {
+    "ray": "rlstep_hooks.rehearse.local_ray:no_dashboard",
     "verl.plugin.platform.platform_manager": f"{_HERE}.platform:install",
     "verl.utils.distributed": f"{_HERE}.process_group:install",
     "verl.workers.engine.fsdp.transformer_impl": f"{_HERE}.offload:install",
@@ -18,7 +19,7 @@ HOOKS: dict[str, str] = {
     "verl.checkpoint_engine.base": f"{_HERE}.separation:install_backend",
     "verl.utils.fsdp_utils": f"{_HERE}.separation:install_copies",
 }
-"""Module of verl -> "module:function", called with the module once it is imported."""
+"""Module -> "module:function", called with the module once it is imported."""
 
 ENVIRONMENT: dict[str, str] = {
     "VERL_PLATFORM": "cpu",
