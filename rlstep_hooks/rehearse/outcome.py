@@ -305,7 +305,7 @@ def _not_here(part: Part) -> list[str]:
         return [text]
     last = part.last
     if part.status and any(sign in last for sign in _OF_A_BUSY_MACHINE):
-        return [f"Ray did not start in time, because this machine is busy: {last}"]
+        return [f"Ray did not start in its time limit, maybe because this machine is busy: {last}"]
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
     made = [each for each in part.of("data") if "columns" in each.values]

@@ -216,3 +216,24 @@ def test_a_ray_that_does_not_start_in_time_is_no_fault_of_the_launch() -> None:
     outcome = outcome_of(Rehearsed(first=Part(status=1, said=[], output=[last])))
     assert outcome.status == 2
     assert "this machine is busy" in outcome.sentence
+
+
+IMPORTS = """
+import site, sys
+site.getsitepackages = lambda: [sys.argv[1]]
+from rlstep_hooks.rehearse import child
+child._guard_bytecode()
+sys.dont_write_bytecode = False
+sys.path[:0] = sys.argv[1:]
+import theirs, users
+"""
+
+
+def test_bytecode_is_kept_beside_packages_and_not_beside_the_users_files(tmp_path: Path) -> None:
+    installed, own = tmp_path / "installed", tmp_path / "own"
+    for folder, name in ((installed, "theirs"), (own, "users")):
+        folder.mkdir()
+        (folder / f"{name}.py").write_text("")
+    subprocess.run([sys.executable, "-c", IMPORTS, str(installed), str(own)], check=True, timeout=LIMIT)
+    assert (installed / "__pycache__").is_dir()
+    assert not (own / "__pycache__").exists()
