@@ -32,7 +32,7 @@ Bound = Literal["exact", "upper", "data_dependent"]
 StepUnit = Literal["rollout", "update", "microbatch", "sample", "prompt", "timestep", "epoch"]
 """What one "step" in a framework's logs can count."""
 
-Clock = Literal["update", "rollout", "pass", "microbatch", "sample"]
+Clock = Literal["update", "part", "rollout", "pass", "microbatch", "sample"]
 """What one tick of a learning-rate scheduler can count."""
 
 Syncs = Literal["unseen", "after_updates", "first_and_after_updates"]

@@ -120,8 +120,11 @@ def unsupported(config: Mapping[str, Any]) -> str:
     if separate:
         return separate
     mode = setting(config, "trainer.v1.trainer_mode", "sync")
-    if setting(config, "trainer.use_v1", True) and mode not in ("sync", "colocate_async"):
-        return f"trainer.v1.trainer_mode={mode}: its rollouts overlap with several updates, which is not observed"
+    v1 = setting(config, "trainer.use_v1", True)
+    if v1 and mode not in ("sync", "colocate_async", "separate_async"):
+        return f"trainer.v1.trainer_mode={mode}: only sync, colocate_async and separate_async were read and observed"
+    if v1 and mode == "separate_async" and own_agent_loop(config):
+        return "an agent loop of one's own in separate_async: how many samples each part of a rollout has is not known"
     if setting(config, "trainer.v1.sampler.custom_sampler.path"):
         return "trainer.v1.sampler.custom_sampler: which samples it gives is not known"
     if setting(config, "actor_rollout_ref.rollout.agent.agent_loop_manager_class"):

@@ -124,6 +124,21 @@ def reference(*, loss: bool = True) -> dict[str, Any]:
     }
 
 
+def separate(parts: int = 2) -> dict[str, Any]:
+    """Overrides that turn `grpo` into V1's separate_async: an engine in a process of its own, and rollouts in parts of 4 prompts."""
+    return {
+        "trainer.v1.trainer_mode": "separate_async",
+        "trainer.v1.separate_async.parameter_sync_step": parts,
+        "data.train_batch_size": 4 * parts,
+        "actor_rollout_ref.rollout.nnodes": 1,
+        "actor_rollout_ref.rollout.n_gpus_per_node": 1,
+        "actor_rollout_ref.rollout.checkpoint_engine.backend": "cpu",
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "algorithm.rollout_correction.rollout_is": "token",
+        "+ray_kwargs.ray_init.num_gpus": 2,
+    }
+
+
 def command(overrides: Mapping[str, Any]) -> list[str]:
     """The command line of verl's trainer with hydra overrides."""
     return [sys.executable, "-m", "verl.trainer.main_ppo", *(f"{key}={_value(v)}" for key, v in overrides.items())]

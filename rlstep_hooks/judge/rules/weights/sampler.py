@@ -99,7 +99,8 @@ class SamplerVersion(Rule):
     What it checks:
         The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is
         no older than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine
-        since the last update, or the policy itself generated.
+        since the last update, or the policy itself generated. Where a queue is followed: no sample has weights older than
+        those synced before its prompt was submitted, also where its age would be allowed.
 
     Why it matters:
         Samples of older weights are trained as if they were on-policy. That costs reward slowly and raises no error
@@ -150,6 +151,10 @@ class SamplerVersion(Rule):
         if event.purpose != "training":
             return None
         self._versions.append(event.policy_version)
+        if event.queue is not None:
+            self.checks += 1
+            if event.queue.behind:
+                return self._not_taken(event.queue.behind)
         if self.schedule.max_age is None:
             return None
         if event.sampler_version is None:
@@ -177,6 +182,16 @@ class SamplerVersion(Rule):
             why="the samples come from other weights than those that train on them, and the ratio does not show it",
             fix=fix,
             variant="unsent" if event.sampler_version == UNSENT else "",
+        )
+
+    def _not_taken(self, samples: int) -> Finding | None:
+        return self.fail(
+            expected="samples of the weights that were synced before their prompt was submitted, or of later ones",
+            observed=f"{number(samples, 'samples')} of older weights",
+            where=self.progress.where(),
+            why="an engine did not take the weights of a sync; within the bound on the age no other number shows it",
+            fix="look at the engine's side of the sync: does it load the weights, and take their number?",
+            variant="not taken",
         )
 
     def weight_sync(self, event: WeightSync) -> Finding | None:

@@ -16,6 +16,8 @@ HOOKS: dict[str, str] = {
     "verl.utils.model": f"{_HERE}.value_head:install",
     "verl.workers.rollout.replica": f"{_HERE}.rollout_registry:install_replica",
     "verl.workers.rollout.base": f"{_HERE}.rollout_registry:install_adapter",
+    "verl.checkpoint_engine.base": f"{_HERE}.separation:install_backend",
+    "verl.utils.fsdp_utils": f"{_HERE}.separation:install_copies",
 }
 """Module -> "module:function", called with the module once it is imported."""
 

@@ -11,6 +11,7 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
 from rlstep_hooks.systems.verl.observe.advantages import AdvantageWatch
+from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
@@ -42,6 +43,8 @@ class RewardHooks:
         self._compared = Contained(recorder, ("advantages",))
         config = trainer.config
         self._watch = AdvantageWatch(config, _ends(trainer))
+        self._correction = CorrectionWatch(config)
+        self._weighed = Contained(recorder, ("correction",))
         control = config.algorithm.get("kl_ctrl") or {}
         self._coefficient = float(control.get("kl_coef", 0.0)) if control.get("type", "fixed") == "fixed" else None
         """Of the KL penalty in the rewards; None where it adapts."""
@@ -73,6 +76,8 @@ class RewardHooks:
         data = wrapped(*args, **kwargs)
         with self._compared:
             self._watch.compared(data, kwargs.get("batch_keys"), self._coefficient)
+        with self._weighed:
+            self._correction.compared(data)
         return data
 
     def _after_metric_data(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -112,6 +117,8 @@ class RewardHooks:
             tokens = chosen.get("responses") if self._v1 and not self._rollouts.several_turns else None
             compared = self._watch.take(names, chosen["advantages"], tokens, chosen["response_mask"])
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
+        with self._weighed:
+            event = msgspec.structs.replace(event, **msgspec.structs.asdict(self._correction.take()))
         self._recorder.emit(event)
 
 

@@ -61,6 +61,10 @@ class VerlTrainer:
         """Whether weights are brought to the engines now."""
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
+        self._saved_versions: dict[Any, int] = {}
+        """Versions of the weights that were saved, by the name under which they were."""
+        self._in_place: int | None = None
+        """Version of the saved weights that are in the place of the latest ones; None where these are in place."""
         self._optimizers: dict[int, Role] = {}
         self._in_step = False
         self._stepped = False
@@ -86,6 +90,22 @@ class VerlTrainer:
     def version(self) -> int:
         """Policy updates applied in this run."""
         return self._record.version
+
+    @property
+    def version_in_place(self) -> int:
+        """Policy version of the weights that a forward computes with."""
+        return self.version if self._in_place is None else self._in_place
+
+    def saves_weights(self, name: Any) -> None:
+        """The weights were saved under a name."""
+        with self._record.samples:
+            self._saved_versions[name] = self.version_in_place
+
+    def restores_weights(self, name: Any) -> None:
+        """Saved weights were put into place."""
+        with self._record.samples:
+            version = self._saved_versions.get(name)
+            self._in_place = None if version == self.version else version
 
     def built(self, engine: Any) -> None:
         """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
@@ -267,6 +287,7 @@ class VerlTrainer:
         """verl is done with an optimizer step, made or left out."""
         self._in_step = False
         if role_of(engine) == "policy":
+            self._in_place = None
             self._losses.next_update()
         with self._record.order:
             finite = not isinstance(norm, float) or math.isfinite(norm)

@@ -12,6 +12,8 @@ from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.trainer import VerlTrainer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.record.events import PhaseName
 
@@ -45,6 +47,14 @@ def place_hooks(patches: Patches, module: Any) -> None:
     patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
 
 
+def place_saving_hooks(patches: Patches, module: Any) -> None:
+    """Put hooks into the trainers' class of `verl.experimental.separation.engine_workers`. Verified in 0.9.1 by real runs."""
+    # engine_workers.py:116, 133: old log-probs of separate_async are those of the weights at the beginning of a step, which are saved
+    # and put into place for them.
+    patches.wrap(module.DetachActorWorker, "save_model_to_cpu", partial(_named, VerlTrainer.saves_weights))
+    patches.wrap(module.DetachActorWorker, "restore_model_from_cpu", partial(_named, VerlTrainer.restores_weights))
+
+
 _trainer: VerlTrainer | None = None
 
 
@@ -57,6 +67,13 @@ def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             _trainer.built(instance.engine)
     except Exception:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
         return result
+    return result
+
+
+def _named(see: Callable[[VerlTrainer, Any], None], wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _trainer is not None:
+        see(_trainer, kwargs.get("n", args[0] if args else None))
     return result
 
 
@@ -151,7 +168,7 @@ def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if _is_reference(data):
         return _within("reference", wrapped, instance, args, kwargs)
     trainer.begin("refresh")
-    version = trainer.version
+    version = trainer.version_in_place
     result = wrapped(*args, **kwargs)
     trainer.refreshed(data, result, version)
     trainer.end("refresh")
