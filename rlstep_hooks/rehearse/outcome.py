@@ -38,7 +38,9 @@ _OF_THIS_MACHINE = (
 """In the last line of a script that needs a package or a device which this machine lacks."""
 
 
-_OF_ANOTHER_RELEASE = re.compile(r"TypeError: \w*(Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword argument")
+_OF_ANOTHER_RELEASE = re.compile(
+    r"TypeError: \w*(Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword argument"
+)
 """In the last line of a script that was written for another release: whatever the rows are."""
 
 _OF_A_BUSY_MACHINE = ("node timed out during startup", "Timed out waiting for file")
