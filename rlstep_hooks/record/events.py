@@ -305,6 +305,8 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
     learning_rate: float | None = None
     lr_tick: int | None = None
     """Position of the learning-rate scheduler at this update."""
+    due_rate: float | None = None
+    """The learning rate that the configured schedule gives for it, where the observer asked the schedule itself."""
     skip_reason: str = ""
     written: int | None = None
     """Probed tensors that torch saw written to in place since the update before, whatever their values are now; None if that was not
@@ -403,6 +405,8 @@ class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_chan
     after: Any
     since: Literal["construction", "train_begin", "configuration"]
     """What it has changed since. "configuration": the framework computes with another value than the configuration has."""
+    by_design: bool = False
+    """Whether training runs change this setting on purpose, so that another value is no fault by itself."""
 
 
 class Measured(Event, frozen=True, kw_only=True, gc=False, tag="measured"):

@@ -30,6 +30,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the completion tokens equal those of the rollout, row by row."""
     advantages_intact: bool | None = None
     """Whether the advantages equal those of the rollout bit for bit, row by row."""
+    targets_intact: bool | None = None
+    """Whether the targets of the critic's values equal those of the rollout bit for bit, row by row."""
     backward_ratio: float | None = None
     """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
     loss_ratio: float | None = None

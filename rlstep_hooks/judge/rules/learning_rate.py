@@ -179,7 +179,8 @@ class RateNotScheduled(Rule):
 
     Known limits:
         - TRL's trainers and OpenRLHF, with the schedules of transformers that they name; verl and Stable-Baselines3 with their own.
-          A schedule that is a function of somebody's is not called once more.
+          A function of somebody's is called once more for each rollout (Stable-Baselines3) if its code shows that it only computes
+          with numbers; any other is not.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
         - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run where
@@ -206,17 +207,22 @@ class RateNotScheduled(Rule):
         if facts is not self._facts:  # a trainer's facts may come after those of the controller
             self._facts, self._schedule = facts, read_schedule(facts)
         schedule = self._schedule
-        if schedule is None or not event.applied or event.learning_rate is None or event.lr_tick is None:
+        if not event.applied or event.learning_rate is None or event.lr_tick is None:
             return None
         of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
         if event.role != "policy" or of_checkpoint:
             return None
+        if event.due_rate is not None:
+            planned, base, kind = event.due_rate, abs(event.due_rate), "a function of the run's own"
+        elif schedule is not None:
+            planned, base, kind = schedule.rate(event.lr_tick), schedule.base, schedule.kind
+        else:
+            return None
         self.checks += 1
-        planned = schedule.rate(event.lr_tick)
-        if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * schedule.base:
+        if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * base:
             return None
         return self.fail(
-            expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({schedule.kind})",
+            expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({kind})",
             observed=f"{event.learning_rate:.6g}",
             where=self.progress.where(update=event.index),
             why="something other than the configured schedule sets the rate",

@@ -201,7 +201,8 @@ SYSTEM = System(
         "gradients on the way": no("FSDP reduces gradients on the way"),
         "gradient norm": yes("of all gradients at the step, against clip_grad", "the part of one process"),
         "optimizer step": yes(
-            "SGD, Adam and AdamW of torch, on the part of the weights that a process holds", "not other optimizers"
+            "SGD, Adam, AdamW and RMSprop of torch, on the part of the weights that a process holds",
+            "not other optimizers",
         ),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant and cosine with warm-up, of the policy", "not other numbers of cycles"),

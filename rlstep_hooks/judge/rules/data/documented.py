@@ -94,8 +94,8 @@ class AdvantagesAltered(Rule):
 
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
-        bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. Not for
-        trainers with a loss of their own, which may change advantages on purpose.
+        bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. In
+        Stable-Baselines3 the critic's targets too. Not for trainers with a loss of their own, which may change advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -132,10 +132,14 @@ class AdvantagesAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
-        if values.advantages_intact is None:
-            return None
-        self.checks += 1
-        return None if values.advantages_intact else self._altered(self.progress.where_at(place, event))
+        found: Finding | None = None
+        for intact, what in ((values.advantages_intact, "advantages"), (values.targets_intact, "the critic's targets")):
+            if intact is None:
+                continue
+            self.checks += 1
+            if not intact:
+                found = self._altered(self.progress.where_at(place, event), what) or found
+        return found
 
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
@@ -145,10 +149,11 @@ class AdvantagesAltered(Rule):
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
         return self._altered(where) if event.altered else None
 
-    def _altered(self, where: Where) -> Finding | None:
+    def _altered(self, where: Where, what: str = "advantages") -> Finding | None:
         return self.fail(
-            expected="the advantages of these samples, bit for bit as the rollout came with them",
+            expected=f"{'the ' if what == 'advantages' else ''}{what} of these samples, bit for bit as the rollout came with them",
             observed="other values",
+            variant="" if what == "advantages" else "targets",
             where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
