@@ -58,6 +58,23 @@ class RunStarted(Event, frozen=True, kw_only=True, gc=False, tag="run_started"):
     """Installed releases of the packages involved."""
 
 
+class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Prompts between their submission and their training, since the rollout before; where a queue lies between both."""
+
+    waiting: int = 0
+    """Prompts that were submitted and not taken yet."""
+    lost: int = 0
+    """Prompts that were submitted, and are neither taken nor dropped nor in the queue."""
+    again: int = 0
+    """Samples taken whose prompt was taken before, or that were taken twice."""
+    unasked: int = 0
+    """Samples taken whose prompt was never submitted, or was dropped."""
+    behind: int = 0
+    """Samples of weights that are older than those synced before their prompt was submitted."""
+    dropped: tuple[tuple[str, int], ...] = ()
+    """Why prompts were dropped -> how many."""
+
+
 class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """One generation phase on this process."""
 
@@ -94,6 +111,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Sampling settings of the engine, each combination once; empty if not observed."""
     due: int | None = None
     """Samples expected, if the data decide it; None if the plan does."""
+    queue: Queued | None = None
+    """What became of its prompts in the queue; None if there is none, or it was not observed."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     digest: int = 0
@@ -169,6 +188,10 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Rows of the validation set submitted for it; None if rows are unknown."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
+    parts: tuple[int, ...] = ()
+    """Samples of the parts in which it was trained, padding included; empty if it was trained at once."""
+    queue: Queued | None = None
+    """As in `Rollout`."""
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engines, each combination once; empty if not observed."""
     purpose: Purpose = "training"
@@ -196,6 +219,13 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """Samples whose masks were compared."""
     masks_wrong: int | None = None
     """As in `RolloutValues`."""
+    weights_off: float | None = None
+    """Largest distance of an importance weight from the documented one, in units of what rounding explains; None if that was not
+    compared."""
+    weights_like: str = ""
+    """What the weights are instead, if something known gives them."""
+    weights_cut: float | None = None
+    """Fraction of tokens whose documented weight is outside of its bounds."""
 
 
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
@@ -298,6 +328,8 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
     learning_rate: float | None = None
     lr_tick: int | None = None
     """Position of the learning-rate scheduler at this update."""
+    due_rate: float | None = None
+    """The learning rate that the configured schedule gives for it, where the observer asked the schedule itself."""
     skip_reason: str = ""
     written: int | None = None
     """Probed tensors that torch saw written to in place since the update before, whatever their values are now; None if that was not
@@ -385,6 +417,8 @@ class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_chan
     after: Any
     since: Literal["construction", "train_begin", "configuration"]
     """What it has changed since. "configuration": the framework computes with another value than the configuration has."""
+    by_design: bool = False
+    """Whether training runs change this setting on purpose, so that another value is no fault by itself."""
 
 
 class Measured(Event, frozen=True, kw_only=True, gc=False, tag="measured"):

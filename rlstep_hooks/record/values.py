@@ -31,6 +31,8 @@ TOPICS = (
     "reference",
     "advantages",
     "rows",
+    "queue",
+    "correction",
     "recording",
     "settings",
 )
@@ -91,7 +93,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     advantages_intact: bool | None = None
     """Whether the advantages equal those of the rollout bit for bit, row by row."""
     targets_intact: bool | None = None
-    """Whether the targets of the critic equal those that came to its trainer bit for bit, row by row."""
+    """Whether the targets of the critic's values equal those of the rollout bit for bit, row by row."""
     values_intact: bool | None = None
     """Whether the critic's old values equal those that it computed bit for bit, row by row."""
     backward_ratio: float | None = None

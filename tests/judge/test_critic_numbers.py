@@ -44,8 +44,8 @@ def with_numbers(**values: Any) -> Script:
         ),
         ({"backward_ratio": 2.0}, "RLS805", "for the critic"),
         ({"mask_intact": False}, "RLS804", "the critic's loss"),
-        ({"targets_intact": False}, "RLS517", "the targets of the critic"),
-        ({"values_intact": False}, "RLS517", "the old values"),
+        ({"targets_intact": False}, "RLS517", "the critic's targets"),
+        ({"values_intact": False}, "RLS517", "the critic's old values"),
     ],
 )
 def test_a_wrong_number_is_found_at_its_rollout(values: dict[str, Any], code: str, said: str) -> None:

@@ -177,7 +177,13 @@ class TrainerStream:
         self._rollout = -1
         self._sampled: OrderedDict[int, int | None] = OrderedDict()
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
-        self._refreshes = 0
+        self._rows: OrderedDict[int, int] = OrderedDict()
+        """Refresh of a rollout that is trained in parts -> samples of the parts before its own."""
+        self._parts = False
+        """Whether the latest rollout was trained in parts."""
+        self._refreshed = 0
+        """Samples of its parts that were refreshed."""
+        self._processes = 1
 
     def feed(self, event: AnyEvent) -> list[AnyEvent]:
         """Take one event of the controller.
@@ -188,6 +194,7 @@ class TrainerStream:
         if isinstance(event, RunStarted):
             self._started = event
             self._version = self._base = event.start_updates
+            self._processes = event.world_size
             self._unrecorded = event.facts.get("unrecorded", [])
             self._labels_are_weights = bool(event.facts.get("labels_are_weights"))
             label = event.facts.get("first_label")
@@ -299,6 +306,7 @@ class TrainerStream:
         oldest = min(known) if whole else None
         if event.purpose == "training":
             self._rollout = event.index
+            self._parts, self._refreshed = len(event.parts) > 1, 0
             _remember(self._sampled, event.index, None if oldest is None or oldest < 0 else oldest)
         return Rollout(
             at=event.at,
@@ -307,9 +315,7 @@ class TrainerStream:
             due=event.due,
             repeated=event.repeated,
             foreign=event.foreign,
-            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)
-            if self._received is None
-            else self._received,
+            own_samples=self._own_samples(event, after),
             policy_version=self._version,
             sampler_version=oldest,
             purpose=event.purpose,
@@ -321,7 +327,15 @@ class TrainerStream:
             signal=self._inspected.signal,
             reference_intact=self._inspected.reference_intact,
             sampling=event.sampling,
+            queue=event.queue,
         )
+
+    def _own_samples(self, event: Generated, after: Iterable[AnyEvent]) -> int | None:
+        """Samples of a rollout that this trainer trains."""
+        if event.parts:
+            return sum(event.parts) // self._processes
+        refreshed = next((e.samples for e in after if isinstance(e, Refresh)), None)
+        return refreshed if self._received is None else self._received
 
     def _placed(self, event: AnyEvent) -> AnyEvent:
         """A trainer's event with its rollout, and with versions counted from the start of training."""
@@ -341,6 +355,9 @@ class TrainerStream:
             return msgspec.structs.replace(event, policy_version=version)
         if isinstance(event, Refresh):
             _remember(self._rollout_of_refresh, event.rollout, self._rollout)
+            if self._parts:
+                _remember(self._rows, event.rollout, self._refreshed)
+                self._refreshed += event.samples
             return msgspec.structs.replace(
                 event, rollout=self._rollout, policy_version=self._counted(event.policy_version)
             )
@@ -355,7 +372,7 @@ class TrainerStream:
         if isinstance(event, Measured):
             return msgspec.structs.replace(
                 event,
-                rollouts=tuple(map(self._values, event.rollouts)),
+                rollouts=_of_whole_rollouts(map(self._values, event.rollouts)),
                 updates=tuple(map(self._update_values, event.updates)),
             )
         return event
@@ -369,9 +386,7 @@ class TrainerStream:
         return msgspec.structs.replace(values, index=values.index + self._base)
 
     def _microbatch(self, event: MicroBatch) -> MicroBatch:
-        parts = event.trained and tuple(
-            SampleRows(self._rollout_of_refresh.get(part.rollout, part.rollout), part.rows) for part in event.trained
-        )
+        parts = event.trained and tuple(map(self._sample_rows, event.trained))
         rollouts = [self._rollout] if parts is None else [part.rollout for part in parts]
         sampled = [self._sampled.get(rollout) for rollout in rollouts]
         known = [version for version in sampled if version is not None]
@@ -383,9 +398,31 @@ class TrainerStream:
             sampled_version=min(known) if known and len(known) == len(sampled) else None,
         )
 
+    def _sample_rows(self, part: SampleRows) -> SampleRows:
+        """Rows of a refresh as rows of its rollout."""
+        before = self._rows.get(part.rollout, 0)
+        rows = tuple(before + row for row in part.rows) if before else part.rows
+        return SampleRows(self._rollout_of_refresh.get(part.rollout, part.rollout), rows)
+
     def _values(self, values: RolloutValues) -> RolloutValues:
         """A rollout's numbers under its rollout index; a trainer numbers them by refresh."""
         return msgspec.structs.replace(values, index=self._rollout_of_refresh.get(values.index, self._rollout))
+
+
+def _of_whole_rollouts(parts: Iterable[RolloutValues]) -> tuple[RolloutValues, ...]:
+    """Numbers of rollouts; those of the parts of one rollout are put together."""
+    known: dict[int, RolloutValues] = {}
+    for values in parts:
+        known[values.index] = _joined(known[values.index], values) if values.index in known else values
+    return tuple(known.values())
+
+
+def _joined(one: RolloutValues, other: RolloutValues) -> RolloutValues:
+    """The numbers of two parts of a rollout, as a trainer of a controlled run measures them: the largest of each."""
+    names = ("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "reference_changed")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
+    largest = {name: max((n for n in pair if n is not None), default=None) for name, pair in pairs.items()}
+    return msgspec.structs.replace(one, **largest)
 
 
 def _remember(known: OrderedDict[int, int | None] | OrderedDict[int, int], key: int, value: int | None) -> None:

@@ -663,7 +663,7 @@ def value_loss_doubled_on_the_way(at: int) -> None:
     wrap(STRATEGY, "DeepspeedStrategy.backward", backward)
 
 
-@fault(report="returns off by one", code="RLS517", cause="targets of the critic")
+@fault(report="returns off by one", code="RLS517", cause="critic's targets")
 def targets_of_other_samples(at: int) -> None:
     """The targets of each micro-batch of the critic move by one sample."""
 

@@ -108,7 +108,7 @@ def limits_of_rewards_narrowed(at: int) -> None:
 
     def compute(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
         own = maker.strategy.args.reward
-        before, own.clip_range = own.clip_range, (-0.2, 0.2)
+        before, own.clip_range = own.clip_range, (-10.0, 0.0)
         try:
             return wrapped(*args, **kwargs)
         finally:
@@ -312,6 +312,8 @@ def base_rate_of_another_run(at: int) -> None:
 
     def end(trainer: Any, kept: Any) -> None:
         trainer.actor_scheduler.base_lrs = kept
+        for group in trainer.actor.model.basic_optimizer.param_groups:  # the rate of the next update is set by now
+            group["lr"] /= 2
 
     during_training(at, begin, end)
 

@@ -48,6 +48,7 @@ def test_a_label_belongs_to_its_prompt() -> None:
     found = served.carried(5)
     assert found is not None
     assert found.altered == {"labels": 2, "tokens": 1}
+    assert found.names == ("tokens", "labels")
 
 
 def test_a_set_without_text_is_not_counted() -> None:

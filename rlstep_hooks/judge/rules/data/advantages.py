@@ -262,9 +262,10 @@ class RewardsMoved(Rule):
     What it checks:
         The reward of each sample when it came from generation, against the reward from which its advantage is computed.
         Samples are told apart by their tokens. Exact. In OpenRLHF also those that a reward model gave, and the labels of the prompts,
-        by which rewards are computed, against those of the data set. In TRL
-        (0.20 and later) what each reward function returned against the rewards that advantages are computed from, and the
-        completions that it was asked about against those of the rollout; in the first eight rollouts and later one of 29.
+        by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
+        against the rewards that advantages are computed from, and the completions that it was asked about against those of the
+        rollout. In Stable-Baselines3 what the environment's step gave, against the buffer. In the first eight rollouts and later one
+        of 29.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -282,8 +283,8 @@ class RewardsMoved(Rule):
         Look for code that reorders, pads or filters samples and their rewards separately.
 
     Known limits:
-        - Only OpenRLHF's controller and TRL's trainers see samples with their rewards at both places. TRL: not reward models, and not
-          functions that are coroutines.
+        - Only OpenRLHF's controller, TRL's trainers and Stable-Baselines3 show samples with their rewards at both places. TRL: not
+          reward models, and not functions that are coroutines. Stable-Baselines3: not a buffer class of somebody's.
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
 
     Sources:

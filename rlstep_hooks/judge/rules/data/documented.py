@@ -95,9 +95,9 @@ class AdvantagesAltered(Rule):
 
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
-        bit, sample by sample; the targets and the old values of a critic likewise (OpenRLHF); in a loop of one's own up to their
-        mean and a positive factor, since it may normalise them. Not for trainers with a loss of their own, which may change
-        advantages on purpose.
+        bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. In
+        Stable-Baselines3 and OpenRLHF the critic's targets too, and in OpenRLHF its old values. Not for trainers with a loss of their
+        own, which may change advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -134,20 +134,28 @@ class AdvantagesAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
-        if values.advantages_intact is None:
-            return None
-        self.checks += 1
-        return None if values.advantages_intact else self._altered(self.progress.where_at(place, event))
-
-    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Look at the comparison of what the critic's loss got."""
-        for name, intact in (("targets of the critic", values.targets_intact), ("old values", values.values_intact)):
+        found: Finding | None = None
+        for intact, what in ((values.advantages_intact, "advantages"), (values.targets_intact, "the critic's targets")):
             if intact is None:
                 continue
             self.checks += 1
             if not intact:
-                return self._altered(self.progress.where_at(place, event), name)
-        return None
+                found = self._altered(self.progress.where_at(place, event), what) or found
+        return found
+
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of what the critic's loss got."""
+        found: Finding | None = None
+        for intact, what in (
+            (values.targets_intact, "the critic's targets"),
+            (values.values_intact, "the critic's old values"),
+        ):
+            if intact is None:
+                continue
+            self.checks += 1
+            if not intact:
+                found = self._altered(self.progress.where_at(place, event), what) or found
+        return found
 
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
@@ -162,20 +170,20 @@ class AdvantagesAltered(Rule):
         found = None
         for name, words in (
             ("advantages", "advantages"),
-            ("targets", "targets of the critic"),
-            ("old values", "old values"),
+            ("targets", "critic's targets"),
+            ("old values", "critic's old values"),
         ):
             found = found or carried(self, event, name, words)
         return found
 
-    def _altered(self, where: Where, name: str = "advantages") -> Finding | None:
+    def _altered(self, where: Where, what: str = "advantages") -> Finding | None:
         return self.fail(
-            expected=f"the {name} of these samples, bit for bit as the rollout came with them",
+            expected=f"{'the ' if what == 'advantages' else ''}{what} of these samples, bit for bit as the rollout came with them",
             observed="other values",
+            variant="" if what == "advantages" else what,
             where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
-            variant=name,
         )
 
 

@@ -165,8 +165,9 @@ class GradientAltered(ValueRule):
         by value or by parameter, and for callbacks that write to `.grad`.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer in one process, and OpenRLHF's trainers where each is one process (without ZeRO-3). Among
-          several, and with a gradient scaler, FSDP or, in TRL, DeepSpeed, gradients are reduced or scaled on the way.
+        - TRL's GRPOTrainer and RLOOTrainer in one process, Stable-Baselines3, and OpenRLHF's trainers where each is one process,
+          without ZeRO-3. Among several processes, and with a gradient scaler, FSDP or, in TRL, DeepSpeed, gradients are reduced or
+          scaled on the way.
         - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached, changes
           gradients before they arrive.
 
@@ -189,7 +190,10 @@ class GradientAltered(ValueRule):
         if off is None or factor is None:
             return None
         self.checks += 1
-        expected = f"the sum of the gradients of {event.microbatches} micro-batches, times one factor of the clip"
+        of = "the gradients of its micro-batch"
+        if event.microbatches > 1:
+            of = f"the sum of the gradients of {event.microbatches} micro-batches"
+        expected = f"{of}, times one factor of the clip"
         if off > 1:
             own = values.gradient_tensor_factor if values.gradient_tensor_factor is not None else 0.0
             than = f"{own / (factor or 1):.3g} times as much in {values.gradient_tensor} as in most tensors"
@@ -206,7 +210,7 @@ class GradientAltered(ValueRule):
         if passes is not None and passes > event.microbatches:
             return self.fail(
                 severity="error",
-                expected=f"{event.microbatches} backward passes, one for each micro-batch",
+                expected=f"{_passes(event.microbatches)}, one for each micro-batch",
                 observed=f"{passes}",
                 where=self.progress.where_at(place, event),
                 why="gradients of a further backward pass are added to those of the loss",
@@ -248,6 +252,10 @@ class GradientAltered(ValueRule):
         norm, limit = values.gradient_norm, values.gradient_limit
         clipped = norm is not None and limit is not None and norm >= limit * (1 - 8 * tolerance)
         return 0.0 if clipped and factor < 1 else abs(factor - 1) / tolerance
+
+
+def _passes(number: int) -> str:
+    return f"{number} backward pass" + ("es" if number != 1 else "")
 
 
 _LOOK = "look for hooks on parameters, for zero_grad and further backward passes within an update, and for code that writes to .grad"

@@ -41,7 +41,8 @@ class RatioAtLagZero(ValueRule):
         On every micro-batch at lag 0 whose old log-probs were computed separately: the mean |log ratio| over real tokens is
         within the tolerance of the compute dtype. The tolerance is 0.0001 in float32 and 0.05 in reduced precision
         (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`). 100 times as far in three micro-batches is an error,
-        unless dropout is active.
+        unless dropout is active. A2C of Stable-Baselines3 has no ratio: there the log-probs of its loss are compared with those of
+        the sampling.
 
     Why it matters:
         The ratio must be 1 at the first update on a rollout. If it is not, the two forwards differ in something other

@@ -223,8 +223,9 @@ class OptimizerHoldsOthers(Rule):
         be frozen.
 
     Known limits:
-        - The observers of TRL and verl compare the tensors. In other systems it is not evaluated.
-        - The tensors are compared once. An optimizer that is exchanged later is seen by RLS401 and RLS406.
+        - The observers of TRL, verl and Stable-Baselines3 compare the tensors. In other systems it is not evaluated.
+        - The tensors are compared once, in Stable-Baselines3 with each rollout. An optimizer that is exchanged later is seen by RLS401
+          and RLS406.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/optim.html: move a model before its optimizer is built
@@ -236,19 +237,38 @@ class OptimizerHoldsOthers(Rule):
     topics = ("weights",)
     nothing_seen = "the optimizer's parameters could not be compared with the model's"
 
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._compared: dict[str, int] | None = None
+
+    def update(self, event: Update) -> Finding | None:
+        """Compare again where the tensors have changed since."""
+        tensors = self.progress.started.facts.get("optimizer_tensors")
+        if event.role != "policy" or not event.applied or tensors is None or tensors == self._compared:
+            return None
+        before, self._compared = self._compared, tensors
+        if before is None or not tensors["held"] or tensors["held"] == tensors["trainable"]:
+            return None  # the first update is judged with what it changed
+        self.checks += 1
+        return self._not_held(tensors, self.progress.where(update=event.index))
+
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the optimizer's parameters at the first update, which shows whether the weights change."""
         tensors = self.progress.started.facts.get("optimizer_tensors")
         if self.checks or tensors is None or event.role != "policy" or not event.applied or not event.learning_rate:
             return None
         self.checks += 1
-        trainable, held, others = tensors["trainable"], tensors["held"], tensors["others"]
-        if held == trainable or (not held and values.changed):
+        held = tensors["held"]
+        if held == tensors["trainable"] or (not held and values.changed):
             return None
+        return self._not_held(tensors, self.progress.where_at(place, event))
+
+    def _not_held(self, tensors: dict[str, int], where: Where) -> Finding | None:
+        trainable, held, others = tensors["trainable"], tensors["held"], tensors["others"]
         return self.fail(
             expected=f"the model's {trainable} trainable tensors in the optimizer",
             observed=f"{held} of them, and {others} other tensors",
-            where=self.progress.where_at(place, event),
+            where=where,
             why=(
                 "these tensors get gradients, and no update ever changes them"
                 if held

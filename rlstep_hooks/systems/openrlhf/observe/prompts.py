@@ -76,7 +76,8 @@ class ServedPrompts:
         """The prompts of the latest rollout with their labels, compared with those of the set; None if they were not."""
         if not self._compared:
             return None
-        return Carried(way=FROM_DATA, rollout=rollout, compared=self._compared, altered=self._altered)
+        names = ("tokens", "labels")
+        return Carried(way=FROM_DATA, rollout=rollout, compared=self._compared, names=names, altered=self._altered)
 
     def _see_end(self) -> None:
         """samples_generator.py:131: a generator drops an iterator that is used up."""

@@ -53,15 +53,20 @@ class SettingsInForce:
 
     def __init__(self, read: Callable[[], dict[str, Any]], right: Mapping[str, Any] | None = None) -> None:
         self._read = read
-        self._before = dict(read() if right is None else right)
+        self._right = dict(read() if right is None else right)
+        self._before = self._right
 
     def changes(self) -> list[Change]:
-        """Those that changed since the last call."""
-        before, now = self._before, self._read()
+        """Those that changed since the last call, and are not right; before stands what would be."""
+        right, before, now = self._right, self._before, self._read()
         if now == before:
             return []
         self._before = now
-        return [(name, before[name], value) for name, value in now.items() if name in before and before[name] != value]
+        return [
+            (name, right[name], value)
+            for name, value in now.items()
+            if name in right and value not in (right[name], before.get(name))
+        ]
 
 
 def of_optimizer(engine: Any, settings: Any) -> SettingsInForce | None:

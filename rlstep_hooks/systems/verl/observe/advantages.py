@@ -90,24 +90,25 @@ class AdvantageWatch:
         """Why advantages are not compared, where they are not."""
         self._ends = list(ends)
         self._rollouts = 0
+        """Rollouts that were taken."""
         self._found: tuple[float | None, str] = None, ""
-        self._computed: tuple[list[str], Tensor] | None = None
-        """Names and advantages of the samples of a rollout, as they were computed."""
+        """Of the rollout that is trained, of all its parts so far."""
+        self._computed: dict[str, Tensor] | None = None
+        """Advantages of its samples by name, as they were computed."""
 
     def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
-        """Advantages were computed.
+        """Advantages were computed, of a rollout or of one part of it.
 
         Args:
             data: verl's `DataProto`, with rewards and advantages.
             keys: Names of its samples, where several may belong to one session.
             coefficient: Of the KL penalty in the rewards; None where it is not known.
         """
-        rollout, self._rollouts = self._rollouts, self._rollouts + 1
-        self._found, self._computed = (None, ""), None
         estimator, batch = self._estimator, data.batch
-        if not is_compared(rollout) or batch["response_mask"].numel() > LARGEST:
+        if not is_compared(self._rollouts) or batch["response_mask"].numel() > LARGEST:
             return
-        self._computed = [str(key) for key in keys or range(len(data))], batch["advantages"].clone()
+        names = map(str, keys or range(len(data)))
+        self._computed = (self._computed or {}) | dict(zip(names, batch["advantages"].clone(), strict=True))
         if isinstance(estimator, str):
             return
         rows = list(range(len(data)))
@@ -116,7 +117,8 @@ class AdvantageWatch:
             rows = last_of_sessions(list(keys))
         documented = self._documented(estimator, data, torch.tensor(rows), coefficient)
         off = min(float(documented.off()), 1e30)
-        self._found = off, documented.fit() if off > 1 else ""
+        if self._found[0] is None or off > self._found[0]:
+            self._found = off, documented.fit() if off > 1 else ""
 
     def _documented(self, estimator: Estimator, data: Any, rows: Tensor, coefficient: float | None) -> Documented:
         batch, mask = data.batch, data.batch["response_mask"][rows]
@@ -163,10 +165,10 @@ class AdvantageWatch:
         """
         (off, fit), self._found = self._found, (None, "")
         computed, self._computed = self._computed, None
+        self._rollouts += 1
         altered = None
         if computed is not None:
-            places = {name: place for place, name in enumerate(computed[0])}
-            rows = ((computed[1][places[name]], row) for name, row in zip(names, advantages, strict=True))
+            rows = ((computed[name], row) for name, row in zip(names, advantages, strict=True))
             altered = sum(not bool((before[: len(row)] == row).all()) for before, row in rows)
         if computed is None or responses is None or not self._ends:
             return Compared(off, fit, altered)

@@ -42,6 +42,7 @@ def attach() -> None:
     if WORKER in os.environ:
         # Verified with 0.9.1: `TrainingWorker` and `ActorRolloutRefWorker` work in the trainers' processes, `WorkerDict`.
         _when_imported("verl.workers.engine_workers", _place_trainer)
+        _when_imported("verl.experimental.separation.engine_workers", _place_saving)
     else:
         # Verified with 0.9.1: `PPOTrainer` (V1) and `RayPPOTrainer` (V0) live in the controller's process, `TaskRunner`.
         _when_imported("verl.trainer.ppo.v1.trainer_base", _place_controller("PPOTrainer"))
@@ -95,12 +96,22 @@ def _place_tracking(module: Any) -> None:
 
 
 def _place_trainer(module: Any) -> None:
-    release = installed_release()
-    if release is None or not release.supported or not release.since(OBSERVED_SINCE):
-        return
-    from rlstep_hooks.systems.verl.observe.trainer_hooks import place_hooks
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.trainer_hooks import place_hooks
 
-    place_hooks(_patches, module)
+        place_hooks(_patches, module)
+
+
+def _place_saving(module: Any) -> None:
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.trainer_hooks import place_saving_hooks
+
+        place_saving_hooks(_patches, module)
+
+
+def _hooks_are_verified() -> bool:
+    release = installed_release()
+    return release is not None and release.supported and release.since(OBSERVED_SINCE)
 
 
 def _write_attached() -> None:

@@ -57,10 +57,16 @@ class VerlTrainer:
         )
         self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
+        self.sends_with_updates = False
+        """Whether numbers are fetched after the updates of a rollout, and not with the sync that follows."""
         self.syncing = False
         """Whether weights are brought to the engines now."""
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
+        self._saved_versions: dict[Any, int] = {}
+        """Versions of the weights that were saved, by the name under which they were."""
+        self._in_place: int | None = None
+        """Version of the saved weights that are in the place of the latest ones; None where these are in place."""
         self._optimizers: dict[int, Role] = {}
         self._in_step = False
         self._stepped = False
@@ -86,6 +92,22 @@ class VerlTrainer:
     def version(self) -> int:
         """Policy updates applied in this run."""
         return self._record.version
+
+    @property
+    def version_in_place(self) -> int:
+        """Policy version of the weights that a forward computes with."""
+        return self.version if self._in_place is None else self._in_place
+
+    def saves_weights(self, name: Any) -> None:
+        """The weights were saved under a name."""
+        with self._record.samples:
+            self._saved_versions[name] = self.version_in_place
+
+    def restores_weights(self, name: Any) -> None:
+        """Saved weights were put into place."""
+        with self._record.samples:
+            version = self._saved_versions.get(name)
+            self._in_place = None if version == self.version else version
 
     def built(self, engine: Any) -> None:
         """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
@@ -267,6 +289,7 @@ class VerlTrainer:
         """verl is done with an optimizer step, made or left out."""
         self._in_step = False
         if role_of(engine) == "policy":
+            self._in_place = None
             self._losses.next_update()
         with self._record.order:
             finite = not isinstance(norm, float) or math.isfinite(norm)
@@ -356,10 +379,14 @@ class VerlTrainer:
             writer.emit(*self._sent.ready(writer.now()))
         with self._record.order:
             self._record.synced(label)
+        self.write_numbers()
+        self._losses.next_rollout()
+
+    def write_numbers(self) -> None:
+        """Write the numbers that have arrived."""
         with self._record.values:
             self._measured()
             self._record.write_numbers(self._losses_arrived)
-        self._losses.next_rollout()
 
     def _losses_arrived(self) -> dict[int, LossNumbers]:
         with self._formula:
