@@ -246,11 +246,11 @@ class OpenRlhfTrainer:
         with self._record.samples:
             experience = kwargs.get("experience", args[0] if args else None)
             items = buffer.items[-len(experience.sequences) :]
+            if self.role == "policy":
+                self._buffered.add(experience)
             self._samples.appended(items)
             if is_compared(self._generated):
                 self._came.append(part_of(sample_of(item, self.role) for item in items))
-            if self.role == "policy":
-                self._buffered.add(experience)
             if self.role == "policy" and self._deals and self._record.refreshes:
                 # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
                 self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
