@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
 from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE
-from rlstep_hooks.systems.verl.plan import evaluates_only, plan_config, unsupported
+from rlstep_hooks.systems.verl.plan import evaluates_only, is_one_step_off, plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import SUPPORTED, installed_release
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _plan(trainer: Any, *, own_v0: bool) -> tuple[Schedule | None, str]:
     if release is None or not release.supported:
         return None, f"verl {release.verl if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
     config: Any = OmegaConf.to_container(trainer.config, resolve=True)
-    if own_v0:
+    if own_v0 or is_one_step_off(config):  # whose program sets it
         config["trainer"]["use_v1"] = False
     reason = unsupported(config)
     try:
