@@ -200,6 +200,10 @@ class TrainerStream:
             label = event.facts.get("first_label")
             if label is not None:  # the engine loads its first weights without a sync
                 _remember(self._labels, label, self._base)
+            for label, version in event.facts.get(
+                "labels_before", ()
+            ):  # a resumed run trains samples of weights before it
+                _remember(self._labels, label, version)
             return []
         if isinstance(event, Phase):
             return self._call(event)

@@ -114,8 +114,10 @@ LAUNCHES = {
             "base_rate_of_another_run": 35,
             "model_written_before_old_log_probs": 37,
             "sync_in_eight_bits": 39,
+            "coefficient_of_another_run": 42,
+            "layer_frozen": 44,
         },
-        rollouts=41,
+        rollouts=46,
         settings={
             "algo.advantage.estimator": "reinforce_baseline",
             "algo.kl.use_loss": True,

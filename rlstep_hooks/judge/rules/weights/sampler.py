@@ -153,7 +153,10 @@ class SamplerVersion(Rule):
         """Whether an engine samples that must be given new weights."""
         self._compared = False
         """Whether tensors of the engine were compared with those of the policy."""
-        self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
+        ages, begun = self.schedule.max_age or 0, progress.started.start_updates
+        # A resumed run may train samples of weights that were there before it.
+        before = (max(begun - math.ceil(age * self.schedule.updates_per_rollout), 0) for age in range(ages, 0, -1))
+        self._versions: deque[int] = deque(before if begun else (), maxlen=ages + 1)
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Compare the sampler's version with the oldest that the plan allows."""

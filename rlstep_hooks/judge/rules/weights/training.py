@@ -327,7 +327,8 @@ class PartNotTrained(Rule):
         Look for code that sets `requires_grad`, or that computes a part of the forward without a gradient.
 
     Known limits:
-        - Layers that are frozen from the start are looked at in verl, and only without LoRA; those that are frozen in mid-run in TRL.
+        - Layers that are frozen from the start are looked at in verl, and only without LoRA; those that are frozen in mid-run in TRL
+          and OpenRLHF.
           Tensors without a gradient are counted in verl and, one tensor, in OpenRLHF.
         - A mixture of experts may have an expert that no token reaches. That is the warning, not a fault.
 

@@ -223,7 +223,9 @@ class LossMeter:
         """The tensors of the policy's loss, its formula, and whether that is the whole loss."""
         names = ("log_probs", "old_log_probs", "advantages", "rollout_log_probs")
         tensors = {name: given[name] for name in names if given.get(name) is not None}
-        settings = read_settings(self._args, self._coefficient)
+        kl = self._args.algo.kl
+        # A coefficient that adapts is taken as it came (kl_controller.py).
+        settings = read_settings(self._args, self._coefficient if getattr(kl, "target", None) else float(kl.init_coef))
         reference = getattr(self._experience, "base_action_log_probs", None)
         if settings.kl_coef and reference is not None:
             tensors["reference"] = reference

@@ -84,11 +84,9 @@ class OpenRlhfTrainer:
         """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
-        accumulation = engine.gradient_accumulation_steps()
-        scale, ranks = float(accumulation) if self._scales_seen else 0.0, mesh["dp"].size()
-        self._meter = LossMeter(
-            copy.deepcopy(args), role, ranks=ranks, accumulation=accumulation, scale=scale, guard=self._formula
-        )
+        steps, ranks = engine.gradient_accumulation_steps(), mesh["dp"].size()
+        scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
+        self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
         self._buffered = BufferedNumbers()
         self._syncs = Contained(self._record.writer, ("sampler",))
         self._settings_guard = Contained(self._record.writer, ("settings",))
@@ -248,11 +246,11 @@ class OpenRlhfTrainer:
         with self._record.samples:
             experience = kwargs.get("experience", args[0] if args else None)
             items = buffer.items[-len(experience.sequences) :]
+            if self.role == "policy":
+                self._buffered.add(experience)
             self._samples.appended(items)
             if is_compared(self._generated):
                 self._came.append(part_of(sample_of(item, self.role) for item in items))
-            if self.role == "policy":
-                self._buffered.add(experience)
             if self.role == "policy" and self._deals and self._record.refreshes:
                 # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
                 self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
@@ -433,6 +431,7 @@ class OpenRlhfTrainer:
                         self._record.follow_gradients(self.role, watch)
             if any(weights is self._probed for weights in held):
                 self._probing = True
+                self._record.see_frozen(self.role, self._model.frozen)
                 self._record.before_step(self.role, replayed=is_compared(self._cycle))
         with self._steps_guard:
             self._settings_in_force()
