@@ -73,7 +73,7 @@ OF_ANY_RELEASE = tuple(
     for name in ("examples", "foreign_suite", "processes", "pytest_plugin", "records", "rehearse", "run_diff")
 )
 """Records, reports, processes and commands: our own code, whatever the release. The newest has these tests."""
-TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async")
+TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
 VERL = (
@@ -275,8 +275,6 @@ def browser(session: nox.Session) -> None:
 def trl(session: nox.Session, release: str) -> None:
     install_trl(session, release, *TESTS)
     session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *session.posargs, env=OFFLINE)
-    # In processes of their own: accelerate keeps state for a whole process, which other tests change.
-    session.run("pytest", *IN_PARALLEL, "tests/faults", *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="trl-older")
@@ -286,7 +284,6 @@ def trl_older(session: nox.Session, release: str) -> None:
     """What depends on the release: hooks, formulas, faults. All tests of a release: `nox -s "trl(release='1.0.0')"`."""
     install_trl(session, release, *TESTS)
     session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *OF_ANY_RELEASE, *session.posargs, env=OFFLINE)
-    session.run("pytest", *IN_PARALLEL, "tests/faults", *session.posargs, env=OFFLINE)
 
 
 @nox.session

@@ -20,6 +20,7 @@ from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
     AdapterUsed,
     AnyEvent,
+    Carried,
     ConfigChanged,
     EpochEnd,
     Evaluated,
@@ -152,18 +153,21 @@ class Judge:
     def _observe_rewarded(self, event: Rewarded) -> list[Finding]:
         return self._show("rewarded", event)
 
+    def _observe_carried(self, event: Carried) -> list[Finding]:
+        return self._show("carried", event) if event.compared else []
+
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
         self._counts["old_logprob_refreshes"] += 1
         return self._show("refresh", event, self._matching.refresh(event))
 
     def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
-        # A critic has no ratio and no samples of its own; other rules check its order, counts, losses and weights.
+        progress = self._progress
+        # A critic has no ratio and no samples of its own; other rules check its order, counts and weights.
         if event.role == "critic":
-            if self._progress is not None:
-                remember(self._progress.open_of_critic, event.index, (event, self._progress.place))
+            if progress is not None:
+                remember(progress.open_of_critic, event.index, (event, progress.place))
             return self._show("critic_microbatch", event, self._match_critic(event))
         self._counts["microbatches"] += 1
-        progress = self._progress
         if progress is None:
             return []
         progress.trained = True
@@ -322,12 +326,12 @@ class Judge:
                 updates.append((update, *made))
         microbatches, of_critic = [], []
         for values in event.microbatches:
-            trained = progress.open_microbatches.pop(values.index, None)
-            if trained is None:
+            if values.role == "critic":
                 trained = progress.open_of_critic.pop(values.index, None)
-                if trained is not None:
-                    of_critic.append((values, *trained))
-            else:
+                of_critic += [] if trained is None else [(values, *trained)]
+                continue
+            trained = progress.open_microbatches.pop(values.index, None)
+            if trained is not None:
                 self._lags.add(values, trained[0])
                 microbatches.append((values, *trained))
         for handler, arrived in (
@@ -421,6 +425,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     RunStarted: Judge._observe_start,
     Rollout: Judge._observe_rollout,
     Rewarded: Judge._observe_rewarded,
+    Carried: Judge._observe_carried,
     Refresh: Judge._observe_refresh,
     MicroBatch: Judge._observe_microbatch,
     Update: Judge._observe_update,

@@ -22,7 +22,7 @@ class Lags:
         """Add the numbers of one micro-batch, unless they or its lag were not observed."""
         lag = observed_lag(event)
         maximum, mean, clipped = values.max_abs_log_ratio, values.mean_abs_log_ratio, values.clipped
-        if lag is None or maximum is None or mean is None:
+        if lag is None or maximum is None or mean is None or event.old_source == "none":
             return
         totals = self._totals[lag]
         totals.microbatches += 1

@@ -58,7 +58,7 @@ def read_schedule(facts: dict[str, Any], name: str = "lr_schedule") -> RateSched
 
     Args:
         facts: Of the run.
-        name: `lr_schedule`, or `critic_lr_schedule`.
+        name: The fact that has it.
     """
     given = facts.get(name)
     if not isinstance(given, dict) or given.get("kind") not in COVERED:

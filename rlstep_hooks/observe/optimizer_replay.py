@@ -3,8 +3,8 @@
 At a step only copies are taken; many steps are worked up at once, later. Shapes: N steps, K probed tensors, P probed weights of all
 tensors in a row.
 
-Sources: the algorithms on the pages of torch.optim.SGD, Adam and AdamW, and torch/optim/{sgd,adam,adamw}.py 2.13.0. Their foreach,
-fused and capturable forms compute the same.
+Sources: the algorithms on the pages of torch.optim.SGD, Adam, AdamW and RMSprop, and torch/optim/{sgd,adam,adamw,rmsprop}.py 2.13.0.
+Their foreach, fused and capturable forms compute the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-COVERED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+COVERED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 """Optimizers whose formula is replayed. Subclasses are not replayed, because they may compute anything."""
+
+TENSORFLOW = "stable_baselines3.common.sb2_compat.rmsprop_tf_like.RMSpropTFLike"
+"""TensorFlow's form of RMSprop: it adds epsilon within the root, and its mean square begins with 1 (2.7.0 and 2.9.2, 97-152)."""
 
 DEEPSPEED = ("deepspeed.ops.adam.fused_adam.FusedAdam", "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam")
 """DeepSpeed's own forms of Adam and AdamW, whose state has the same names (ops/adam/*.py of 0.19.6)."""
@@ -52,15 +55,18 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
     """Relative error of a step that the dtype of its moments explains."""
     beta1: float = 0.0
     beta2: float = 0.0
+    """Also alpha of RMSprop."""
     epsilon: float = 0.0
     keeps: float = 0.0
-    """SGD: the part of the momentum that stays."""
+    """SGD and RMSprop: the part of the momentum that stays."""
     takes: float = 1.0
     """The part of the gradient that comes to it."""
     by_gradient: float = 0.0
     """How much of the gradient itself is in the step (Nesterov)."""
     by_momentum: float = 1.0
     """How much of the momentum is."""
+    within: float = 0.0
+    """RMSprop: what is added within the root."""
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
@@ -98,8 +104,10 @@ class OptimizerReplay:
         held = [of for of, whole in owned if id(whole) in groups]
         self._optimizer = optimizer
         self._kind = type(optimizer)
-        self._moments = ("momentum_buffer",) if self._kind is torch.optim.SGD else ("exp_avg", "exp_avg_sq")
+        self._moments = _moments_of(self._kind)
         """Their names in the optimizer's state."""
+        self._begin_with = (0.0, float(_name(self._kind) == TENSORFLOW), *[0.0] * (len(self._moments) - 1))
+        """What gradients and moments are where there are none."""
         self._probed = held
         self._parameters = [whole for _, whole in owned if id(whole) in groups]
         """The tensors of the optimizer that they are of."""
@@ -119,8 +127,11 @@ class OptimizerReplay:
         """Update, the moments and steps that the step before it had left, those before its own."""
 
     def _why_uncovered(self) -> str:
-        if self._kind not in COVERED and _name(self._kind) not in DEEPSPEED:
+        if self._kind not in COVERED and _name(self._kind) not in (*DEEPSPEED, TENSORFLOW):
             return f"the formula of {self._kind.__module__}.{self._kind.__name__} is not replayed"
+        if any(group.get("centered") for group in self._optimizer.param_groups):
+            # The difference of two means that are nearly equal has no digits left.
+            return "the formula of RMSprop with a centred mean is not replayed"
         if any(group.get("amsgrad") for group in self._optimizer.param_groups):
             return "the formula with amsgrad is not replayed"
         if not all(group.get("bias_correction", True) for group in self._optimizer.param_groups):
@@ -202,10 +213,10 @@ class OptimizerReplay:
         ]
 
     def _filled(self, kinds: list[list[Tensor | None]]) -> list[Tensor]:
-        """All parts in a row, with 0 where there is nothing yet."""
+        """All parts in a row; where there is nothing yet, what it begins with."""
         return [
-            parameter.detach().new_zeros(count) if part is None else part
-            for parts in kinds
+            parameter.detach().new_full((count,), first) if part is None else part
+            for parts, first in zip(kinds, self._begin_with[-len(kinds) :], strict=True)
             for part, (parameter, count, _) in zip(parts, self._probed, strict=True)
         ]
 
@@ -214,7 +225,14 @@ class OptimizerReplay:
         gradients = self._parts([parameter.grad for parameter, _, _ in self._probed])
         numbers = weights + self._filled([gradients, *moments])
         constants = tuple(
-            _constants(group, self._decoupled(group), weight, gradient, moment)
+            _constants(
+                group,
+                weight,
+                gradient,
+                moment,
+                decoupled=self._decoupled(group),
+                tensorflow=_name(self._kind) == TENSORFLOW,
+            )
             for group, weight, gradient, moment in zip(self._groups, weights, gradients, moments[0], strict=True)
         )
         return _Before(torch.cat(numbers), constants, self._steps_made())
@@ -255,9 +273,12 @@ class OptimizerReplay:
             weights: (N, P), as gradient and moments.
         """
         gradient = of("sign") * gradient + of("adds") * weights
-        if len(moments) == 1:
+        if self._moments == _OF_SGD:
             buffer = of("keeps") * moments[0] + of("takes") * gradient
             step = of("by_gradient") * gradient + of("by_momentum") * buffer
+        elif self._moments == _OF_RMSPROP:
+            square = of("beta2") * moments[0] + (1 - of("beta2")) * gradient**2
+            step = gradient / ((square + of("within")).sqrt() + of("epsilon")) + of("keeps") * moments[1]
         else:
             first = of("beta1") * moments[0] + (1 - of("beta1")) * gradient
             second = of("beta2") * moments[1] + (1 - of("beta2")) * gradient**2
@@ -313,16 +334,34 @@ class _Factors:
         return self.spread(self.each(name))
 
 
+_OF_SGD = ("momentum_buffer",)
+_OF_ADAM = ("exp_avg", "exp_avg_sq")
+_OF_RMSPROP = ("square_avg", "momentum_buffer")
+
+
+def _moments_of(kind: type) -> tuple[str, ...]:
+    """What an optimizer keeps for each tensor, by the names in its state."""
+    if kind is torch.optim.SGD:
+        return _OF_SGD
+    return _OF_RMSPROP if kind is torch.optim.RMSprop or _name(kind) == TENSORFLOW else _OF_ADAM
+
+
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _constants(
-    group: dict[str, Any], decoupled: bool, weight: Tensor, gradient: Tensor | None, moment: Tensor | None
+    group: dict[str, Any],
+    weight: Tensor,
+    gradient: Tensor | None,
+    moment: Tensor | None,
+    *,
+    decoupled: bool,
+    tensorflow: bool,
 ) -> Constants:
     """The constants of a tensor with these settings, whose decay shrinks the weights or is added to the gradient."""
     rate, decay = float(group["lr"]), float(group["weight_decay"])
-    beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
+    beta1, beta2 = map(float, group.get("betas", (0.0, group.get("alpha", 0.0))))
     momentum = float(group.get("momentum", 0.0))
     begun = momentum != 0 and moment is not None
     nesterov = momentum != 0 and bool(group.get("nesterov"))
@@ -335,7 +374,8 @@ def _constants(
         relative=RELATIVE.get((weight if moment is None else moment).dtype, RELATIVE_REDUCED),
         beta1=beta1,
         beta2=beta2,
-        epsilon=float(group.get("eps", 0.0)),
+        epsilon=0.0 if tensorflow else float(group.get("eps", 0.0)),
+        within=float(group["eps"]) if tensorflow else 0.0,
         keeps=momentum if begun else 0.0,  # the first gradient is the momentum (SGD)
         takes=1 - float(group.get("dampening", 0.0)) if begun else 1.0,
         by_gradient=1.0 if nesterov else 0.0,

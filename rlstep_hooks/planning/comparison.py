@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 QUANTITIES = (
     "algorithm", "world_size", "prompts_per_rollout", "samples_per_prompt", "samples_per_rollout", "reuse_epochs",
-    "samples_per_update", "microbatches_per_update", "samples_per_microbatch", "updates_per_rollout", "minibatches", "remainder",
+    "parts_per_rollout", "samples_per_update", "microbatches_per_update", "samples_per_microbatch", "updates_per_rollout",
+    "minibatches", "remainder",
     "samples_added_per_rollout", "samples_dropped_per_rollout", "frozen_rollouts", "max_age", "max_age_updates", "correction",
     "old_logprob_source", "lags",
     "ratio_one_updates", "reference_source", "rows", "rows_dropped_per_epoch", "rows_reshuffled", "rollouts_per_epoch",

@@ -75,6 +75,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of the last rollout of each pass of the loader; 0 if it is not smaller."""
     rollouts_per_cycle: int = 1
     """Rollouts after which the order of events repeats; they are generated at the first micro-batches of the cycle."""
+    parts_per_rollout: int = 1
+    """Equal parts in which a rollout is taken from the queue. Each is trained before the next one is taken; old log-probs of all of
+    them are those of the weights at the beginning of the rollout."""
     samples_per_microbatch: int | None
     """Samples of one forward and backward, over all processes; None if token counts decide."""
     reuse_epochs: int

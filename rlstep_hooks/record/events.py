@@ -13,8 +13,12 @@ import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.values import TOPICS as TOPICS
+from rlstep_hooks.record.values import CarriedPart as CarriedPart
 from rlstep_hooks.record.values import MicroBatchValues as MicroBatchValues
+from rlstep_hooks.record.values import Probe as Probe
 from rlstep_hooks.record.values import RolloutValues as RolloutValues
+from rlstep_hooks.record.values import SampleRows as SampleRows
 from rlstep_hooks.record.values import UpdateValues as UpdateValues
 
 FORMAT_VERSION = 1
@@ -54,6 +58,23 @@ class RunStarted(Event, frozen=True, kw_only=True, gc=False, tag="run_started"):
     """Installed releases of the packages involved."""
 
 
+class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Prompts between their submission and their training, since the rollout before; where a queue lies between both."""
+
+    waiting: int = 0
+    """Prompts that were submitted and not taken yet."""
+    lost: int = 0
+    """Prompts that were submitted, and are neither taken nor dropped nor in the queue."""
+    again: int = 0
+    """Samples taken whose prompt was taken before, or that were taken twice."""
+    unasked: int = 0
+    """Samples taken whose prompt was never submitted, or was dropped."""
+    behind: int = 0
+    """Samples of weights that are older than those synced before their prompt was submitted."""
+    dropped: tuple[tuple[str, int], ...] = ()
+    """Why prompts were dropped -> how many."""
+
+
 class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """One generation phase on this process."""
 
@@ -80,6 +101,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     repeats_random: int | None = None
     """Index of an earlier rollout that began with the same state of the random generator; negative if there is none, None if that was
     not looked at."""
+    copied: tuple[int, float] | None = None
+    """Completions that stand in it before, and -log-prob of the least probable of them in nats; None if that was not looked at."""
     signal: bool | None = None
     """Whether rewards differ within the groups that advantages compare; None if not observed."""
     reference_intact: bool | None = None
@@ -91,6 +114,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     all_drawn: bool | None = None
     """Whether its counted tokens are all that were drawn for it, each from the whole distribution of the weights that sampled it; None
     if that is not known."""
+    queue: Queued | None = None
+    """What became of its prompts in the queue; None if there is none, or it was not observed."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     digest: int = 0
@@ -166,6 +191,10 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """Rows of the validation set submitted for it; None if rows are unknown."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
+    parts: tuple[int, ...] = ()
+    """Samples of the parts in which it was trained, padding included; empty if it was trained at once."""
+    queue: Queued | None = None
+    """As in `Rollout`."""
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engines, each combination once; empty if not observed."""
     all_drawn: bool | None = None
@@ -199,6 +228,13 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """Samples whose masks were compared."""
     masks_wrong: int | None = None
     """As in `RolloutValues`."""
+    weights_off: float | None = None
+    """Largest distance of an importance weight from the documented one, in units of what rounding explains; None if that was not
+    compared."""
+    weights_like: str = ""
+    """What the weights are instead, if something known gives them."""
+    weights_cut: float | None = None
+    """Fraction of tokens whose documented weight is outside of its bounds."""
 
 
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
@@ -207,8 +243,32 @@ class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
     groups_intact: bool | None = None
     rewards_intact: bool | None = None
     repeats: int | None = None
+    copied: tuple[int, float] | None = None
     signal: bool | None = None
     reference_intact: bool | None = None
+
+
+class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):
+    """Samples of a rollout were carried from one place of a controlled run to the next.
+
+    Where one process sees both places, it says what was altered. Else the controller writes what it handed over and a trainer what
+    came, and a judge compares them.
+    """
+
+    way: str
+    """The two places, in words that follow "on the way"."""
+    rollout: int = -1
+    """Index of the rollout; a trainer does not know it."""
+    role: Literal["policy", "critic"] = "policy"
+    """Whose trainer they came to."""
+    compared: int = 0
+    """Samples that were compared."""
+    names: tuple[str, ...] = ()
+    """What of them was compared (`CARRIED`)."""
+    altered: dict[str, int] = {}
+    """Name of what was compared -> samples in which it was altered."""
+    parts: tuple[CarriedPart, ...] = ()
+    """What was handed over, or came, part by part."""
 
 
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
@@ -229,13 +289,6 @@ class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
     """Samples of the latest rollout were given to this trainer, whichever trainer computed their old log-probs."""
 
     samples: int
-
-
-class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Identified samples: their rows in one rollout of this process."""
-
-    rollout: int
-    rows: tuple[int, ...]
 
 
 OldSource = Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"]
@@ -284,6 +337,8 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
     learning_rate: float | None = None
     lr_tick: int | None = None
     """Position of the learning-rate scheduler at this update."""
+    due_rate: float | None = None
+    """The learning rate that the configured schedule gives for it, where the observer asked the schedule itself."""
     skip_reason: str = ""
     written: int | None = None
     """Probed tensors that torch saw written to in place since the update before, whatever their values are now; None if that was not
@@ -296,17 +351,6 @@ class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
     policy_version: int
     label: int | None = None
     """The framework's name for these weights when it hands them to the engine."""
-
-
-class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A few elements of one tensor."""
-
-    name: str
-    """The tensor's name in the policy."""
-    dtype: str
-    """As torch names it."""
-    bits: tuple[int, ...]
-    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
 
 
 class WeightsSent(Event, frozen=True, kw_only=True, gc=False, tag="weights_sent"):
@@ -382,6 +426,8 @@ class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_chan
     after: Any
     since: Literal["construction", "train_begin", "configuration"]
     """What it has changed since. "configuration": the framework computes with another value than the configuration has."""
+    by_design: bool = False
+    """Whether training runs change this setting on purpose, so that another value is no fault by itself."""
 
 
 class Measured(Event, frozen=True, kw_only=True, gc=False, tag="measured"):
@@ -424,33 +470,6 @@ class Judged(Event, frozen=True, kw_only=True, gc=False, tag="judged"):
     findings: tuple[Finding, ...] = ()
 
 
-TOPICS = (
-    "order",
-    "samples",
-    "log_ratio",
-    "refresh",
-    "loss",
-    "formula",
-    "critic_loss",
-    "weights",
-    "optimizer",
-    "gradient",
-    "sampler",
-    "sampler_weights",
-    "drawn",
-    "delivery",
-    "engine_distance",
-    "learning_rate",
-    "ranks",
-    "checkpoints",
-    "rewards",
-    "reference",
-    "advantages",
-    "rows",
-    "recording",
-)
-"""What a process can fail to observe; each rule names the topics it needs."""
-
 AnyEvent = (
     RunStarted
     | Attached
@@ -460,6 +479,7 @@ AnyEvent = (
     | Generated
     | Rewarded
     | Inspected
+    | Carried
     | Rollout
     | Refresh
     | Received

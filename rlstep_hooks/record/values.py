@@ -9,6 +9,68 @@ from typing import Literal
 
 import msgspec
 
+TOPICS = (
+    "order",
+    "samples",
+    "log_ratio",
+    "refresh",
+    "loss",
+    "formula",
+    "weights",
+    "optimizer",
+    "gradient",
+    "sampler",
+    "sampler_weights",
+    "drawn",
+    "delivery",
+    "engine_distance",
+    "learning_rate",
+    "ranks",
+    "checkpoints",
+    "rewards",
+    "reference",
+    "advantages",
+    "rows",
+    "queue",
+    "correction",
+    "recording",
+    "settings",
+)
+"""What a process can fail to observe; each rule names the topics it needs."""
+
+
+class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Identified samples: their rows in one rollout of this process."""
+
+    rollout: int
+    rows: tuple[int, ...]
+
+
+class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A few elements of one tensor."""
+
+    name: str
+    """The tensor's name in the policy."""
+    dtype: str
+    """As torch names it."""
+    bits: tuple[int, ...]
+    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
+
+
+CARRIED = (
+    *("tokens", "labels", "mask", "engine log-probs", "old log-probs", "reference log-probs", "rewards"),
+    *("advantages", "targets", "old values"),
+)
+"""What samples hold, by the names that findings have for it."""
+
+
+class CarriedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some samples of a rollout that are carried together."""
+
+    samples: int
+    checksums: dict[str, int]
+    """By name (`CARRIED`), over all of the samples in their order; without what they do not hold."""
+
 
 class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Numbers of one micro-batch, over real (unmasked) tokens."""
@@ -21,6 +83,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     mean_abs_log_ratio: float | None = None
     max_abs_log_prob: float | None = None
     """The largest -log-prob of a token, in nats; None if it was not computed. Near 0 the policy is certain of every token."""
+    max_lone_advantage: float | None = None
+    """`max_abs_advantage` over samples whose completion no other sample of the rollout has; None where it is the same number, or was
+    not looked for. Gradients of equal completions with opposite advantages cancel exactly."""
     clipped: float | None = None
     """Fraction of tokens (of sequences, if `scope` is "sequence") whose gradient the clip removes."""
     scope: Literal["token", "sequence"] = "token"
@@ -30,8 +95,15 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the completion tokens equal those of the rollout, row by row."""
     advantages_intact: bool | None = None
     """Whether the advantages equal those of the rollout bit for bit, row by row."""
+    targets_intact: bool | None = None
+    """Whether the targets of the critic's values equal those of the rollout bit for bit, row by row."""
+    values_intact: bool | None = None
+    """Whether the critic's old values equal those that it computed bit for bit, row by row."""
     backward_ratio: float | None = None
     """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
+    gradient_gap: float | None = None
+    """Largest distance of a gradient that arrived at a log-prob, or at a value of the critic, from that of the documented loss, in
+    roundings; None if it was not compared."""
     loss_ratio: float | None = None
     """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
     loss_gap: float | None = None
@@ -46,7 +118,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     reference_intact: bool | None = None
     """Whether the reference's log-probs equal those that the rollout came with bit for bit, row by row."""
     copied: int | None = None
-    """Samples whose completion, token by token, stands earlier in their rollout; None where that was not looked at."""
+    """Samples whose completion, token by token, another sample of their rollout has; None where that was not looked at."""
     copied_nats: float | None = None
     """-log-prob of the least probable of them, in nats; 0 without one."""
     reference_gap: float | None = None
@@ -67,6 +139,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     log_prob_gradient: float | None = None
     """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
     critic that shares the optimizer, and leaves the policy as it is."""
+    role: Literal["policy", "critic"] = "policy"
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -144,6 +217,9 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     None if it was not compared."""
     weights_differ: int | None = None
     """Probed weights that differed between generation and the end of the previous update; None if that was not compared."""
+    model_moved: int | None = None
+    """Probed weights of the model that something else than an update wrote to since the rollout before, where the optimizer steps on
+    weights of its own; None if that was not looked at."""
     advantages_fit: str = ""
     """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
     sampler_gap_mean: float | None = None

@@ -7,6 +7,9 @@ import importlib
 import io
 import os
 import shutil
+import site
+import sysconfig
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +33,7 @@ def register() -> None:
     if not os.environ.get(VARIABLE):
         return
     _guard_files()
+    _guard_bytecode()
     hooks: dict[str, Callable[[Any], None]] = {
         # The tiny model, tokenizer and configuration, wherever the real ones are loaded.
         "transformers.modeling_utils": lambda module: _redirect_and_save(module.PreTrainedModel, loads=True),
@@ -42,6 +46,7 @@ def register() -> None:
         "transformers.configuration_utils": _redirect_config,
         # Rows, where a set is on no disk of this machine.
         "datasets.load": _replace_load_dataset,
+        "datasets.arrow_dataset": _replace_select,
         # What `map` makes of the user's rows goes to the temporary folder, not beside them.
         "datasets.fingerprint": lambda module: module.disable_caching(),
         # No login, nothing uploaded.
@@ -139,6 +144,16 @@ def _load_dataset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return load(wrapped, instance, args, kwargs)
 
 
+def _replace_select(module: Any) -> None:
+    wrapt.wrap_function_wrapper(module.Dataset, "select", _select)
+
+
+def _select(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from rlstep_hooks.rehearse.data import select
+
+    return select(wrapped, instance, args, kwargs)
+
+
 def _silence(owner: Any, *names: str) -> None:
     for name in names:
         if hasattr(owner, name):
@@ -184,6 +199,21 @@ def _guard_files() -> None:
 
     builtins.open = guarded
     io.open = guarded  # pathlib's
+
+
+def _guard_bytecode() -> None:
+    """Keep bytecode of installed packages, as Python does, and none of the user's modules: theirs would lie beside their files.
+
+    Without any, each of a dozen processes compiles torch and its framework anew where the installation has no bytecode yet, as
+    uv leaves it: verl took twice as long to start.
+    """
+    installed = {Path(path).resolve() for path in (*site.getsitepackages(), sysconfig.get_path("stdlib"))}
+
+    def keep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        path = Path(os.path.realpath(kwargs.get("path", args[0] if args else "")))
+        return wrapped(*args, **kwargs) if any(folder in path.parents for folder in installed) else None
+
+    wrapt.wrap_function_wrapper(SourceFileLoader, "set_data", keep)
 
 
 def _is_users(path: Path, root: Path) -> bool:

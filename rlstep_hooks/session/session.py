@@ -8,6 +8,7 @@ findings that end training, what cannot be evaluated, and the report.
 from __future__ import annotations
 
 import os
+import random
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -220,10 +221,13 @@ class Session:
             return self.options.listeners
         if not run.reports:
             return ()
-        from rlstep_hooks.show.console import (
-            ConsoleListener,
-        )  # imports rich, which an audit without a console does not need
-
+        # rich draws from Python's generator when it is imported (rich/style.py), and training may draw from it too.
+        state = random.getstate()
+        try:
+            # Here, because an audit without a console does not need rich.
+            from rlstep_hooks.show.console import ConsoleListener
+        finally:
+            random.setstate(state)
         return (ConsoleListener(),)
 
     def follow(self, hooks: Hooks) -> None:

@@ -173,6 +173,14 @@ def _remainder_rows(schedule: Schedule) -> list[Row]:
         )
     if schedule.frozen_rollouts:
         rows.append(("frozen", f"the first {number(schedule.frozen_rollouts, 'rollouts')}", "no update of the policy"))
+    if schedule.parts_per_rollout > 1:
+        rows.append(
+            (
+                "parts",
+                f"{schedule.parts_per_rollout} parts of a rollout, each trained before the next is taken",
+                "old log-probs of the weights before the first",
+            )
+        )
     if schedule.max_age:
         rows.append(
             ("age", f"samples up to {number(schedule.max_age, 'rollouts')} behind the policy", _age_words(schedule))

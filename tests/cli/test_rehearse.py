@@ -15,6 +15,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
 from rlstep_hooks.rehearse.command import runnable
+from rlstep_hooks.rehearse.messages import Said
 from rlstep_hooks.rehearse.outcome import outcome_of
 from rlstep_hooks.rehearse.parts import Part, Rehearsed
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
@@ -216,3 +217,38 @@ def test_a_ray_that_does_not_start_in_time_is_no_fault_of_the_launch() -> None:
     outcome = outcome_of(Rehearsed(first=Part(status=1, said=[], output=[last])))
     assert outcome.status == 2
     assert "this machine is busy" in outcome.sentence
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'warmup_ratio'", 1),
+        ("TypeError: to_messages() got an unexpected keyword argument 'question'", 2),
+        ("EOFError: EOF when reading a line", 2),
+    ],
+)
+def test_only_what_made_rows_can_cause_is_put_down_to_them(last: str, status: int) -> None:
+    rows = Said(topic="data", text="512 rows made", values={"columns": ["question"]})
+    outcome = outcome_of(Rehearsed(first=Part(status=1, said=[rows], output=[last])))
+    assert outcome.status == status
+
+
+IMPORTS = """
+import site, sys
+site.getsitepackages = lambda: [sys.argv[1]]
+from rlstep_hooks.rehearse import child
+child._guard_bytecode()
+sys.dont_write_bytecode = False
+sys.path[:0] = sys.argv[1:]
+import theirs, users
+"""
+
+
+def test_bytecode_is_kept_beside_packages_and_not_beside_the_users_files(tmp_path: Path) -> None:
+    installed, own = tmp_path / "installed", tmp_path / "own"
+    for folder, name in ((installed, "theirs"), (own, "users")):
+        folder.mkdir()
+        (folder / f"{name}.py").write_text("")
+    subprocess.run([sys.executable, "-c", IMPORTS, str(installed), str(own)], check=True, timeout=LIMIT)
+    assert (installed / "__pycache__").is_dir()
+    assert not (own / "__pycache__").exists()

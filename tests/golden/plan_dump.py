@@ -84,6 +84,14 @@ refused for something else, or where the schedule does not depend on the setting
 
 ALLOWED: tuple[Allowed, ...] = (
     Allowed("a declared setting that is given is read", field="unused", after="^null$"),
+    *(
+        Allowed("parts of a rollout", field=f"schedule.{of}parts_per_rollout", before="^null$")
+        for of in ("", "critic.")
+    ),
+    *(
+        Allowed("separate_async ticks once a part", system="verl", field=f"schedule.{of}lr_clock", before="rollout")
+        for of in ("", "critic.")
+    ),
     Allowed("the age is said in updates too", field="schedule.max_age_updates", before="^null$"),
     Allowed("the age is said in updates too", field="schedule.critic.max_age_updates", before="^null$"),
     *(

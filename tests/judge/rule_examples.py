@@ -32,6 +32,7 @@ from rlstep_hooks.record.events import (
     Measured,
     MicroBatch,
     Probe,
+    Queued,
     Refresh,
     Rewarded,
     Rollout,
@@ -306,6 +307,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS310": lambda: judged(measured(run(), "microbatches", mean_abs_log_ratio=0.0, max_abs_log_ratio=0.0)),
     # Weights and sync
     "RLS311": lambda: judged(measured(run(), "microbatches", 10, reference_intact=False)),
+    "RLS312": lambda: judged(
+        after(run(), Rollout, 2, Rewarded(rollout=2, groups=16, weights_off=4e4, weights_like="all of them 1"))
+    ),
     "RLS401": lambda: judged(measured(run(), "updates", 5, changed=0)),
     "RLS402": lambda: judged(changed(run(), Rollout, 2, sampler_version=3)),
     "RLS403": lambda: judged(measured(run(), "rollouts", 2, sampler_gap_mean=0.2, sampler_gap_max=3.1)),
@@ -362,6 +366,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
     "RLS518": lambda: judged(measured(run(), "rollouts", 2, masks_wrong=4)),
     "RLS519": lambda: judged(measured(run(), "microbatches", 4, copied=3, copied_nats=212.0)),
+    "RLS520": lambda: judged(changed(run(), Rollout, 2, queue=Queued(waiting=8, lost=2))),
     # The learning rate
     "RLS601": lambda: of_schedule(lr_horizon=24),
     "RLS602": lambda: judged(changed(run(), Update, 7, lr_tick=8)),

@@ -233,3 +233,17 @@ def test_ends_of_passes_of_unknown_length_are_not_placed() -> None:
     assert not places_epoch_ends(phase_plan(per_epoch=None))
     assert places_epoch_ends(phase_plan(per_epoch=2))
     assert not places_epoch_ends(phase_plan(per_epoch=2, rows_bound="data_dependent"))
+
+
+def test_a_rollout_in_parts_keeps_the_old_log_probs_of_its_first_weights() -> None:
+    schedule = phase_plan(
+        samples=8, microbatch=4, minibatches=(4, 4), reuse=2, rollouts=2, parts_per_rollout=2, lags=(0, 1, 2, 3)
+    )
+    generator = expected_events(schedule)
+    events = list(generator)
+    assert [type(event).__name__.removeprefix("Expected") for event in events[1:13]] == [
+        "Rollout", *["Refresh", *["MicroBatch", "Update"] * 2] * 2, "Sync",
+    ]  # fmt: skip
+    assert [event.version for event in events if isinstance(event, ExpectedRefresh)] == [0, 0, 4, 4]
+    assert [event.lag for event in events if isinstance(event, ExpectedMicroBatch)] == [0, 1, 2, 3] * 2
+    assert [event.version for event in events if isinstance(event, ExpectedSync)] == [0, 4, 8]

@@ -6,15 +6,17 @@ policy versions and a trainer does not know rollouts; here each is completed fro
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.controlled.carried import arrived
 from rlstep_hooks.record.events import (
     UNSENT,
     AnyEvent,
     Attached,
+    Carried,
     FactsRead,
     Generated,
     Inspected,
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 REMEMBERED = 256
 """Labels and rollouts that are kept for later events to refer to; far more than any run lags behind."""
+
+HANDED = 8
+"""Events of which it is remembered what the controller handed over: two for each rollout with a critic."""
 
 _TRAINING: tuple[PhaseName, ...] = ("critic_updates", "policy_updates", "sync")
 
@@ -163,6 +168,8 @@ class TrainerStream:
         self._base = 0
         """Updates before this run; a trainer does not count them."""
         self._version = 0
+        self._handed: deque[Carried] = deque(maxlen=HANDED)
+        """What the controller handed over of the latest rollouts."""
         self._labels: OrderedDict[int, int] = OrderedDict()
         self._labels_are_weights = False
         self._labelled = True
@@ -170,7 +177,13 @@ class TrainerStream:
         self._rollout = -1
         self._sampled: OrderedDict[int, int | None] = OrderedDict()
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
-        self._refreshes = 0
+        self._rows: OrderedDict[int, int] = OrderedDict()
+        """Refresh of a rollout that is trained in parts -> samples of the parts before its own."""
+        self._parts = False
+        """Whether the latest rollout was trained in parts."""
+        self._refreshed = 0
+        """Samples of its parts that were refreshed."""
+        self._processes = 1
 
     def feed(self, event: AnyEvent) -> list[AnyEvent]:
         """Take one event of the controller.
@@ -181,16 +194,24 @@ class TrainerStream:
         if isinstance(event, RunStarted):
             self._started = event
             self._version = self._base = event.start_updates
+            self._processes = event.world_size
             self._unrecorded = event.facts.get("unrecorded", [])
             self._labels_are_weights = bool(event.facts.get("labels_are_weights"))
             label = event.facts.get("first_label")
             if label is not None:  # the engine loads its first weights without a sync
                 _remember(self._labels, label, self._base)
+            for label, version in event.facts.get(
+                "labels_before", ()
+            ):  # a resumed run trains samples of weights before it
+                _remember(self._labels, label, version)
             return []
         if isinstance(event, Phase):
             return self._call(event)
         if isinstance(event, Inspected):
             self._inspected = event
+            return []
+        if isinstance(event, Carried) and event.parts:
+            self._handed.append(event)
             return []
         if isinstance(event, Unobserved):
             self.lost = self.lost or event.what == "order"
@@ -289,6 +310,7 @@ class TrainerStream:
         oldest = min(known) if whole else None
         if event.purpose == "training":
             self._rollout = event.index
+            self._parts, self._refreshed = len(event.parts) > 1, 0
             _remember(self._sampled, event.index, None if oldest is None or oldest < 0 else oldest)
         return Rollout(
             at=event.at,
@@ -298,9 +320,7 @@ class TrainerStream:
             all_drawn=event.all_drawn,
             repeated=event.repeated,
             foreign=event.foreign,
-            own_samples=next((e.samples for e in after if isinstance(e, Refresh)), None)
-            if self._received is None
-            else self._received,
+            own_samples=self._own_samples(event, after),
             policy_version=self._version,
             sampler_version=oldest,
             purpose=event.purpose,
@@ -308,10 +328,19 @@ class TrainerStream:
             groups_intact=self._inspected.groups_intact,
             rewards_intact=self._inspected.rewards_intact,
             repeats=self._inspected.repeats,
+            copied=self._inspected.copied,
             signal=self._inspected.signal,
             reference_intact=self._inspected.reference_intact,
             sampling=event.sampling,
+            queue=event.queue,
         )
+
+    def _own_samples(self, event: Generated, after: Iterable[AnyEvent]) -> int | None:
+        """Samples of a rollout that this trainer trains."""
+        if event.parts:
+            return sum(event.parts) // self._processes
+        refreshed = next((e.samples for e in after if isinstance(e, Refresh)), None)
+        return refreshed if self._received is None else self._received
 
     def _placed(self, event: AnyEvent) -> AnyEvent:
         """A trainer's event with its rollout, and with versions counted from the start of training."""
@@ -331,18 +360,24 @@ class TrainerStream:
             return msgspec.structs.replace(event, policy_version=version)
         if isinstance(event, Refresh):
             _remember(self._rollout_of_refresh, event.rollout, self._rollout)
+            if self._parts:
+                _remember(self._rows, event.rollout, self._refreshed)
+                self._refreshed += event.samples
             return msgspec.structs.replace(
                 event, rollout=self._rollout, policy_version=self._counted(event.policy_version)
             )
         if isinstance(event, MicroBatch):
             return self._microbatch(event)
+        if isinstance(event, Carried) and event.parts:
+            # Trainers count the rollouts whose samples came by their refreshes.
+            return arrived(event, self._handed, self._rollout_of_refresh.get(event.rollout))
         if isinstance(event, Unobserved):
             self.lost = self.lost or event.what == "order"
             return event
         if isinstance(event, Measured):
             return msgspec.structs.replace(
                 event,
-                rollouts=tuple(map(self._values, event.rollouts)),
+                rollouts=_of_whole_rollouts(map(self._values, event.rollouts)),
                 updates=tuple(map(self._update_values, event.updates)),
             )
         return event
@@ -356,9 +391,7 @@ class TrainerStream:
         return msgspec.structs.replace(values, index=values.index + self._base)
 
     def _microbatch(self, event: MicroBatch) -> MicroBatch:
-        parts = event.trained and tuple(
-            SampleRows(self._rollout_of_refresh.get(part.rollout, part.rollout), part.rows) for part in event.trained
-        )
+        parts = event.trained and tuple(map(self._sample_rows, event.trained))
         rollouts = [self._rollout] if parts is None else [part.rollout for part in parts]
         sampled = [self._sampled.get(rollout) for rollout in rollouts]
         known = [version for version in sampled if version is not None]
@@ -370,9 +403,31 @@ class TrainerStream:
             sampled_version=min(known) if known and len(known) == len(sampled) else None,
         )
 
+    def _sample_rows(self, part: SampleRows) -> SampleRows:
+        """Rows of a refresh as rows of its rollout."""
+        before = self._rows.get(part.rollout, 0)
+        rows = tuple(before + row for row in part.rows) if before else part.rows
+        return SampleRows(self._rollout_of_refresh.get(part.rollout, part.rollout), rows)
+
     def _values(self, values: RolloutValues) -> RolloutValues:
         """A rollout's numbers under its rollout index; a trainer numbers them by refresh."""
         return msgspec.structs.replace(values, index=self._rollout_of_refresh.get(values.index, self._rollout))
+
+
+def _of_whole_rollouts(parts: Iterable[RolloutValues]) -> tuple[RolloutValues, ...]:
+    """Numbers of rollouts; those of the parts of one rollout are put together."""
+    known: dict[int, RolloutValues] = {}
+    for values in parts:
+        known[values.index] = _joined(known[values.index], values) if values.index in known else values
+    return tuple(known.values())
+
+
+def _joined(one: RolloutValues, other: RolloutValues) -> RolloutValues:
+    """The numbers of two parts of a rollout, as a trainer of a controlled run measures them: the largest of each."""
+    names = ("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "reference_changed")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
+    largest = {name: max((n for n in pair if n is not None), default=None) for name, pair in pairs.items()}
+    return msgspec.structs.replace(one, **largest)
 
 
 def _remember(known: OrderedDict[int, int | None] | OrderedDict[int, int], key: int, value: int | None) -> None:

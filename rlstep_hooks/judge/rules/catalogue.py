@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlstep_hooks.judge.rules import observation, resume
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.data import advantages, copies, documented, evaluation, rows, samples
+from rlstep_hooks.judge.rules.data import advantages, copies, documented, evaluation, queue, rows, samples
 from rlstep_hooks.judge.rules.learning_rate import (
     RateAtZero,
     RateNotScheduled,
@@ -19,7 +19,7 @@ from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
 from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
-from rlstep_hooks.judge.rules.ratio import intact, refresh, values
+from rlstep_hooks.judge.rules.ratio import intact, refresh, values, weighed
 from rlstep_hooks.judge.rules.weights import delivered, drawn, moved, reference, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
@@ -63,6 +63,7 @@ RULES: tuple[type[Rule], ...] = (
     values.LoggedRatio,
     values.RatioNeverMoves,
     intact.ReferenceLogProbsAltered,
+    weighed.WeightsNotDocumented,
     training.WeightsUnchanged,
     sampler.SamplerVersion,
     sampler.SamplerGap,
@@ -89,6 +90,7 @@ RULES: tuple[type[Rule], ...] = (
     samples.RolloutRepeated,
     advantages.RewardsMoved,
     samples.UnknownSamples,
+    queue.QueueConserved,
     advantages.AdvantagesOfOthers,
     rows.RowsServedAgain,
     rows.OtherRowsTrained,

@@ -179,7 +179,8 @@ class RateNotScheduled(Rule):
 
     Known limits:
         - TRL's trainers and OpenRLHF, with the schedules of transformers that they name; verl and Stable-Baselines3 with their own.
-          A schedule that is a function of somebody's is not called once more.
+          A function of somebody's is called once more for each rollout (Stable-Baselines3) if its code shows that it only computes
+          with numbers; any other is not.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
         - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run where
@@ -199,39 +200,48 @@ class RateNotScheduled(Rule):
         super().__init__(progress)
         self._facts: dict[str, Any] | None = None
         self._schedule: RateSchedule | None = None
-        self._of_critic: RateSchedule | None = None
 
     def update(self, event: Update) -> Finding | None:
-        """Compare the policy's rate with its schedule's."""
-        self._read()
-        of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
-        return None if of_checkpoint else self._compare(event, self._schedule, "")
-
-    def critic_update(self, event: Update) -> Finding | None:
-        """Compare the critic's rate with its schedule's."""
-        self._read()
-        return None if self.progress.resumed and not event.index else self._compare(event, self._of_critic, "critic")
-
-    def _read(self) -> None:
+        """Compare the rate with the schedule's."""
         facts = self.progress.started.facts
         if facts is not self._facts:  # a trainer's facts may come after those of the controller
-            self._facts = facts
-            self._schedule, self._of_critic = read_schedule(facts), read_schedule(facts, "critic_lr_schedule")
+            self._facts, self._schedule = facts, read_schedule(facts)
+        schedule = self._schedule
+        if not event.applied or event.learning_rate is None or event.lr_tick is None:
+            return None
+        of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
+        if event.role != "policy" or of_checkpoint:
+            return None
+        if event.due_rate is not None:
+            return self._compare(event, event.due_rate, abs(event.due_rate), "a function of the run's own")
+        return (
+            None
+            if schedule is None
+            else self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+        )
 
-    def _compare(self, event: Update, schedule: RateSchedule | None, whose: str) -> Finding | None:
-        if schedule is None or not event.applied or event.learning_rate is None or event.lr_tick is None:
+    def critic_update(self, event: Update) -> Finding | None:
+        """Compare the rate of a critic that has a scheduler of its own."""
+        schedule = read_schedule(self.progress.started.facts, "critic_lr_schedule")
+        first_of_resumed = self.progress.resumed and not event.index
+        if schedule is None or not event.applied or event.lr_tick is None or first_of_resumed:
+            return None
+        return self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+
+    def _compare(self, event: Update, planned: float, base: float, kind: str) -> Finding | None:
+        if event.learning_rate is None:
             return None
         self.checks += 1
-        planned = schedule.rate(event.lr_tick)
-        if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * schedule.base:
+        if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * base:
             return None
+        of_policy = event.role == "policy"
         return self.fail(
-            expected=f"a rate {f'of the {whose} ' if whose else ''}of {planned:.6g} at tick {event.lr_tick} ({schedule.kind})",
-            observed=f"{event.learning_rate:.6g}",
-            where=self.progress.where() if whose else self.progress.where(update=event.index),
+            expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({kind})",
+            observed=f"{event.learning_rate:.6g}{'' if of_policy else ', of the critic'}",
+            where=self.progress.where(update=event.index if of_policy else None),
             why="something other than the configured schedule sets the rate",
             fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
-            variant=whose,
+            variant="" if of_policy else "critic",
         )
 
 

@@ -74,7 +74,7 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
     counted = schedule.old_logprob_source != "engine" or schedule.max_age == 0
     rollout = position.rollouts
     # A timeline that starts at a rollout starts after the end of the previous pass.
-    if schedule.syncs == "first_and_after_updates" and not position.resumed:
+    if schedule.syncs in ("first_and_after_updates", "first_and_before_updates") and not position.resumed:
         yield ExpectedSync(version)
     while schedule.rollouts is None or rollout < schedule.rollouts:
         if per_epoch and rollout != position.rollouts and rollout % per_epoch == 0:
@@ -84,25 +84,31 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         outcome = yield ExpectedRollout(None if data_dependent else planned, version, reference)
         # Padding completes the last mini-batch of any rollout, so the number of samples decides the number of mini-batches.
         samples = _size(outcome, planned) if data_dependent or schedule.remainder == "pad" else planned
-        if schedule.old_logprob_source in ("at_rollout", "recompute"):
-            yield ExpectedRefresh(version)
-        if critic is not None and schedule.critic_order == "before":
-            waits = rollout < schedule.frozen_rollouts
-            minibatches = padded_minibatches(schedule, samples, role="critic", policy_waits=waits)
-            yield from critic.of_critic(samples, rollout, waits=waits, minibatches=minibatches)
-        if rollout >= schedule.frozen_rollouts:
-            lag = 0 if counted else None
-            if schedule.flush is not None:
-                made, applied = yield from policy.windows(lag, flushed=schedule.flush.covers(rollout))
-            else:
-                minibatches = padded_minibatches(schedule, samples) or schedule.minibatches
-                made, applied = yield from policy.phase(samples + waiting, lag, minibatches)
-            updates, version, waiting = updates + made, version + applied, 0
-        elif schedule.frozen_samples_kept:
-            waiting += samples
-        if critic is not None and schedule.critic_order == "after":
-            yield from critic.of_critic(samples, rollout, waits=rollout < schedule.frozen_rollouts)
-        if schedule.syncs != "unseen":
+        if schedule.syncs == "first_and_before_updates":
+            yield ExpectedSync(version)
+        began, waits = version, rollout < schedule.frozen_rollouts
+        for part in range(schedule.parts_per_rollout):
+            share = samples // schedule.parts_per_rollout
+            if schedule.old_logprob_source in ("at_rollout", "recompute"):
+                yield ExpectedRefresh(began)
+            if critic is not None and schedule.critic_order == "before":
+                minibatches = padded_minibatches(schedule, samples, role="critic", policy_waits=waits)
+                yield from critic.of_critic(share, rollout, waits=waits, minibatches=minibatches, part=part)
+            if not waits:
+                lag = version - began if counted else None
+                if schedule.flush is not None:
+                    made, applied = yield from policy.windows(lag, flushed=schedule.flush.covers(rollout))
+                else:
+                    minibatches = padded_minibatches(schedule, samples) or schedule.minibatches
+                    made, applied = yield from policy.phase(
+                        share + waiting, lag, _of_part(minibatches, part, schedule.parts_per_rollout)
+                    )
+                updates, version, waiting = updates + made, version + applied, 0
+            elif schedule.frozen_samples_kept:
+                waiting += share
+            if critic is not None and schedule.critic_order == "after":
+                yield from critic.of_critic(share, rollout, waits=waits, part=part)
+        if schedule.syncs in ("after_updates", "first_and_after_updates"):
             yield ExpectedSync(version)
         rollout += 1
     yield ExpectedEnd(updates)
@@ -158,7 +164,7 @@ class _Updates:
         """Whether the updates on this rollout ended early."""
 
     def of_critic(
-        self, samples: int, rollout: int, *, waits: bool, minibatches: tuple[int, ...] = ()
+        self, samples: int, rollout: int, *, waits: bool, minibatches: tuple[int, ...] = (), part: int | None = None
     ) -> Generator[ExpectedEvent, Outcome, int]:
         """A critic's updates on one rollout.
 
@@ -167,6 +173,7 @@ class _Updates:
             rollout: Its number, from 0.
             waits: Whether the policy is frozen on this rollout.
             minibatches: Samples of each update of one pass, if the rollout does not have its planned size.
+            part: The part of the rollout, from 0; None for all of them.
 
         Returns:
             Number of updates made.
@@ -175,6 +182,8 @@ class _Updates:
             return 0
         planned = (self.schedule.warmup_minibatches if waits else ()) or self.schedule.minibatches
         minibatches = minibatches or planned
+        if part is not None:
+            minibatches = _of_part(minibatches, part, self.schedule.parts_per_rollout)
         made, _ = yield from self.phase(samples, None, minibatches)
         return made
 
@@ -312,6 +321,12 @@ def padded_minibatches(
 def _size(outcome: Outcome, planned: int) -> int:
     """The observed samples of a rollout, or the planned ones if none were observed."""
     return outcome if isinstance(outcome, int) and outcome else planned
+
+
+def _of_part(minibatches: tuple[int, ...], part: int, parts: int) -> tuple[int, ...]:
+    """The mini-batches of one pass over one part (counted from 0) of a rollout."""
+    each = len(minibatches) // parts
+    return minibatches if parts == 1 else minibatches[part * each : (part + 1) * each]
 
 
 def _filled(minibatches: tuple[int, ...], samples: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.rehearse.framework import Framework
+from rlstep_hooks.rehearse.local_ray import ray_variables
 from rlstep_hooks.rehearse.openrlhf.cpu import PATCHES, VARIABLES
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _checkpoint(trained: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _environment(rehearsal: Rehearsal) -> dict[str, str]:
-    return {**VARIABLES, "RAY_TMPDIR": str(Path(rehearsal.folder, "ray"))}
+    return {**VARIABLES, **ray_variables(Path(rehearsal.folder, "ray"))}
 
 
 def _limit(program: str) -> str:

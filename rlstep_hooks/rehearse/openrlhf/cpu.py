@@ -6,8 +6,6 @@ loading of every weight that is synced to it. Replaced is what needs CUDA or a c
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ _HERE = __name__
 
 PATCHES: Mapping[str, str] = {
     "openrlhf": f"{_HERE}:find_stubs",
-    "ray": f"{_HERE}:no_dashboard",
+    "ray": "rlstep_hooks.rehearse.local_ray:no_dashboard",
     "torch": f"{_HERE}:cuda_calls",
     "torch.distributed.device_mesh": f"{_HERE}:cpu_mesh",
     "openrlhf.utils.distributed_util": f"{_HERE}:sync_without_nccl",
@@ -60,19 +58,6 @@ def find_stubs(openrlhf: ModuleType) -> None:
     """Let the stand-in for flash-attn be found, after any real one."""
     if str(STUBS) not in sys.path:
         sys.path.append(str(STUBS))
-
-
-def no_dashboard(ray: Any) -> None:
-    """Ray starts eight processes for its dashboard, which take longer to be ready than a run in small does."""
-    start = ray.init
-
-    @functools.wraps(start)
-    def init(*arguments: Any, **keywords: Any) -> Any:
-        if not arguments and "address" not in keywords and "RAY_ADDRESS" not in os.environ:
-            keywords.setdefault("include_dashboard", False)
-        return start(*arguments, **keywords)
-
-    ray.init = init
 
 
 class _Device(str):

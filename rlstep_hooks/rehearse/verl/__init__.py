@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.rehearse.framework import Framework
+from rlstep_hooks.rehearse.local_ray import ray_variables
 from rlstep_hooks.rehearse.verl.cpu import ENVIRONMENT, HOOKS
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def _environment(rehearsal: Rehearsal) -> dict[str, str]:
         "HYDRA_FULL_ERROR": "1",
         "OMP_NUM_THREADS": "1",  # there are a dozen processes
         "CUDA_VISIBLE_DEVICES": "0",  # Ray refuses a logical GPU where this is empty
-        "RAY_TMPDIR": rehearsal.folder,
-        "RAY_USAGE_STATS_ENABLED": "0",
+        **ray_variables(rehearsal.folder),
         "RAY_DEDUP_LOGS": "0",
     }
 

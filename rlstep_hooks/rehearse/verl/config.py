@@ -23,8 +23,8 @@ from rlstep_hooks.rehearse.verl.rate import look_at_rate
 from rlstep_hooks.rehearse.verl.rows import Taken, take
 from rlstep_hooks.rehearse.verl.sizes import Shrunk, Sizes, pieces, shrink
 
-_STARTS = 45.0
-"""Seconds of a start of Ray and verl on two cores; there are two, the resumed one included."""
+_STARTS = 48.0
+"""Seconds from the command to the first rollout, and after the last, on two idle cores; there are two, the resumed run included."""
 _ACTOR, _ROLLOUT, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 
 _done: list[Any] = []

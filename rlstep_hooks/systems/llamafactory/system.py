@@ -215,7 +215,8 @@ SYSTEM = System(
         "gradients on the way": no("step() backpropagates inside, where nothing of this package stands"),
         "gradient norm": no("step() clips inside"),
         "optimizer step": yes(
-            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
+            "not other optimizers, nor steps of DeepSpeed's engine",
         ),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": no("the schedule of its launch is not read"),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.gradient_watch import GradientSource, GradientWatch
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
@@ -37,6 +38,8 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     like: Callable[[], str] | None
     """A function that names its loss, if that is not the documented one."""
+    replacing: str = ""
+    """The first module whose backward hook replaced gradients."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers."""
@@ -50,6 +53,9 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 mean_abs_log_ratio=finite(of["sum"] / tokens) if tokens else None,
                 old_intact=of["differing"] == 0 if "differing" in of else None,
                 advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
+                targets_intact=of["targets_differ"] == 0 if "targets_differ" in of else None,
+                gradients_replaced=int(of["replaced"]) if "replaced" in of else None,
+                replacing_module=self.replacing,
                 loss_gap=gap,
                 loss_ratio=finite(of["loss_ratio"]) if "loss_ratio" in of else None,
                 divergence=finite(of["divergence"]) if "divergence" in of else None,
@@ -65,11 +71,18 @@ class RolloutColumns(msgspec.Struct, frozen=True):
     index: int
     fit: Callable[[], str]
     """Names the calculation that gives them. It waits for the device, so it is called for wrong advantages only."""
+    rewards_moved: int | None = None
+    """Rewards that are not those that were given for it."""
 
     def values(self, numbers: list[float]) -> RolloutValues:
         """The number, as values of the rollout."""
         (off,) = numbers
-        return RolloutValues(index=self.index, advantages_off=finite(off), advantages_fit=self.fit() if off > 1 else "")
+        return RolloutValues(
+            index=self.index,
+            advantages_off=finite(off),
+            advantages_fit=self.fit() if off > 1 else "",
+            rewards_moved=self.rewards_moved,
+        )
 
 
 class NormSource(msgspec.Struct, frozen=True):
@@ -86,7 +99,7 @@ class StepSource(msgspec.Struct, frozen=True):
     steps: ReplaySource
 
 
-Source = MicroBatchColumns | RolloutColumns | UpdateSource | StepSource | NormSource
+Source = MicroBatchColumns | RolloutColumns | UpdateSource | StepSource | NormSource | GradientSource
 
 
 class LoopNumbers:
@@ -99,6 +112,12 @@ class LoopNumbers:
         self._columns: dict[int, dict[str, Tensor]] = {}
         """Numbers of micro-batches that wait: some come with the backward."""
         self._like: dict[int, Callable[[], str]] = {}
+        self._replacing: dict[int, str] = {}
+        self._rewards: dict[int, int] = {}
+        """Rollout -> rewards that are not those that were given for it; they go with the rollout's other numbers."""
+        self._gradients: GradientWatch | None = None
+        self._frozen: dict[int, int] = {}
+        """Update -> tensors that are no longer trained."""
         self._norms: list[tuple[NormSource, Tensor]] = []
         """They go after the other numbers of their updates."""
         self.held = 0
@@ -120,13 +139,22 @@ class LoopNumbers:
             self._replays[role] = replay
         return replay.uncovered
 
-    def begin_window(self, role: Role) -> None:
+    def follow(self, gradients: GradientWatch) -> None:
+        """Also hand out what this finds of the policy's gradients."""
+        self._gradients = gradients
+
+    def begin_window(self, role: Role, update: int, *, followed: bool) -> None:
         """Gradients have been cleared for the next update."""
         if role in self._probes:
             self._probes[role].begin_window()
+        if role == "policy" and self._gradients is not None and followed:
+            self._gradients.begin_window()
+            self._frozen[update] = self._gradients.frozen
 
-    def before_step(self, role: Role, *, replayed: bool) -> None:
+    def before_step(self, role: Role, update: int, *, replayed: bool) -> None:
         """The optimizer is about to step; gradients are final."""
+        if role == "policy" and self._gradients is not None:
+            self._gradients.before_step(update)
         if role in self._probes:
             self._probes[role].before_step()
         if role in self._replays:
@@ -144,9 +172,14 @@ class LoopNumbers:
         """The norm of all gradients of a policy's update, as its optimizer steps, and the configured limit."""
         self._norms.append((NormSource(update, limit), norm.detach().float().reshape(1)))
 
+    def add_rewards(self, rollout: int, moved: int) -> None:
+        """How many rewards of a rollout are not those that were given for it."""
+        self._rewards = {rollout: moved}
+
     def add_advantages(self, rollout: int, off: Tensor, fit: Callable[[], str]) -> None:
         """The distance of a rollout's advantages from the documented ones."""
-        self._fetched.add(RolloutColumns(rollout, fit), off.detach().float().reshape(1))
+        source = RolloutColumns(rollout, fit, self._rewards.pop(rollout, None))
+        self._fetched.add(source, off.detach().float().reshape(1))
 
     def add_microbatch(
         self, index: int, *, new: Tensor | None, old: Tensor, mask: Tensor | None, refreshed: Tensor | None
@@ -168,6 +201,12 @@ class LoopNumbers:
                 differing = refreshed.to(old.device).float() != old.float()
                 columns["differing"] = differing.sum(dtype=torch.float32)
             self.add_columns(index, columns)
+
+    def add_replaced(self, index: int, replaced: list[tuple[str, Tensor]]) -> None:
+        """Modules whose backward hooks replaced gradients of a micro-batch, with the number of values."""
+        if replaced:
+            self._replacing[index] = replaced[0][0]
+            self.add_columns(index, {"replaced": torch.stack([count for _, count in replaced]).sum()})
 
     def add_columns(self, index: int, columns: dict[str, Tensor], like: Callable[[], str] | None = None) -> None:
         """Add numbers of a micro-batch, each a tensor of one on the same device; those of its backward come later than the others."""
@@ -199,7 +238,10 @@ class LoopNumbers:
             elif isinstance(source, RolloutColumns):
                 rollouts.append(source.values(values))
             elif isinstance(source, UpdateSource):
-                changes |= {(source.role, found.index): found for found in source.values(values)}
+                changes |= {(source.role, found.index): self._with_frozen(found) for found in source.values(values)}
+            elif isinstance(source, GradientSource):
+                for update, fields in source.values(values).items():
+                    _add(changes, ("policy", update), fields)
             elif isinstance(source, StepSource):
                 for update, fields in source.steps.values(values).items():
                     _add(changes, (source.role, update), fields)
@@ -214,7 +256,9 @@ class LoopNumbers:
 
     def _work_up(self) -> None:
         for index, columns in self._columns.items():
-            source = MicroBatchColumns(index, tuple(columns), self._like.pop(index, None))
+            source = MicroBatchColumns(
+                index, tuple(columns), self._like.pop(index, None), self._replacing.pop(index, "")
+            )
             self._fetched.add(source, torch.stack([number.float() for number in columns.values()]))
         self._columns.clear()
         for role, probe in self._probes.items():
@@ -229,6 +273,12 @@ class LoopNumbers:
         for norm_of, norm in self._norms:
             self._fetched.add(norm_of, norm)
         self._norms.clear()
+        for gradients_of, numbers in self._gradients.work_up() if self._gradients is not None else ():
+            self._fetched.add(gradients_of, numbers)
+
+    def _with_frozen(self, values: UpdateValues) -> UpdateValues:
+        frozen = self._frozen.pop(values.index, None) if values.role == "policy" else None
+        return values if frozen is None else msgspec.structs.replace(values, frozen=frozen)
 
 
 def _add(changes: dict[tuple[Role, int], UpdateValues], key: tuple[Role, int], fields: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
 from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
@@ -19,7 +20,7 @@ from rlstep_hooks.systems.own_loop.numbers import HELD, LoopNumbers
 from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps, Role, parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
@@ -83,6 +84,10 @@ class LoopObserver:
         self._dtype = facts.get("compute_dtype")
         self._told_dtype = self._dtype is not None
         self._numbers = LoopNumbers()
+        self._gradients: GradientWatch | None = None
+        """None where a loop may do with its gradients what it likes."""
+        self._due_rate: float | None = None
+        """The rate that the schedule gives for the latest rollout; None where that is not known."""
         self._norm: tuple[Tensor | None, float] | None = None
         """Norm of the gradients of the step that is being made, and its limit."""
         self._steps = OptimizerSteps(
@@ -106,6 +111,17 @@ class LoopObserver:
     def detach(self) -> None:
         """Take them off."""
         self._steps.detach()
+        if self._gradients is not None:
+            self._gradients.remove()
+
+    def follow_gradients(self, parameters: Iterable[tuple[str, Any]]) -> None:
+        """Compare the gradients that the policy's optimizer uses with those that the backward passes gave.
+
+        Args:
+            parameters: The policy's tensors by name.
+        """
+        self._gradients = GradientWatch(parameters, Contained(self._recorder, ("gradient",)))
+        self._numbers.follow(self._gradients)
 
     # Rollouts and old log-probs
 
@@ -127,7 +143,7 @@ class LoopObserver:
             recorder, index = self._recorder, self._rollouts
             self._rollouts += 1
             self._sampled, self._samples, self._refreshed, self._old = self.version, samples, None, None
-            self._rewards = self._advantages = None
+            self._rewards = self._advantages = self._due_rate = None
             events: list[AnyEvent] = [
                 Rollout(
                     at=recorder.now(),
@@ -164,6 +180,10 @@ class LoopObserver:
             policy_version=version,
         )
 
+    def rate_is_due(self, rate: float) -> None:
+        """The rate that the configured schedule gives for the updates on the latest rollout."""
+        self._due_rate = rate
+
     # Rewards and advantages
 
     @property
@@ -171,10 +191,20 @@ class LoopObserver:
         """Whether the numbers of the latest rollout are recomputed."""
         return is_compared(max(self._rollouts - 1, 0))
 
+    @property
+    def compares_whole(self) -> bool:
+        """Whether numbers of the whole model are recomputed in it."""
+        return is_compared_whole(max(self._rollouts - 1, 0))
+
     def rewarded(self, rewards: Tensor) -> None:
         """Rewards of the latest rollout."""
         with self._advantage_guard:
             self._rewards = rewards.detach().clone() if self.compares else None
+
+    def rewards_moved(self, count: int | None) -> None:
+        """How many rewards of the rollout that is about to end are not those that were given for it; None where that is not known."""
+        if count is not None:
+            self._numbers.add_rewards(self._rollouts, count)
 
     def advantaged(self, advantages: Tensor, estimator: EstimatorName, **given: Any) -> None:
         """Advantages of the latest rollout; see `LoopAudit.advantages`."""
@@ -207,7 +237,11 @@ class LoopObserver:
     def cleared(self) -> None:
         """The policy's gradients have been cleared, and the first backward of an update comes next."""
         with self._before_guard:
-            self._numbers.begin_window("policy")
+            self._numbers.begin_window("policy", self._updates["policy"], followed=self.compares_whole)
+
+    def add_replaced(self, replaced: list[tuple[str, Tensor]]) -> None:
+        """Modules whose backward hooks replaced gradients of the latest micro-batch; see `LoopNumbers.add_replaced`."""
+        self._numbers.add_replaced(self._microbatches - 1, replaced)
 
     def add_columns(self, columns: dict[str, Tensor], like: Callable[[], str] | None = None) -> None:
         """Add numbers of the latest micro-batch; see `LoopNumbers.add_columns`."""
@@ -331,10 +365,9 @@ class LoopObserver:
                 self._first_step(role, optimizer)
             rate = optimizer.param_groups[0]["lr"]
             self._rates[role] = rate.clone() if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
-            self._numbers.before_step(role, replayed=final and self.compares)
+            self._numbers.before_step(role, self._updates[role], replayed=final and self.compares)
         with self._step_guard:
-            whole = final and role == "policy" and is_compared_whole(max(self._rollouts - 1, 0))
-            limit = self._max_grad_norm() if whole else None
+            limit = self._max_grad_norm() if final and role == "policy" and self.compares_whole else None
             self._norm = (norm_of_gradients(optimizer), limit) if limit else None
 
     def _first_step(self, role: Role, optimizer: Any) -> None:
@@ -384,6 +417,7 @@ class LoopObserver:
                 learning_rate=rate,
                 lr_tick=self._rollouts - 1 if self._rate_of_rollout and role == "policy" else None,
                 skip_reason=reason,
+                due_rate=self._due_rate if role == "policy" else None,
             )
         )
         self._updates[role] += 1

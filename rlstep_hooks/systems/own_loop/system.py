@@ -54,7 +54,8 @@ SYSTEM = System(
         "gradients on the way": no("a loop may scale or mask its gradients on purpose"),
         "gradient norm": yes("of all gradients at the step, against audit(max_grad_norm=...)", "not without it"),
         "optimizer step": yes(
-            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps with a closure"
+            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
+            "not other optimizers, nor steps with a closure",
         ),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": no("nothing says which schedule the loop means"),

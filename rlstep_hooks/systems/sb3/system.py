@@ -184,29 +184,40 @@ SYSTEM = System(
     ),
     links={
         "settings in force": yes(
-            "discount, lambda, coefficients, limits and clips: at each rollout against those when training began",
-            "not ent_coef, which callbacks lower on purpose",
+            "discount, lambda, coefficients, limits, clips and the optimizer's: at each rollout against those when training began",
+            "another ent_coef, which callbacks lower on purpose, is told as information",
         ),
         "completions": no("actions are no completions"),
         "completions on the way": no("actions are no completions"),
-        "rewards on the way": no("rewards are the environment's, and wrappers change them on purpose"),
+        "rewards on the way": yes(
+            "bit for bit, from the environment's step to the buffer",
+            "not what wrappers make of them, nor a buffer class of somebody's",
+        ),
         "advantages": yes(
             "GAE and the critic's targets, from the buffer's rewards, values and ends of episodes, in float64"
         ),
-        "advantages on the way": yes("bit for bit, from the buffer to the mini-batch"),
+        "advantages on the way": yes("bit for bit, from the buffer to the mini-batch; the critic's targets too"),
         "mask": no("each timestep counts"),
         "mask on the way": no("each timestep counts"),
         "loss": yes(
             "by the gradients that it sends to log-probs, values and entropies: clips, normalisation, signs, coefficients",
-            "not where a clip is a function of somebody's",
+            "not where a clip is a function of somebody's that does more than to compute with numbers",
         ),
         "backward": yes("in the same gradients, as a factor of the loss"),
         "gradients cleared": yes("a probe after zero_grad"),
-        "gradients on the way": no("the step follows its one backward pass in the same method"),
+        "gradients on the way": yes(
+            "eight tensors in each update, from the backward pass to the step; hooks of modules",
+            "not what a hook of a tensor between two layers does",
+        ),
         "gradient norm": yes("of all gradients at the step, against max_grad_norm"),
-        "optimizer step": yes("SGD, Adam and AdamW of torch, replayed in float64", "not RMSprop, A2C's default"),
+        "optimizer step": yes(
+            "SGD, Adam, AdamW and RMSprop of torch, and RMSpropTFLike, replayed in float64", "not other optimizers"
+        ),
         "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": yes("constant and linear schedules of Stable-Baselines3", "not functions of somebody's"),
+        "learning rate": yes(
+            "constant and linear schedules of Stable-Baselines3, and functions that only compute with numbers",
+            "not functions that do more than that",
+        ),
         "reference": no("there is none"),
         "reference on the way": no("there is none"),
         "sampler": no("the policy itself acts"),

@@ -402,7 +402,8 @@ SYSTEM = System(
             "of all gradients at the step, against max_grad_norm", "of shards the part of one process"
         ),
         "optimizer step": yes(
-            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
+            "not other optimizers, nor steps of DeepSpeed's engine",
         ),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),

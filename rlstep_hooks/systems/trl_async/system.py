@@ -199,7 +199,7 @@ SYSTEM = System(
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
         "gradients on the way": no("micro-batches and steps are not seen from the beginning of a window"),
         "gradient norm": no("no limit is read here"),
-        "optimizer step": yes("SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers"),
+        "optimizer step": yes("SGD, Adam, AdamW and RMSprop of torch, replayed in float64", "not other optimizers"),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("there is none"),

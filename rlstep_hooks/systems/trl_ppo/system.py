@@ -345,7 +345,8 @@ SYSTEM: System = System(
         "gradients on the way": no("PPOTrainer backpropagates inside one method"),
         "gradient norm": no("the trainer has max_grad_norm and clips nothing"),
         "optimizer step": yes(
-            "SGD, Adam and AdamW of torch, replayed in float64", "not other optimizers, nor steps of DeepSpeed's engine"
+            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
+            "not other optimizers, nor steps of DeepSpeed's engine",
         ),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),

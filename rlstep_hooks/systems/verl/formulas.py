@@ -35,7 +35,7 @@ FORMULAS = (
     Formula("samples_per_rollout", f"prompts * {GROUP}", _ROLLOUTS),
     Formula(
         "samples_added_per_rollout",
-        "ceil(samples_per_rollout / multiple) * multiple - samples_per_rollout",
+        "ceil(part / multiple) * multiple * calls - samples_per_rollout",
         "{driver} _get_required_batch_multiple",
         where="filled",
     ),

@@ -46,6 +46,12 @@ LENGTH: dict[str, str] = {
     "data_epochs": "0 if evaluates_only else replaced if single else used / rows",
     "loader_epochs": "0 if evaluates_only else replaced if single else used / loader_rows",
     # separate_async updates the policy `parameter_sync_step` times for each rollout, each in a call of its own.
+    # It takes a rollout in as many parts (trainer_base.py:536-562 `step`).
+    "parts_per_rollout": "calls",
+    # One tick for each call (engine_workers.py:308).
+    "lr_clock": "'rollout' if calls == 1 else 'update' if reuse_epochs == 1 else 'part'",
+    "critic.lr_clock": "'rollout' if calls == 1 else 'update' if critic.reuse_epochs * len(critic.minibatches) == calls else 'part'",
+    "critic.parts_per_rollout": "calls",
     "calls": "(trainer.v1.separate_async.parameter_sync_step or 4) if separate else 1",
 }
 """Quantities of `rlstep_hooks.systems.verl.system`."""

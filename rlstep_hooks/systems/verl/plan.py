@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.planning.schedule import Schedule
 
+_ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 _RATE = f"{ACTOR}.optim.lr"
 
 
@@ -54,6 +55,7 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None, release: VerlRel
         SYSTEM,
         dict(_given(config, release)),
         version=release.verl,
+        program=_ONE_STEP_OFF if is_one_step_off(config) else "",
         rows=rows,
         rows_unknown="the rows of the training set are not known",
     )
@@ -120,8 +122,11 @@ def unsupported(config: Mapping[str, Any]) -> str:
     if separate:
         return separate
     mode = setting(config, "trainer.v1.trainer_mode", "sync")
-    if setting(config, "trainer.use_v1", True) and mode not in ("sync", "colocate_async"):
-        return f"trainer.v1.trainer_mode={mode}: its rollouts overlap with several updates, which is not observed"
+    v1 = setting(config, "trainer.use_v1", True)
+    if v1 and mode not in ("sync", "colocate_async", "separate_async"):
+        return f"trainer.v1.trainer_mode={mode}: only sync, colocate_async and separate_async were read and observed"
+    if v1 and mode == "separate_async" and own_agent_loop(config):
+        return "an agent loop of one's own in separate_async: how many samples each part of a rollout has is not known"
     if setting(config, "trainer.v1.sampler.custom_sampler.path"):
         return "trainer.v1.sampler.custom_sampler: which samples it gives is not known"
     if setting(config, "actor_rollout_ref.rollout.agent.agent_loop_manager_class"):
@@ -133,9 +138,14 @@ def _separate_entry_point(config: Mapping[str, Any]) -> str:
     """The experimental trainers bring a section of their own (experimental/*/config 0.9.1)."""
     if "async_training" in config:
         return "fully_async_policy: rollouts and updates run apart from each other, which is not observed"
-    if "rollout" in config:
-        return "one_step_off_policy: the next rollout is generated during the updates, which is not observed"
+    if "rollout" in config and _has_critic(config):
+        return "one_step_off_policy with a critic was not observed"
     return ""
+
+
+def is_one_step_off(config: Mapping[str, Any]) -> bool:
+    """Whether a live configuration is that of `verl.experimental.one_step_off_policy`."""
+    return "rollout" in config and "async_training" not in config
 
 
 def _has_critic(config: Mapping[str, Any]) -> bool:

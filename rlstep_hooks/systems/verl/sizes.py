@@ -61,10 +61,12 @@ SIZES: dict[str, str] = {
     # The V1 trainers fill a rollout up with samples that train nothing: T*n rounded up to a multiple of lcm(W, M*n, Mc*n), where a role
     # counts only if this rollout updates it (trainer_base.py:1589-1606 `_get_required_batch_multiple`, padding_utils.py:165-176).
     "multiple": "lcm(world_size, samples_per_update, critic.samples_per_update) if critic else lcm(world_size, samples_per_update)",
-    "filled": "pads and samples_per_rollout % multiple > 0",
+    # separate_async fills up each of its parts.
+    "part": "samples_per_rollout // calls",
+    "filled": "pads and part % multiple > 0",
     "trained": "samples_per_rollout + samples_added_per_rollout if filled else samples_per_rollout",
     "warmup_multiple": "lcm(world_size, critic.samples_per_update) if critic else world_size",
-    "warmup_trained": "ceil(samples_per_rollout / warmup_multiple) * warmup_multiple if pads else samples_per_rollout",
+    "warmup_trained": "ceil(part / warmup_multiple) * warmup_multiple * calls if pads else samples_per_rollout",
     # Legacy workers split what they have, and the last mini-batch is smaller (dp_actor.py 0.7.1:548, dp_critic.py 0.7.1:207); engines
     # take only whole ones (tensordict_utils.py:588).
     "remainder": "'pad' if pads else 'keep' if legacy else 'error'",

@@ -82,7 +82,6 @@ SYSTEM = System(
     let={**DIFFERENCES, **TRAINERS, **LENGTH, **SIZES, **OF_CRITIC, **STALENESS, **PLACES},
     always={
         "loader": "drops",
-        "lr_clock": "rollout",
         "step_unit": "rollout",
         "step_means": _STEP,
         "critic.step_means": _STEP,
@@ -159,6 +158,7 @@ SYSTEM = System(
     trained_releases=("0.9.1",),
     observes=(
         "rollouts with the policy version behind each sample",
+        "prompts between submission and training, by name (V1)",
         "rows of the data set",
         "rewards beside advantages",
         "refreshes of old log-probs",
@@ -215,7 +215,8 @@ SYSTEM = System(
         ),
         "gradient norm": yes("of all gradients at the step, against clip_grad", "the part of one process"),
         "optimizer step": yes(
-            "SGD, Adam and AdamW of torch, on the part of the weights that a process holds", "not other optimizers"
+            "SGD, Adam, AdamW and RMSprop of torch, on the part of the weights that a process holds",
+            "not other optimizers",
         ),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles"),
@@ -225,15 +226,15 @@ SYSTEM = System(
         ),
         "reference on the way": yes("its log-probs from its forward to the loss, bit for bit", "not those in rewards"),
         "sampler": yes(
-            "the version behind each sample; the engine's log-probs where it gives them; with vLLM what it is given "
-            "and holds after each sync",
-            "not the settings of its calls, nor what another engine, or an adapter of its own, holds",
+            "the version behind each sample against the bound on its age, and in V1 against the sync before its prompt; the engine's "
+            "log-probs where it gives them; with vLLM what it is given and holds after each sync",
+            "no version where hybrid_rollout lends engines; not the settings of its calls, "
+            "nor what another engine, or an adapter of its own, holds",
         ),
         "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
     },
     does_not_observe=(
-        "trainer.v1.trainer_mode=separate_async",
-        "the trainers of verl.experimental",
+        "the trainers of verl.experimental, but one_step_off_policy without a critic",
         "Megatron and engines other than FSDP",
     ),
 )

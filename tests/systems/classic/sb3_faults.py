@@ -56,6 +56,7 @@ class Fault:
     update: int | None = UPDATES
     """The first update that is wrong."""
     settings: dict[str, Any] = field(default_factory=dict)
+    algorithm: str = "PPO"
 
     @property
     def callback(self) -> FromSecond:
@@ -211,7 +212,215 @@ def clip_widened(model: Any) -> None:
     model.clip_range = lambda progress: 10.0
 
 
+# Gradients on their way
+
+
+def tripled_by_a_module(model: Any) -> None:
+    model.policy.action_net.register_full_backward_hook(
+        lambda module, to_inputs, to_outputs: tuple(None if of is None else 3 * of for of in to_inputs)
+    )
+
+
+def zeroed_by_a_hook(model: Any) -> None:
+    model.policy.mlp_extractor.policy_net[0].weight.register_hook(torch.zeros_like)
+
+
+def _before_step(change: Callable[[torch.Tensor], object]) -> Callable[[Any], None]:
+    """A change of all gradients between the clip and the step."""
+
+    def begins(model: Any) -> None:
+        step = model.policy.optimizer.step
+
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            for p in model.policy.parameters():
+                if p.grad is not None:
+                    change(p.grad)
+            return step(*args, **kwargs)
+
+        model.policy.optimizer.step = changed
+
+    return begins
+
+
+def cut_by_value(gradient: torch.Tensor) -> None:
+    gradient.clamp_(-1e-4, 1e-4)
+
+
+def made_noisy(gradient: torch.Tensor) -> None:
+    gradient.add_(torch.randn_like(gradient), alpha=1e-3)
+
+
+def another_backward(model: Any) -> None:
+    """An auxiliary loss is backpropagated beside that of PPO."""
+    policy, evaluate = model.policy, model.policy.optimizer.zero_grad
+
+    def cleared(*args: Any, **kwargs: Any) -> None:
+        evaluate(*args, **kwargs)
+        sum(p.square().sum() for p in policy.parameters()).mul(1e-3).backward()
+
+    policy.optimizer.zero_grad = cleared
+
+
+def layer_frozen(model: Any) -> None:
+    model.policy.mlp_extractor.policy_net[0].weight.requires_grad_(False)
+
+
+# Settings, rates and optimizers
+
+
+def bonus_raised_while_training(model: Any) -> None:
+    """The loss adds ten times the entropy bonus that the model has."""
+    policy, evaluate = model.policy, model.policy.evaluate_actions
+
+    def evaluated(*args: Any, **kwargs: Any) -> Any:
+        values, log_probs, entropy = evaluate(*args, **kwargs)
+        return values, log_probs, scaled_gradient(entropy, 10.0)
+
+    policy.evaluate_actions = evaluated
+
+
+def betas_changed(model: Any) -> None:
+    for group in model.policy.optimizer.param_groups:
+        group["betas"] = (0.0, 0.999)
+
+
+def another_function(model: Any) -> None:
+    model.lr_schedule = lambda left: 5e-4
+
+
+def rising(left: float) -> float:
+    """A schedule of somebody's, which only computes."""
+    return 1e-3 * (2.0 - left)
+
+
+# Samples and layers
+
+
+def layer_replaced(model: Any) -> None:
+    """The usual way to a head of one's own: after the optimizer was made."""
+    old = model.policy.action_net
+    model.policy.action_net = torch.nn.Linear(old.in_features, old.out_features)
+
+
+def targets_scaled(model: Any) -> None:
+    model.rollout_buffer.returns = model.rollout_buffer.returns * 0.1
+
+
+def rewards_cut(model: Any) -> None:
+    add = model.rollout_buffer.add
+
+    def added(obs: Any, action: Any, reward: Any, *rest: Any) -> None:
+        add(obs, action, reward.clip(-0.5, 0.5), *rest)
+
+    model.rollout_buffer.add = added
+
+
+def observations_shifted(model: Any) -> None:
+    """Each action is trained with the observation of another step."""
+    model.rollout_buffer.observations = model.rollout_buffer.observations[::-1].copy()
+
+
+RMSPROP: dict[str, Any] = {
+    "policy_kwargs": {"optimizer_class": torch.optim.RMSprop, "optimizer_kwargs": {"momentum": 0.5}}
+}
+
+
+def mean_squares_cleared(model: Any) -> None:
+    optimizer, step = model.policy.optimizer, model.policy.optimizer.step
+
+    def forgetful(*args: Any, **kwargs: Any) -> Any:
+        for state in optimizer.state.values():
+            state["square_avg"].zero_()
+        return step(*args, **kwargs)
+
+    optimizer.step = forgetful
+
+
 FAULTS = [
+    Fault(
+        "gradients_tripled_by_a_module",
+        "a backward hook of a module",
+        "RLS810",
+        "a backward hook of action_net",
+        begins=tripled_by_a_module,
+    ),
+    Fault(
+        "layer_zeroed_by_a_hook",
+        "a layer frozen by a hook",
+        "RLS810",
+        "0 times as much in mlp_extractor.policy_net.0.weight",
+        begins=zeroed_by_a_hook,
+    ),
+    Fault(
+        "gradients_cut_by_value",
+        "clip_grad_value_ in the place of clip_grad_norm_",
+        "RLS810",
+        "times as much in",
+        begins=_before_step(cut_by_value),
+    ),
+    Fault(
+        "gradients_made_noisy",
+        "noise for exploration in the wrong place",
+        "RLS810",
+        "times as much in",
+        begins=_before_step(made_noisy),
+    ),
+    Fault(
+        "another_backward",
+        "an auxiliary loss with a backward of its own",
+        "RLS810",
+        "2",
+        begins=another_backward,
+    ),
+    Fault(
+        "layer_frozen", "requires_grad set in mid-run", "RLS408", "require no gradient any more", begins=layer_frozen
+    ),
+    Fault(
+        "bonus_raised_in_the_loss",
+        "an entropy bonus that the model does not have",
+        "RLS801",
+        "an entropy coefficient of 0.1",
+        begins=bonus_raised_while_training,
+        settings={"ent_coef": 0.01},
+    ),
+    Fault("betas_changed", "a callback that sets betas", "RLS101", "betas of the optimizer", begins=betas_changed),
+    Fault(
+        "another_function_of_the_rate",
+        "a schedule set anew",
+        "RLS605",
+        "a function of the run's own",
+        begins=another_function,
+        settings={"learning_rate": rising},
+    ),
+    Fault("layer_replaced", "a head made after the optimizer", "RLS407", "", begins=layer_replaced),
+    Fault("targets_scaled", "returns scaled by a callback", "RLS517", "the critic's targets", ends=targets_scaled),
+    Fault("rewards_cut", "rewards clipped on their way", "RLS515", "other rewards", begins=rewards_cut),
+    Fault(
+        "observations_of_other_steps",
+        "a buffer whose observations moved",
+        "RLS301",
+        "more than its weights",
+        ends=observations_shifted,
+        algorithm="A2C",
+        update=1,
+    ),
+    Fault(
+        "rmsprop_steps_twice_as_far",
+        "weights written after the step",
+        "RLS806",
+        "2 times the step",
+        begins=step_twice_as_far,
+        algorithm="A2C",
+        update=1,
+    ),
+    Fault(
+        "mean_squares_cleared",
+        "an optimizer made anew at every update",
+        "RLS807",
+        "others among those",
+        begins=mean_squares_cleared,
+        settings=RMSPROP,
+    ),
     Fault("discount_lowered", "a callback that sets gamma", "RLS101", "gamma = 0.5", begins=discount_lowered),
     Fault("clip_widened", "a clip range set anew", "RLS101", "clip_range = ", begins=clip_widened),
     Fault(

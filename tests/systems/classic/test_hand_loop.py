@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -841,3 +843,24 @@ def test_a_norm_above_its_limit_is_found_and_one_below_is_not() -> None:
     report = audited(TinyLoop(), max_grad_norm=1e-3)
     assert errors(report) == ["RLS808"]
     assert report.findings[0].expected == "a gradient norm of at most 0.001, the configured limit"
+
+
+RANDOM = """
+import random, sys
+import rlstep_hooks
+from tests.systems.classic.tiny import TinyLoop, plan
+loop = TinyLoop()
+random.seed(5)
+expected = random.getstate()
+assert "rich" not in sys.modules
+with rlstep_hooks.audit(plan(), optimizer=loop.optimizer) as audit:
+    assert "rich" in sys.modules
+    loop.run(audit)
+assert random.getstate() == expected
+"""
+
+
+def test_the_console_draws_nothing_from_the_generator_of_python() -> None:
+    """Found with TRL 0.16.1: rich draws from it when it is imported, which an audit may be the first to do."""
+    done = subprocess.run([sys.executable, "-c", RANDOM], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

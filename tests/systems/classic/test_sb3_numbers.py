@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pytest
 import torch
 from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import LinearSchedule
 
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.systems.sb3.observe.pure import is_pure
 from tests.detection.outcomes import Clean, Detected, delay_of, note
-from tests.systems.classic.sb3_faults import FAULTS, Fault
+from tests.systems.classic.sb3_faults import FAULTS, Fault, rising
 from tests.systems.classic.test_sb3 import audited, codes, events_of, ppo
 
 if TYPE_CHECKING:
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 
-LINKS = {"RLS516", "RLS517", "RLS605", "RLS801", "RLS803", "RLS806", "RLS807", "RLS808"}
+LINKS = {"RLS515", "RLS516", "RLS517", "RLS605", "RLS801", "RLS803", "RLS806", "RLS807", "RLS808", "RLS810"}
 
 
 def passed(report: Report) -> set[str]:
@@ -33,9 +39,13 @@ def numbers_with_each_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlstep_hooks.session.session.INTERVAL", 0.0)
 
 
+def a2c(**settings: Any) -> A2C:
+    return A2C("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), n_steps=32, seed=1, device="cpu", **settings)
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_is_found_by_its_rule_at_its_event(fault: Fault) -> None:
-    model = ppo(**fault.settings)
+    model = ppo(**fault.settings) if fault.algorithm == "PPO" else a2c(**fault.settings)
     fault.prepare(model)
     audit = audited(model, 192, fault.callback)
     named = [finding for finding in audit.report.findings if finding.code == fault.code]
@@ -73,6 +83,22 @@ SOUND: dict[str, dict[str, Any]] = {
     "weight decay": {
         "policy_kwargs": {"optimizer_class": torch.optim.AdamW, "optimizer_kwargs": {"weight_decay": 0.1}}
     },
+    "a function of somebody's that only computes": {
+        "learning_rate": rising,
+        "clip_range": lambda left: 0.1 + 0.1 * max(left, 0.5),
+    },
+    "rmsprop": {
+        "policy_kwargs": {
+            "optimizer_class": torch.optim.RMSprop,
+            "optimizer_kwargs": {"momentum": 0.9, "weight_decay": 0.01, "alpha": 0.9},
+        }
+    },
+    "rmsprop as in TensorFlow": {
+        "policy_kwargs": {
+            "optimizer_class": RMSpropTFLike,
+            "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5, "momentum": 0.5, "weight_decay": 0.01},
+        }
+    },
     "sgd": {"policy_kwargs": {"optimizer_class": torch.optim.SGD, "optimizer_kwargs": {"momentum": 0.9}}},
     "a state-dependent deviation": {"use_sde": True, "env": "Pendulum-v1"},
     "squashed actions have no entropy": {
@@ -100,8 +126,7 @@ def test_a2c(settings: dict[str, Any]) -> None:
     model = A2C("MlpPolicy", make_vec_env("CartPole-v1", 4, seed=1), seed=1, device="cpu", **settings)
     report = audited(model, 400).report
     assert (report.verdict, codes(report)) == ("PASS", set())
-    assert passed(report) >= {"RLS516", "RLS517", "RLS605", "RLS801", "RLS803", "RLS808"}
-    assert ("optimizer" in report.not_evaluated) == (not settings), "RMSprop's formula is not replayed"
+    assert passed(report) >= LINKS | {"RLS301"}
 
 
 def test_a_second_call_of_learn_goes_on_with_its_rate() -> None:
@@ -112,8 +137,78 @@ def test_a_second_call_of_learn_goes_on_with_its_rate() -> None:
     assert "RLS605" in passed(audit.report)
 
 
-def test_a_rate_and_a_clip_that_are_functions_of_somebodys_are_not_compared() -> None:
-    report = audited(ppo(learning_rate=lambda left: 1e-3 * (left + 1), clip_range=lambda left: 0.2), 128).report
+CALLS: list[float] = []
+
+
+def counted(left: float) -> float:
+    CALLS.append(left)
+    return 1e-3
+
+
+class OfAClass:
+    """A schedule with a state."""
+
+    def __init__(self) -> None:
+        self.rate = 1e-3
+
+    def __call__(self, left: float) -> float:
+        self.rate *= 0.99
+        return self.rate
+
+
+def test_functions_that_do_more_than_compute_are_not_called_once_more() -> None:
+    CALLS.clear()
+    report = audited(ppo(learning_rate=counted, clip_range=OfAClass()), 128).report
     assert report.verdict == "PASS"
+    assert len(CALLS) == 2 * 2 + 1, "twice a rollout, and when the model is built"
     assert "a function of somebody's" in report.not_evaluated["formula"]
     assert not {"RLS605", "RLS801"} & passed(report)
+
+
+FACTOR = 0.5
+
+
+def schedules() -> dict[str, tuple[Any, bool]]:
+    """Functions, and whether they only compute."""
+    start, seen = 3e-4, {"rate": 1e-3}
+    inner = lambda left: start * left  # noqa: E731
+    return {
+        "closure": (inner, True),
+        "of another": (lambda left: FACTOR * inner(left), True),
+        "of math": (lambda left: start * (1 + math.cos(math.pi * left)), True),
+        "of numpy": (lambda left: float(numpy.interp(left, (0.0, 1.0), (1e-4, 1e-3))), True),
+        "branches": (lambda left: 1e-3 if left > FACTOR else max(1e-4, left * 1e-3), True),
+        "partial": (functools.partial(pow, 0.5), True),
+        "a state": (OfAClass(), False),
+        "a list": (counted, False),
+        "a dictionary": (lambda left: seen["rate"], False),
+        "random": (lambda left: start * numpy.random.rand(), False),
+        "a default": (lambda left, known=seen: 1e-3, False),
+        "prints": (lambda left: print(left) or 1e-3, False),
+        "of itself": (recursive, False),
+    }
+
+
+def recursive(left: float) -> float:
+    return left if left < 1e-3 else recursive(left / 2)
+
+
+@pytest.mark.parametrize("name", schedules())
+def test_what_only_computes(name: str) -> None:
+    function, computes = schedules()[name]
+    assert is_pure(function) == computes
+
+
+def test_a_lowered_bonus_is_told_and_no_fault() -> None:
+    class Lowering(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            self.model.ent_coef *= 0.5
+
+    report = audited(ppo(ent_coef=0.02), 256, Lowering()).report
+    assert (report.verdict, codes(report)) == ("PASS", set()), [str(f) for f in report.findings]
+    told = next(finding for finding in report.findings if finding.code == "RLS101")
+    assert (told.severity, told.observed) == ("info", "ent_coef = 0.01")
+    assert "RLS801" in passed(report)

@@ -24,8 +24,11 @@ RELEASE = Version(version("trl"))
 
 @pytest.fixture(autouse=True)
 def one_precision_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A trainer with bf16 leaves it in the environment and in accelerate's shared state, for all trainers after it."""
+    """A trainer with bf16 leaves it in the environment and in accelerate's shared state, for all trainers after it. One with
+    torch_compile does too, with transformers before 5: a compiled model ignores hooks of its modules, and has a zero_grad of its own.
+    """
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "no")
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 

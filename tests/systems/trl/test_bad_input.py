@@ -179,6 +179,18 @@ def test_torch_compile(build: Callable[..., Any]) -> None:
     assert "torch.compile" in audit.report.not_evaluated["RLS402"]
 
 
+def test_a_model_that_another_trainers_settings_compile(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found in one process with a trainer that had torch_compile: transformers 4.51 leaves it in the environment."""
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+    trainer, audit = build(**SHORT)
+    trainer.train()
+    assert not trainer.args.torch_compile
+    assert not problems(audit.report)
+    assert "torch.compile" in audit.report.not_evaluated["RLS402"]
+
+
 def test_a_loss_that_hides_its_log_probs(build: Callable[..., Any]) -> None:
     """Stands for liger's fused loss, whose kernels need a GPU: the loss is computed without the log-prob method."""
     trainer, audit = build(**SHORT)

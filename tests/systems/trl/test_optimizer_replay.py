@@ -19,6 +19,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "nesterov": lambda groups: torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True, maximize=True),
     "adam": lambda groups: torch.optim.Adam(groups, lr=0.01, weight_decay=0.1),
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.95)),
+    "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=0.01, momentum=0.5, maximize=True),
     "fused": lambda groups: torch.optim.AdamW(groups, lr=0.01, fused=True),
 }
 STEPS = 8

@@ -48,9 +48,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _train(folder: Path, name: str, callbacks: list[Any]) -> Any:
+    trainer = tiny_ppo_trainer(folder, callbacks=callbacks, **SETTINGS[name])
+    # Only now: the first trainer of a process imports rich, which draws from Python's generator (TRL 0.16.1).
     random.seed(3)
     numpy.random.seed(3)
-    trainer = tiny_ppo_trainer(folder, callbacks=callbacks, **SETTINGS[name])
     trainer.train()
     return trainer
 

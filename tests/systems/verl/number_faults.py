@@ -34,13 +34,13 @@ V0 = "verl.trainer.ppo.ray_trainer"
 # From the loss to the gradient
 
 
-@fault(report="a surrogate whose value is right", code="RLS801", variant="-1 times that")
+@fault(report="a surrogate whose value is right", code="RLS805", variant="another at some token")
 def gradient_against_the_loss(at: int) -> None:
     """The loss has the right value and the opposite gradient."""
     on_forward(at, lambda loss, output: (2 * loss.detach() - loss, output))
 
 
-@fault(report="log-probs that are detached", code="RLS801", variant="times that")
+@fault(report="log-probs that are detached", code="RLS805", variant="another at some token")
 def gradient_of_every_second_token(at: int) -> None:
     """The policy's loss is computed from log-probs of which every second is detached."""
 
@@ -59,7 +59,7 @@ def gradient_of_every_second_token(at: int) -> None:
     in_loss(at, "get_policy_loss_fn", get)
 
 
-@fault(report="a critic that is trained away from its targets", code="RLS801", variant="-1 times that")
+@fault(report="a critic that is trained away from its targets", code="RLS805", variant="another at some token")
 def gradient_against_the_critics_loss(at: int) -> None:
     """The critic's loss has the right value and the opposite gradient."""
     on_forward(at, lambda loss, output: (2 * loss.detach() - loss, output), role="critic")

@@ -62,15 +62,22 @@ def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, An
         "one rank": f"not multiplied by the {RANKS} ranks",
         "backward": "",
         "nothing known": "",
-        "gradient of the opposite sign": "right in its value, and its gradient at the model's output has the opposite sign",
-        "half of the gradient": "right in its value, and its gradient at the model's output is another one",
+        "gradient of the opposite sign": "",
+        "half of the gradient": "",
         "values: no clip": "that without a clip of the values",
         "values: returns of the next token": "that of the returns of the token after",
         "values: returns of the next sample": "that of the returns of the sample after",
         "values: mask": "that of a mask without the last token of each completion",
         "values: not halved": "the documented one multiplied by 2",
-        "values: gradient": "right in its value, and its gradient at the model's output has the opposite sign",
+        "values: gradient": "",
     }
+    (gaps,) = [{case["wrong"]: case["gradient"] for case in found if "wrong" in case}]
+    assert {name for name, gap in gaps.items() if gap is not None and gap > 32} == {
+        "gradient of the opposite sign",
+        "half of the gradient",
+        "values: gradient",
+    }
+    assert max(case["gradient"] for case in found if "gap" in case) < 16
     assert wrong["quarter"][1] == pytest.approx(0.25)
     (into_backward,) = [case["backward"] for case in found if case.get("wrong") == "backward"]
     assert into_backward == 3
@@ -197,6 +204,7 @@ def held(
         "like": compared.like,
         "ratio": compared.ratio,
         "backward": compared.backward,
+        "gradient": compared.gradient_gap,
         "clipped": compared.clipped,
         "followed": len(followed) == 1,
         "verl_clipped": clipped,
@@ -335,7 +343,7 @@ def without_last_counted(row: Any) -> Any:
 
 
 def _not_covered(outcome: dict[str, Any]) -> dict[str, Any]:
-    return {name: outcome[name] for name in ("like", "ratio", "backward")}
+    return {name: outcome[name] for name in ("like", "ratio", "backward", "gradient")}
 
 
 def refused() -> list[dict[str, Any]]:

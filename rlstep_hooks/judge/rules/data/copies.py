@@ -9,7 +9,7 @@ from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 PROVED = 30.0
@@ -24,7 +24,7 @@ class CopiedCompletions(Rule):
     """Completions of a rollout are copies of each other.
 
     What it checks:
-        A completion that stands in its rollout before, token by token, though the policy gives it a probability of at most
+        A completion that another sample of its rollout has, token by token, though the policy gives it a probability of at most
         exp(-30) over the square of the number of samples. Drawn one by one, no such text comes twice (5e-14 a rollout). Short and
         certain answers may: they are not counted.
 
@@ -36,7 +36,7 @@ class CopiedCompletions(Rule):
         ERROR RLS519 Completions are copies of each other · data epoch 0, rollout 1,
         update 2, micro-batch 4
           expected  completions that were drawn one by one
-          observed  3 of 4 stand in the rollout before, token by token
+          observed  3 of 4 equal another of the rollout, token by token
           why       the policy gives one of them a probability of exp(-212), so
                     chance does not repeat it
           fix       look for a seed that each request or generation gets, and for
@@ -47,9 +47,9 @@ class CopiedCompletions(Rule):
         over each other: a buffer that samples share, a view where a copy was meant, an index that stays.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, and verl's synchronous trainers, when old
-          log-probs are computed; in the first eight cycles and every 29th later. Not where sampling is truncated on purpose, with
-          tools or environments, with dropout, or with a replay buffer.
+        - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, in the first eight cycles and every 29th
+          later; verl's synchronous trainers, when old log-probs are computed; OpenRLHF's controller, at every rollout. Not where
+          sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
         - Copies on other processes are not seen.
 
     Sources:
@@ -62,6 +62,14 @@ class CopiedCompletions(Rule):
     topics = ("drawn", "log_ratio")
     nothing_seen = "no micro-batch showed how probable its completions are to the policy that sampled them"
     optional = True
+
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the copies that a controller counted."""
+        if event.copied is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        copied, nats = event.copied
+        return self._report(copied, event.samples, nats, self.progress.where()) if copied else None
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the copies of a micro-batch that the policy which sampled it trains on."""
@@ -78,14 +86,19 @@ class CopiedCompletions(Rule):
         if values.copied is None or values.copied_nats is None:
             return None
         self.checks += 1
+        if not values.copied:
+            return None
+        return self._report(values.copied, _samples(event), values.copied_nats, self.progress.where_at(place, event))
+
+    def _report(self, copied: int, among: int, nats: float, where: Where) -> Finding | None:
         samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
-        if not values.copied or values.copied_nats <= PROVED + 2 * math.log(max(samples, 2)):
+        if nats <= PROVED + 2 * math.log(max(samples or 0, 2)):
             return None
         return self.fail(
             expected="completions that were drawn one by one",
-            observed=f"{values.copied} of {_samples(event)} stand in the rollout before, token by token",
-            where=self.progress.where_at(place, event),
-            why=f"the policy gives one of them a probability of exp(-{values.copied_nats:.3g}), so chance does not repeat it",
+            observed=f"{copied} of {among} equal another of the rollout, token by token",
+            where=where,
+            why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
         )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding, Where
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
+    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
 
 
 class AdvantagesNotDocumented(ValueRule):
@@ -89,17 +90,14 @@ class AdvantagesNotDocumented(ValueRule):
         )
 
 
-_TARGETS = "critic's values and targets"
-
-
 class AdvantagesAltered(Rule):
     """The advantages in the loss are not those of the rollout.
 
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
-        bit, sample by sample; in verl the same for the old values and the returns that a critic is trained with; in a loop of one's
-        own up to their mean and a positive factor, since it may normalise them. Not for trainers with a loss of their own, which may
-        change advantages on purpose.
+        bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. In
+        Stable-Baselines3, OpenRLHF and verl the critic's targets too, and in the last two its old values. Not for trainers with a loss
+        of their own, which may change advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -120,7 +118,7 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
-        - OpenRLHF: from the trainer's buffer on. verl: in the controller until the rollout was trained, and in each trainer.
+        - verl: in the controller until the rollout was trained, and in each trainer.
         - TRL's PPOTrainer is not compared; a loop of one's own is where it hands its advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
@@ -136,17 +134,28 @@ class AdvantagesAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
-        if values.advantages_intact is None:
-            return None
-        self.checks += 1
-        return None if values.advantages_intact else self._altered(self.progress.where_at(place, event))
+        found: Finding | None = None
+        for intact, what in ((values.advantages_intact, "advantages"), (values.targets_intact, "the critic's targets")):
+            if intact is None:
+                continue
+            self.checks += 1
+            if not intact:
+                found = self._altered(self.progress.where_at(place, event), what) or found
+        return found
 
     def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Look at the comparison of the checksums of what a critic is trained with."""
-        if values.advantages_intact is None:
-            return None
-        self.checks += 1
-        return None if values.advantages_intact else self._altered(self.progress.where_at(place, event), _TARGETS)
+        """Look at the comparison of what the critic's loss got."""
+        found: Finding | None = None
+        for intact, what in (
+            (values.targets_intact, "the critic's targets"),
+            (values.values_intact, "the critic's old values"),
+        ):
+            if intact is None:
+                continue
+            self.checks += 1
+            if not intact:
+                found = self._altered(self.progress.where_at(place, event), what) or found
+        return found
 
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
@@ -155,16 +164,27 @@ class AdvantagesAltered(Rule):
         self.checks += 1
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
         found = self._altered(where) if event.altered else None
-        return (self._altered(where, _TARGETS) or found) if event.targets_altered else found
+        return (self._altered(where, "the critic's targets") or found) if event.targets_altered else found
+
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        found = None
+        for name, words in (
+            ("advantages", "advantages"),
+            ("targets", "critic's targets"),
+            ("old values", "critic's old values"),
+        ):
+            found = found or carried(self, event, name, words)
+        return found
 
     def _altered(self, where: Where, what: str = "advantages") -> Finding | None:
         return self.fail(
-            expected=f"the {what} of these samples, bit for bit as the rollout came with them",
+            expected=f"{'the ' if what == 'advantages' else ''}{what} of these samples, bit for bit as the rollout came with them",
             observed="other values",
+            variant="" if what == "advantages" else what,
             where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",
-            variant=what,
         )
 
 
@@ -197,8 +217,7 @@ class MaskNotDocumented(Rule):
 
     Known limits:
         - TRL and verl: not with tools, a `rollout_func` or an environment: their completions have several turns. OpenRLHF: the spans
-          of the actions are compared, so turns may be several; not in asynchronous training. Loops of one's own on verl's V0 trainer
-          are not compared.
+          of the actions are compared, so turns may be several; not in asynchronous training. verl's V0 trainer is not compared.
         - Generation settings with other ends (stop strings, `ignore_eos`) are not compared.
 
     Sources:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
+    from rlstep_hooks.record.events import Carried, Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
 RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
 """Relative distance between the loss and the documented formula on the same log-probs that rounding explains.
@@ -33,10 +34,9 @@ class LossScale(ValueRule):
         the first eight cycles of rollouts and every 29th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
-        importance weights; and the critic's with the clip of its values; and so is the gradient that arrives at the log-probs or
-        values. In Stable-Baselines3 it is the gradients that the loss
-        sends to log-probs, values and entropies. Beyond what rounding explains it is a warning. 100 times as far in three
-        micro-batches is an error.
+        importance weights. In OpenRLHF the critic's loss too, with its clip of values. In Stable-Baselines3 it is the gradients that
+        the loss sends to log-probs, values and entropies.
+        Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error.
 
     Why it matters:
         A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and
@@ -75,14 +75,7 @@ class LossScale(ValueRule):
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Compare the policy's loss with its formula."""
-        return self._compare(values, event, place)
-
-    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Compare the critic's loss with its formula."""
-        return self._compare(values, event, place, "critic's ")
-
-    def _compare(self, values: MicroBatchValues, event: MicroBatch, place: Place, whose: str = "") -> Finding | None:
+        """Compare the loss with its formula."""
         distance = self._distance(values)
         if distance is None:
             return None
@@ -91,18 +84,21 @@ class LossScale(ValueRule):
             return None
         ratio = values.loss_ratio
         like = values.loss_like or (_whole_factor(ratio, self._tolerance) if ratio is not None else "")
+        whose = "the critic's loss" if event.role == "critic" else "the loss"
         return self.fail_by(
             distance,
-            expected=f"the {whose}loss of the documented formula",
+            expected=f"{whose} of the documented formula",
             observed=f"{ratio:.4g} times that" if ratio is not None else "another",
             where=self.progress.where_at(place, event),
-            why=f"the loss is {like}"
+            why=f"{whose} is {like}"
             if like
             else f"it is {distance:.3g} times as far as rounding explains, and no known mistake gives it",
             fix="compare the loss function, its normaliser and what goes into it with the documented ones",
-            variant=whose + like,
+            variant=f"critic {like}" if event.role == "critic" else like,
             degree="near",
         )
+
+    critic_microbatch_values = microbatch_values
 
     @property
     def _tolerance(self) -> float:
@@ -167,6 +163,10 @@ class MaskAltered(Rule):
     topics = ("samples", "log_ratio")
     nothing_seen = "the observer does not see masks both with old log-probs and in training"
 
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        return carried(self, event, "mask", "masks")
+
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison."""
         if values.mask_intact is None or self.progress.started.facts.get("masks_change"):
@@ -176,11 +176,14 @@ class MaskAltered(Rule):
             return None
         return self.fail(
             expected="the tokens that counted before",
-            observed="others",
+            observed="others" if event.role == "policy" else "others in the critic's loss",
             where=self.progress.where_at(place, event),
             why="the loss trains other tokens than the rollout gave it: masks were changed on the way",
             fix="look for code between the rollout and the loss that writes to the mask",
+            variant="" if event.role == "policy" else "critic",
         )
+
+    critic_microbatch_values = microbatch_values
 
 
 _CONSTANTS: dict[Constant, tuple[str, str]] = {

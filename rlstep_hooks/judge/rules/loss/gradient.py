@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.optimizer import NORM_TOLERANCE
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.judge.rules.progress import Place
+from rlstep_hooks.judge.rules.progress import Place, teaches
 from rlstep_hooks.record.events import Update, UpdateValues
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class GradientMissing(Rule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer only. An update that the clip acts on is not compared.
+        - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
+          completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
         - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
           before it.
@@ -100,7 +102,7 @@ class GradientMissing(Rule):
             return None
         window = self._window(place[1])
         window.microbatches += 1
-        window.signal = window.signal or (values.max_abs_advantage > 0 and _flows(values))
+        window.signal = window.signal or (teaches(values) is True and _flows(values))
         return self._judge(place[1])
 
     def _window(self, index: int) -> _Window:
@@ -165,10 +167,11 @@ class GradientAltered(ValueRule):
         by value or by parameter, and for callbacks that write to `.grad`.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer in one process. Among several, and with a gradient scaler, FSDP or DeepSpeed, gradients are
-          reduced or scaled on the way. verl: from the end of the last backward pass to the step, on the shards of one process.
+        - TRL's GRPOTrainer and RLOOTrainer in one process, Stable-Baselines3, and OpenRLHF's trainers where each is one process,
+          without ZeRO-3. Among several processes, and with a gradient scaler, FSDP or, in TRL, DeepSpeed, gradients are reduced or
+          scaled on the way.
         - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached, changes
-          gradients before they arrive. In verl RLS801 looks at those that arrive at the model's output.
+          gradients before they arrive.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change
@@ -189,7 +192,10 @@ class GradientAltered(ValueRule):
         if off is None or factor is None:
             return None
         self.checks += 1
-        expected = f"the sum of the gradients of {event.microbatches} micro-batches, times one factor of the clip"
+        of = "the gradients of its micro-batch"
+        if event.microbatches > 1:
+            of = f"the sum of the gradients of {event.microbatches} micro-batches"
+        expected = f"{of}, times one factor of the clip"
         if off > 1:
             own = values.gradient_tensor_factor if values.gradient_tensor_factor is not None else 0.0
             than = f"{own / (factor or 1):.3g} times as much in {values.gradient_tensor} as in most tensors"
@@ -206,7 +212,7 @@ class GradientAltered(ValueRule):
         if passes is not None and passes > event.microbatches:
             return self.fail(
                 severity="error",
-                expected=f"{event.microbatches} backward passes, one for each micro-batch",
+                expected=f"{_passes(event.microbatches)}, one for each micro-batch",
                 observed=f"{passes}",
                 where=self.progress.where_at(place, event),
                 why="gradients of a further backward pass are added to those of the loss",
@@ -251,6 +257,10 @@ class GradientAltered(ValueRule):
             return 0.0
         clipped = norm is not None and limit is not None and norm >= limit * (1 - 8 * tolerance)
         return 0.0 if clipped and factor < 1 else abs(factor - 1) / tolerance
+
+
+def _passes(number: int) -> str:
+    return f"{number} backward pass" + ("es" if number != 1 else "")
 
 
 _LOOK = "look for hooks on parameters, for zero_grad and further backward passes within an update, and for code that writes to .grad"

@@ -21,9 +21,9 @@ class StepNotDocumented(ValueRule):
     """A step of the optimizer is not that of its formula.
 
     What it checks:
-        Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam or AdamW in double precision, from the
-        weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of rollouts
-        and every 29th later.
+        Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam, AdamW or RMSprop in double precision,
+        from the weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of
+        rollouts and every 29th later.
 
     Why it matters:
         A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains
@@ -44,7 +44,8 @@ class StepNotDocumented(ValueRule):
         Look for code that wraps `optimizer.step`, and for what writes into the weights right after it.
 
     Known limits:
-        - SGD, Adam and AdamW of torch only; other optimizers, subclasses and amsgrad are named as not replayed.
+        - SGD, Adam, AdamW and RMSprop of torch only; other optimizers, subclasses, amsgrad and a centred RMSprop are named as not
+          replayed.
         - OpenRLHF: DeepSpeed's Adam and AdamW on its float32 weights. verl: the part of the weights that a process holds.
         - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
 

@@ -123,9 +123,11 @@ class ConfigRewritten(Rule):
         Set the named value where the trainer is built: to the value that it got, or to the value that you meant.
 
     Known limits:
-        - TRL's observers compare all of this, Stable-Baselines3's what its rollouts and losses use (gamma, gae_lambda, vf_coef,
-          max_grad_norm, normalize_advantage, target_kl, clips), with the beginning of training, and verl's what the optimizers step
-          with (betas, decay, epsilon, clip_grad), with the configuration. In other systems it is not evaluated.
+        - TRL's observers compare all of this, Stable-Baselines3's what its rollouts, losses and steps use (gamma, gae_lambda, vf_coef,
+          max_grad_norm, normalize_advantage, target_kl, clips, the optimizer's settings but its rate), with the beginning of
+          training. OpenRLHF's controller and trainers compare their arguments with the beginning of training, and betas, epsilon,
+          decay and the limit of the gradient norm with what is configured. In other systems it is not evaluated.
+        - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is told as information.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 
@@ -138,7 +140,7 @@ class ConfigRewritten(Rule):
     code = "RLS101"
     title = "Configuration rewritten"
     severity = "warning"
-    topics = ("order",)
+    topics = ("order", "settings")
     nothing_seen = "the observer of this system does not compare settings during the run"
 
     def started(self, event: RunStarted) -> Finding | None:
@@ -158,6 +160,15 @@ class ConfigRewritten(Rule):
                 variant=event.name,
             )
         since = "the trainer was built" if event.since == "construction" else "training began"
+        if event.by_design:
+            return self.fail(
+                severity="info",
+                expected=f"{event.name} = {event.before}, as when {since}",
+                observed=f"{event.name} = {event.after}",
+                why="a callback may change it on purpose; the loss is compared with the value in force",
+                fix=f"if nothing of yours sets {event.name}, look for the code that does",
+                variant=event.name,
+            )
         return self.fail(
             expected=f"{event.name} = {event.before}, as when {since}",
             observed=f"{event.name} = {event.after}",

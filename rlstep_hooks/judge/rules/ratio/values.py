@@ -8,7 +8,7 @@ from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, Progress, RolloutsWithSignal, remember
+from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, Progress, RolloutsWithSignal, remember, teaches
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class RatioAtLagZero(ValueRule):
         On every micro-batch at lag 0 whose old log-probs were computed separately: the mean |log ratio| over real tokens is
         within the tolerance of the compute dtype. The tolerance is 0.0001 in float32 and 0.05 in reduced precision
         (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`). 100 times as far in three micro-batches is an error,
-        unless dropout is active.
+        unless dropout is active. A2C of Stable-Baselines3 has no ratio: there the log-probs of its loss are compared with those of
+        the sampling.
 
     Why it matters:
         The ratio must be 1 at the first update on a rollout. If it is not, the two forwards differ in something other
@@ -262,7 +263,8 @@ class RatioNeverMoves(Rule):
 
     Known limits:
         - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
-        - Micro-batches of a collapsed policy, which is certain of every token, are left out (TRL).
+        - Micro-batches of a collapsed policy, which is certain of every token, are left out, and rollouts in which each completion
+          with an advantage comes more than once, because gradients of equal completions can cancel (TRL).
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
         - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
           Elsewhere it is not evaluated.
@@ -301,7 +303,7 @@ class RatioNeverMoves(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at a micro-batch that is trained after an update."""
-        if values.max_abs_advantage is None or values.max_abs_advantage > 0:
+        if teaches(values) is not False:
             self._learned_from = place[0] - 1
         lag = observed_lag(event)
         if (

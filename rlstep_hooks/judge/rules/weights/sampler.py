@@ -13,7 +13,16 @@ from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
-from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
+from rlstep_hooks.record.events import (
+    UNSENT,
+    EpochEnd,
+    MicroBatch,
+    Refresh,
+    Rollout,
+    RunEnded,
+    Update,
+    WeightSync,
+)
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
@@ -99,7 +108,8 @@ class SamplerVersion(Rule):
     What it checks:
         The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is
         no older than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine
-        since the last update, or the policy itself generated.
+        since the last update, or the policy itself generated. Where a queue is followed: no sample has weights older than
+        those synced before its prompt was submitted, also where its age would be allowed.
 
     Why it matters:
         Samples of older weights are trained as if they were on-policy. That costs reward slowly and raises no error
@@ -143,13 +153,20 @@ class SamplerVersion(Rule):
         """Whether an engine samples that must be given new weights."""
         self._compared = False
         """Whether tensors of the engine were compared with those of the policy."""
-        self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
+        ages, begun = self.schedule.max_age or 0, progress.started.start_updates
+        # A resumed run may train samples of weights that were there before it.
+        before = (max(begun - math.ceil(age * self.schedule.updates_per_rollout), 0) for age in range(ages, 0, -1))
+        self._versions: deque[int] = deque(before if begun else (), maxlen=ages + 1)
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Compare the sampler's version with the oldest that the plan allows."""
         if event.purpose != "training":
             return None
         self._versions.append(event.policy_version)
+        if event.queue is not None:
+            self.checks += 1
+            if event.queue.behind:
+                return self._not_taken(event.queue.behind)
         if self.schedule.max_age is None:
             return None
         if event.sampler_version is None:
@@ -177,6 +194,16 @@ class SamplerVersion(Rule):
             why="the samples come from other weights than those that train on them, and the ratio does not show it",
             fix=fix,
             variant="unsent" if event.sampler_version == UNSENT else "",
+        )
+
+    def _not_taken(self, samples: int) -> Finding | None:
+        return self.fail(
+            expected="samples of the weights that were synced before their prompt was submitted, or of later ones",
+            observed=f"{number(samples, 'samples')} of older weights",
+            where=self.progress.where(),
+            why="an engine did not take the weights of a sync; within the bound on the age no other number shows it",
+            fix="look at the engine's side of the sync: does it load the weights, and take their number?",
+            variant="not taken",
         )
 
     def weight_sync(self, event: WeightSync) -> Finding | None:
@@ -444,7 +471,10 @@ class SyncNotAsPlanned(Rule):
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a sync that is missing, surplus, early, or of another version."""
         expected, observed = difference.expected, difference.observed
-        missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
+        followed = Rollout | EpochEnd | RunEnded
+        if self.schedule.syncs == "first_and_before_updates":
+            followed |= Refresh | MicroBatch | Update
+        missing = isinstance(expected, ExpectedSync) and isinstance(observed, followed)
         others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
         early = isinstance(observed, WeightSync) and difference.aspect == "early"
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)

@@ -9,14 +9,17 @@ from __future__ import annotations
 _HERE = "rlstep_hooks.rehearse.verl.cpu"
 
 HOOKS: dict[str, str] = {
+    "ray": "rlstep_hooks.rehearse.local_ray:no_dashboard",
     "verl.plugin.platform.platform_manager": f"{_HERE}.platform:install",
     "verl.utils.distributed": f"{_HERE}.process_group:install",
     "verl.workers.engine.fsdp.transformer_impl": f"{_HERE}.offload:install",
     "verl.utils.model": f"{_HERE}.value_head:install",
     "verl.workers.rollout.replica": f"{_HERE}.rollout_registry:install_replica",
     "verl.workers.rollout.base": f"{_HERE}.rollout_registry:install_adapter",
+    "verl.checkpoint_engine.base": f"{_HERE}.separation:install_backend",
+    "verl.utils.fsdp_utils": f"{_HERE}.separation:install_copies",
 }
-"""Module of verl -> "module:function", called with the module once it is imported."""
+"""Module -> "module:function", called with the module once it is imported."""
 
 ENVIRONMENT: dict[str, str] = {
     "VERL_PLATFORM": "cpu",

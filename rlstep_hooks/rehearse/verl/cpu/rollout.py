@@ -95,6 +95,7 @@ class HfCpuServer:
         self._slots = asyncio.Semaphore(max_num_seqs)
         self._admitted = asyncio.Event()
         self._admitted.set()
+        self._rejecting = False
 
     async def load_weights(self, weights: dict[str, torch.Tensor], global_steps: int | None) -> None:
         """Take new weights. As with vLLM, the version only changes where one is given."""
@@ -125,6 +126,10 @@ class HfCpuServer:
             raise NotImplementedError(f"{ENGINE} has no repetition_penalty, and {penalty} was asked for")
         budget = self._prompt_length + self._response_length - len(prompt_ids)
         limit = sampling_params.get("max_tokens", min(self._response_length, budget))
+        if self._rejecting:
+            return TokenOutput(
+                token_ids=[], log_probs=[], stop_reason="aborted", extra_fields={"global_steps": self._global_steps}
+            )
         await self._admitted.wait()
         self._requests += 1
         try:
@@ -170,17 +175,22 @@ class HfCpuServer:
         known = f"{self._seed} {self._global_steps} {request_id} {prompt_ids}"
         return torch.Generator().manual_seed(zlib.crc32(known.encode()))
 
-    async def abort_all_requests(self, **_unused: Any) -> None:
+    async def abort_all_requests(self, reject_request: bool = False, **_unused: Any) -> None:
         """End requests, running or waiting, with the tokens that they have; hold new ones until `resume_generation`.
 
         Returns when none is left, so that no request reports a version which it did not sample from.
+
+        Args:
+            reject_request: Send new ones away instead: this server takes no part in generation for a while.
         """
+        self._rejecting = reject_request
         self._admitted.clear()
         while self._requests:
             await asyncio.sleep(0.001)
 
     async def resume_generation(self) -> None:
         """Let requests in again."""
+        self._rejecting = False
         self._admitted.set()
 
     # A CPU model has no memory to give back, no cache between requests and no profiler.

@@ -10,18 +10,22 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.module_hooks import ModuleHookWatch
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record import suite
-from rlstep_hooks.record.events import ConfigChanged
+from rlstep_hooks.record.events import ConfigChanged, FactsRead
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
-from rlstep_hooks.systems.sb3.observe.rate import rate_facts
+from rlstep_hooks.systems.sb3.observe.rate import due_rate, own_function, rate_facts
+from rlstep_hooks.systems.sb3.observe.rewards import RewardsWatch
 from rlstep_hooks.systems.sb3.plan import plan_model
 from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
 
@@ -44,8 +48,11 @@ _SETTINGS = (
     "target_kl",
     "clip_range",
     "clip_range_vf",
+    "ent_coef",
 )
-"""What `train` and the rollouts compute with. Not ent_coef, which callbacks lower on purpose."""
+"""What `train` and the rollouts compute with."""
+_BY_DESIGN = ("ent_coef",)
+"""Those of them that callbacks lower on purpose. The loss is compared with the value in force."""
 
 
 class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
@@ -85,6 +92,10 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         self._rollout: RolloutBlock | None = None
         self._began_at = 0
         self._stops = False
+        self._rewards = RewardsWatch()
+        self._rollouts = 0
+        self._targets: tuple[torch.Tensor, torch.Tensor] | None = None
+        """The critic's targets and the values of the latest rollout, as its buffer had them; None where they are not compared."""
         self._minibatch: tuple[Any, Any] | None = None
         self._log_probs: torch.Tensor | None = None
         self._followed: MiniBatch | None = None
@@ -93,6 +104,15 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         """The largest gradient at a log-prob of the latest mini-batch."""
         self._settings: Settings | None = None
         """The settings of the loss, read when the latest rollout is first trained."""
+        self._rate: Any = None
+        """The learning-rate schedule where it is a function of the user's that may be called once more."""
+        self._asked = False
+        """Whether it was, for the latest rollout."""
+        self._hooks: ModuleHookWatch | None = None
+        self._replaced: list[tuple[str, torch.Tensor]] = []
+        """Modules whose backward hooks replaced gradients of the latest mini-batch."""
+        self._held: dict[str, int] = {}
+        """The policy's tensors, and those of its optimizer."""
         self._in_force: dict[str, Any] = {}
         """The settings that were looked at last."""
         self._limited = False
@@ -128,6 +148,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         with session.beginning():
             self._in_force = self._settings_now()
             self._limited = bool(_limit_facts(self.model))
+            self._rate = own_function(self.model)
             audit = self._planned(session)
             audit.begin()
             self._attach(session, audit)
@@ -150,8 +171,16 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
     def _attach(self, session: Session, audit: LoopAudit) -> None:
         self._guard = Contained(audit, ("order", "refresh", "log_ratio"))
         self._advantage_guard = Contained(audit, ("advantages",))
+        self._rewards_guard = Contained(audit, ("rewards",))
+        self._rewards, self._rollouts = RewardsWatch(), 0
         self._loss_guard = Contained(audit, ("formula",))
+        self._hooks = ModuleHookWatch(Contained(audit, ("gradient",)))
+        self._rate_guard = Contained(audit, ("learning_rate",))
+        self._held = {}
         patches, policy = Patches(), self.model.policy
+        if audit.observer is not None:
+            audit.observer.follow_gradients(policy.named_parameters())
+        self._look_at_tensors()
         session.take_off(patches.restore)
         # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
         patches.wrap(self.model.rollout_buffer, "_get_samples", self._around_get_samples)
@@ -159,6 +188,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
         # A mini-batch that is trained: `train` calls this right before the backward; target_kl may end it before.
         patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
+        # What was kept of the environment's rewards, before anything is computed from it.
+        patches.wrap(self.model.rollout_buffer, "compute_returns_and_advantage", self._around_advantages)
         # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
         handle = policy.optimizer.register_step_pre_hook(self._before_step)
         session.take_off(handle.remove)
@@ -170,9 +201,21 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         self._discount = self.model.gamma, self.model.gae_lambda
         self._rollout, self._began_at = self._audit.rollout(), self.model.num_timesteps
         self._rollout.__enter__()
+        self._rewards.begin(compared=is_compared(self._rollouts))
+        self._rollouts += 1
 
     def _on_step(self) -> bool:
+        if self._audit is not None:
+            with self._rewards_guard:
+                self._rewards.step(self.locals["rewards"])
         return not self._stops
+
+    def _around_advantages(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        observer = None if self._audit is None else self._audit.observer
+        if observer is not None:
+            with self._rewards_guard:
+                observer.rewards_moved(self._rewards.moved(self.model.rollout_buffer))
+        return wrapped(*args, **kwargs)
 
     def _on_rollout_end(self) -> None:
         if self._audit is None or self._rollout is None:
@@ -189,33 +232,61 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         rollout.__exit__(None, None, None)
         with self._guard:
             self._compare_settings()
+            self._look_at_tensors()
         self._compare_rollout()
 
+    def _look_at_tensors(self) -> None:
+        """Which of the policy's tensors its optimizer holds, whenever that changes: a layer that is put in another's place is not
+        among them."""
+        recorder, policy = self._session.recorder, self.model.policy
+        held = optimizer_tensors(policy.parameters(), policy.optimizer)
+        if recorder is not None and held != self._held:
+            self._held = held
+            recorder.emit(FactsRead(at=recorder.now(), facts={"optimizer_tensors": held}))
+
     def _settings_now(self) -> dict[str, Any]:
-        return {name: getattr(self.model, name, None) for name in _SETTINGS}
+        """The settings of the model, and of its optimizer but its rate and its tensors."""
+        of_model = {name: getattr(self.model, name, None) for name in _SETTINGS}
+        groups = enumerate(self.model.policy.optimizer.param_groups)
+        return of_model | {
+            f"{name} of the optimizer" + (f", group {number}" if number else ""): value
+            for number, group in groups
+            for name, value in group.items()
+            if name not in ("params", "lr", "initial_lr")
+        }
 
     def _compare_settings(self) -> None:
         """Settings that are not what they were; they take effect when this rollout is trained. A schedule is the object that it was."""
         before, now, recorder = self._in_force, self._settings_now(), self._session.recorder
         self._in_force = now
         for name, value in now.items():
-            known = before[name]
+            known = before.get(name, value)
             if recorder is not None and known is not value and (callable(known) or callable(value) or known != value):
                 recorder.emit(
                     ConfigChanged(
-                        at=recorder.now(), name=name, before=_shown(known), after=_shown(value), since="train_begin"
+                        at=recorder.now(),
+                        name=name,
+                        before=_shown(known),
+                        after=_shown(value),
+                        since="train_begin",
+                        by_design=name in _BY_DESIGN,
                     )
                 )
 
     def _compare_rollout(self) -> None:
         """Compare the advantages of the rollout that ended."""
         observer = None if self._audit is None else self._audit.observer
-        self._settings = None
+        self._settings, self._asked, self._targets = None, False, None
         if observer is None or not observer.compares:
             return
         with self._advantage_guard:
             buffer = self.model.rollout_buffer
             # In the order of the places of samples, as the old log-probs.
+            targets, values = (
+                torch.as_tensor(buffer.swap_and_flatten(of).reshape(-1).copy(), device=self.model.device)
+                for of in (buffer.returns, buffer.values)
+            )
+            self._targets = targets, values
             flat = torch.as_tensor(buffer.swap_and_flatten(buffer.advantages).reshape(-1), device=self.model.device)
             off: torch.Tensor | None = None
             fit: Callable[[], str] = str
@@ -231,17 +302,31 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
 
     def _end(self, error: BaseException | None, *, stopped: bool = False) -> None:
         self._rollout = self._minibatch = self._log_probs = self._followed = self._settings = None
+        if self._hooks is not None:
+            self._hooks.end()
         self._session.end(error, stopped=stopped)
 
     # Hooks
 
     def _around_get_samples(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         samples = wrapped(*args, **kwargs)
+        observer = None if self._audit is None else self._audit.observer
+        if self._rate is not None and not self._asked and observer is not None:
+            self._asked = True
+            with self._rate_guard:
+                observer.rate_is_due(due_rate(self._rate, self.model))
         self._minibatch = (args[0] if args else kwargs.get("batch_inds"), samples)
         return samples
 
     def _around_evaluate_actions(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
+        # A module's backward hooks are taken at its forward.
+        with self._loss_guard:
+            self._replaced = self._hooks_of_policy()
+        try:
+            result = wrapped(*args, **kwargs)
+        finally:
+            if self._hooks is not None:
+                self._hooks.end()
         with self._guard:
             self._log_probs = result[1].detach()
         with self._loss_guard:
@@ -249,6 +334,13 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
             if result[1].requires_grad:
                 result[1].register_hook(self._keep_gradient)
         return result
+
+    def _hooks_of_policy(self) -> list[tuple[str, torch.Tensor]]:
+        """Look at the backward hooks of its modules, through the forward that comes."""
+        observer = None if self._audit is None else self._audit.observer
+        if self._hooks is None or observer is None or not observer.compares_whole:
+            return []
+        return self._hooks.begin(self.model.policy)
 
     def _keep_gradient(self, gradient: torch.Tensor) -> None:
         """What arrives at the log-probs in the backward: the optimizer is shared with the critic, and may leave the policy alone."""
@@ -269,14 +361,15 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         minibatch, self._minibatch = self._minibatch, None
         if minibatch is not None and self._audit is not None:
             places, samples = minibatch
-            ratio = self._audit.schedule.old_logprob_source != "none"
             self._audit.microbatch(
                 indices=places,
-                old_logprobs=samples.old_log_prob if ratio else None,
-                new_logprobs=self._log_probs if ratio else None,
+                # A2C has no ratio; its one update still begins with the policy that sampled.
+                old_logprobs=samples.old_log_prob,
+                new_logprobs=self._log_probs,
                 advantages=samples.advantages,
                 targets=samples.returns,
             )
+            self._compare_targets(places, samples)
             if self._followed is not None:
                 self._followed.samples = samples
                 self._add_divergence(samples)
@@ -284,6 +377,18 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
         if minibatch is not None and self._audit is not None and self._audit.observer is not None:
             self._audit.observer.cleared()
         return result
+
+    def _compare_targets(self, places: Any, samples: Any) -> None:
+        """The critic's targets of a mini-batch, and where its loss clips them the old values, are those that the rollout came with."""
+        observer = None if self._audit is None else self._audit.observer
+        if observer is None or self._targets is None:
+            return
+        with self._advantage_guard, torch.no_grad():
+            targets, values = (of[torch.as_tensor(places, device=of.device)] for of in self._targets)
+            differing = (targets != samples.returns).sum()
+            if getattr(self.model, "clip_range_vf", None) is not None:
+                differing = differing + (values != samples.old_values).sum()
+            observer.add_columns({"targets_differ": differing})
 
     def _add_divergence(self, samples: Any) -> None:
         """The estimate of the KL divergence that `train` compares with target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""
@@ -297,10 +402,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         followed, self._followed = self._followed, None
         arrived, self._arrived = self._arrived, None
+        replaced, self._replaced = self._replaced, []
         observer = None if self._audit is None else self._audit.observer
         if observer is None:
             return
         with self._loss_guard, torch.no_grad():
+            observer.add_replaced(replaced)
             if arrived is not None:
                 observer.add_columns({"log_prob_gradient": arrived})
             if followed is not None and followed.samples is not None:

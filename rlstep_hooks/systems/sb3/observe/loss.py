@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlstep_hooks.systems.sb3.observe.pure import is_own, is_pure, schedule_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -45,19 +47,14 @@ def read_settings(model: Any, *, ratio: bool) -> Settings:
 
 
 def _number(schedule: Any, left: float) -> float:
-    """The value of a schedule of Stable-Baselines3's own.
+    """The value of a schedule.
 
     Raises:
         TypeError: It is a function of the user's, which an extra call could disturb.
     """
-    from stable_baselines3.common import utils
-
-    own: Any = tuple(
-        kind for name in ("ConstantSchedule", "LinearSchedule") if (kind := getattr(utils, name, None)) is not None
-    )
-    inner: Any = getattr(schedule, "value_schedule", schedule)
-    if not isinstance(inner, own):
-        raise TypeError("the clip range is a function of somebody's")
+    inner = schedule_of(schedule)
+    if not is_own(inner) and not is_pure(inner):
+        raise TypeError("the clip range is a function of somebody's that does more than to compute with numbers")
     return float(inner(left))
 
 
@@ -166,6 +163,9 @@ class MiniBatch:
         yield "without the value's term", own(replace(settings, value=0.0))
         yield "without its entropy bonus", own(replace(settings, entropy=0.0))
         yield "that with the sign of the entropy bonus flipped", own(replace(settings, entropy=-settings.entropy))
+        bonus = self._entropy()
+        if bonus is not None:
+            yield f"that with an entropy coefficient of {bonus:.4g}", own(replace(settings, entropy=bonus))
         if settings.normalises:
             yield "that of advantages that are not normalised", own(replace(settings, normalises=False))
         else:
@@ -190,6 +190,12 @@ class MiniBatch:
             factor = float((observed * only * right).sum() / (only * right).square().sum())
             scaled = torch.where(only > 0, factor * right, right)
             yield f"that with a policy's term {factor:.4g} times as large", (scaled, rounding * max(abs(factor), 1.0))
+
+    def _entropy(self) -> float | None:
+        """The coefficient that the gradients of the entropies have; None where they have none of their own."""
+        if not self.has_entropy or self.to_entropy is None:
+            return None
+        return -float(self.to_entropy.double().mean()) * len(self.log_probs)
 
     def _with_ratio_one(self) -> tuple[Tensor, Tensor]:
         same = replace(self, samples=self.samples._replace(old_log_prob=self.log_probs))

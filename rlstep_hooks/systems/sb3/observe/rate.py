@@ -6,14 +6,16 @@ from typing import Any
 
 from stable_baselines3.common import utils
 
+from rlstep_hooks.systems.sb3.observe.pure import is_pure, schedule_of
+
 
 def rate_facts(model: Any) -> dict[str, Any]:
-    """The schedule, if it is one of Stable-Baselines3's own. A user's function is not called, since an extra call could disturb it.
+    """The schedule, if it is one of Stable-Baselines3's own.
 
     A rollout is a tick. Progress is counted before it is trained (common/on_policy_algorithm.py `learn`, 2.7.0 and 2.9.2), over the
     timesteps of all calls of `learn` that continue each other.
     """
-    schedule: Any = getattr(model.lr_schedule, "value_schedule", None)
+    schedule: Any = schedule_of(model.lr_schedule)
     constant: Any = getattr(utils, "ConstantSchedule", ())
     linear: Any = getattr(utils, "LinearSchedule", ())
     if isinstance(schedule, constant):
@@ -30,3 +32,18 @@ def rate_facts(model: Any) -> dict[str, Any]:
             "first": 1 + model.num_timesteps / samples,
         }
     }
+
+
+def own_function(model: Any) -> Any:
+    """The schedule where it is a function of the user's that may be called once more; else None."""
+    schedule = schedule_of(model.lr_schedule)
+    return schedule if is_pure(schedule) else None
+
+
+def due_rate(function: Any, model: Any) -> float:
+    """What it gives for the rollout that is about to be trained.
+
+    Called while the first mini-batch is taken, right after `train` has called it for the same progress: what it reads from outside may
+    have other values in another rollout.
+    """
+    return float(function(1.0 - float(model.num_timesteps) / float(model._total_timesteps)))

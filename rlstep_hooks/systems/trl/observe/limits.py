@@ -49,7 +49,7 @@ def unobservable(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ)
     ):
         reason = "the liger loss computes log-probs inside its kernel"
         found += [("log_ratio", reason), ("loss", reason), ("formula", reason)]
-    if getattr(trainer.args, "torch_compile", False):
+    if is_compiled(trainer):
         found.append(("sampler", "torch.compile: a forward hook would compile the model anew"))
     found += _overrides(type(trainer), read)
     uncovered = uncovered_loss(trainer, schedule, read)
@@ -59,6 +59,18 @@ def unobservable(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ)
         reason = "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move"
         found.append(("samples", reason))
     return found
+
+
+def is_compiled(trainer: Any) -> bool:
+    """Whether torch compiles the model: as configured, by accelerate's settings, or by the script itself.
+
+    transformers 4.51 writes `torch_compile` of one trainer into the environment, where accelerate reads it for all later trainers of
+    the process, whatever these have configured (4.51.3 training_args.py 1793-1798).
+    """
+    plugin = getattr(getattr(trainer.accelerator, "state", None), "dynamo_plugin", None)
+    backend = str(getattr(getattr(plugin, "backend", "NO"), "value", "NO"))
+    own = getattr(trainer.model, "_compiled_call_impl", None) is not None or hasattr(trainer.model, "_orig_mod")
+    return bool(getattr(trainer.args, "torch_compile", False)) or backend != "NO" or own
 
 
 def _overrides(kind: type, read: tuple[str, ...]) -> list[tuple[str, str]]:

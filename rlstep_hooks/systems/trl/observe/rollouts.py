@@ -17,7 +17,7 @@ from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
-from rlstep_hooks.systems.trl.observe.limits import own_advantages
+from rlstep_hooks.systems.trl.observe.limits import is_compiled, own_advantages
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import token_mask
@@ -56,6 +56,7 @@ class RolloutHooks:
         self.of_evaluation = 0
         """Rollouts of the evaluation that is going on."""
         self._forwards: ForwardWatch | None = None
+        self._compiled = is_compiled(observation.trainer)
         self._engine_version: int | None = None
         """Version of the weights that were last synced to the engine."""
         self._engine: ColocatedEngine | None = None
@@ -181,7 +182,7 @@ class RolloutHooks:
         args = self._observation.trainer.args
         return not (
             self._observation.form.samples_with_engine()
-            or getattr(args, "torch_compile", False)
+            or self._compiled
             or getattr(args, "cache_implementation", None)
             or getattr(args, "use_transformers_paged", False)
         )

@@ -96,33 +96,32 @@ class AdvantageWatch:
         """Why advantages are not compared, where they are not."""
         self._ends = list(ends)
         self._rollouts = 0
+        """Rollouts that were taken."""
         self._found: tuple[float | None, str] = None, ""
-        self._computed: tuple[list[str], Tensor] | None = None
-        """Names and advantages of the samples of a rollout, as they were computed."""
-        self._targets: list[Tensor] = []
-        """Values that they were computed with, and returns; none without a critic."""
-        self._given: Tensor | None = None
-        """Rewards that they were computed from."""
+        """Of the rollout that is trained, of all its parts so far."""
+        self._computed: dict[str, dict[str, Tensor]] | None = None
+        """Of its samples by name: advantages as they were computed, the rewards they were computed from, values and returns."""
 
     def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
-        """Advantages were computed.
+        """Advantages were computed, of a rollout or of one part of it.
 
         Args:
             data: verl's `DataProto`, with rewards and advantages.
             keys: Names of its samples, where several may belong to one session.
             coefficient: Of the KL penalty in the rewards; None where it is not known.
         """
-        rollout, self._rollouts = self._rollouts, self._rollouts + 1
-        self._found, self._computed = (None, ""), None
         estimator, batch = self._estimator, data.batch
-        if not is_compared(rollout) or batch["response_mask"].numel() > LARGEST:
+        if not is_compared(self._rollouts) or batch["response_mask"].numel() > LARGEST:
             return
-        self._computed = [str(key) for key in keys or range(len(data))], batch["advantages"].clone()
-        with_critic = "values" in batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
-        self._targets = [batch[name].clone() for name in TARGETS] if with_critic else []
+        names = map(str, keys or range(len(data)))
         # A KL penalty is subtracted from scores; without one they are what the estimator gets.
-        given = "token_level_scores" if self._algorithm.use_kl_in_reward else "token_level_rewards"
-        self._given = batch[given].clone()
+        scores = "token_level_scores" if self._algorithm.use_kl_in_reward else "token_level_rewards"
+        fields = {"advantages": "advantages", "rm_scores": scores}
+        if "values" in batch.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
+            fields |= {name: name for name in TARGETS}
+        rows_of = {name: batch[field].clone() for name, field in fields.items()}
+        computed = {name: {of: rows[place] for of, rows in rows_of.items()} for place, name in enumerate(names)}
+        self._computed = (self._computed or {}) | computed
         if isinstance(estimator, str):
             return
         rows = list(range(len(data)))
@@ -131,7 +130,8 @@ class AdvantageWatch:
             rows = last_of_sessions(list(keys))
         documented = self._documented(estimator, data, torch.tensor(rows), coefficient)
         off = min(float(documented.off()), 1e30)
-        self._found = off, documented.fit() if off > 1 else ""
+        if self._found[0] is None or off > self._found[0]:
+            self._found = off, documented.fit() if off > 1 else ""
 
     def _documented(self, estimator: Estimator, data: Any, rows: Tensor, coefficient: float | None) -> Documented:
         batch, mask = data.batch, data.batch["response_mask"][rows]
@@ -182,31 +182,30 @@ class AdvantageWatch:
         """
         (off, fit), self._found = self._found, (None, "")
         computed, self._computed = self._computed, None
+        self._rollouts += 1
         if computed is None:
             return Compared(off, fit)
-        places = {name: place for place, name in enumerate(computed[0])}
-        order = [places[name] for name in names]
-        altered = _differing([(computed[1], advantages)], order)
-        given = [] if self._given is None or rewards is None else [(self._given, rewards)]
-        moved = _differing(given, order) if given else None
-        followed = list(zip(self._targets, targets, strict=False))
-        of_critic = _differing(followed, order) if followed else None
+        before = [computed[name] for name in names]
+        altered = _differing(before, {"advantages": advantages})
+        moved = None if rewards is None else _differing(before, {"rm_scores": rewards})
+        with_critic = len(targets) == len(TARGETS) and all(name in of for of in before for name in TARGETS)
+        of_critic = _differing(before, dict(zip(TARGETS, targets, strict=True))) if with_critic else None
         if responses is None or not self._ends:
             return Compared(off, fit, altered, moved, of_critic)
         wrong = sum(_mask_wrong(tokens, mask, self._ends) for tokens, mask in zip(responses, masks, strict=True))
         return Compared(off, fit, altered, moved, of_critic, len(masks), wrong)
 
 
-def _differing(fields: Sequence[tuple[Tensor, Sequence[Tensor]]], order: Sequence[int]) -> int:
+def _differing(before: Sequence[dict[str, Tensor]], now: dict[str, Sequence[Tensor]]) -> int:
     """How many samples have other rows now, which are without padding, than before.
 
     Args:
-        fields: Each as it was, (B, T), and its rows now.
-        order: The place before of each of these rows.
+        before: Rows of each sample by name.
+        now: Rows by name, in the order of the samples.
     """
     return sum(
-        any(not bool((before[place][: len(rows[row])] == rows[row]).all()) for before, rows in fields)
-        for row, place in enumerate(order)
+        any(not bool((of[name][: len(rows[place])] == rows[place]).all()) for name, rows in now.items())
+        for place, of in enumerate(before)
     )
 
 

@@ -42,10 +42,12 @@ def attach() -> None:
     if WORKER in os.environ:
         # Verified with 0.9.1: `TrainingWorker` and `ActorRolloutRefWorker` work in the trainers' processes, `WorkerDict`.
         _when_imported("verl.workers.engine_workers", _place_trainer)
+        _when_imported("verl.experimental.separation.engine_workers", _place_saving)
     else:
         # Verified with 0.9.1: `PPOTrainer` (V1) and `RayPPOTrainer` (V0) live in the controller's process, `TaskRunner`.
         _when_imported("verl.trainer.ppo.v1.trainer_base", _place_controller("PPOTrainer"))
         _when_imported("verl.trainer.ppo.ray_trainer", _place_controller("RayPPOTrainer"))
+        _when_imported("verl.experimental.fully_async_policy.fully_async_trainer", _say_not_followed)
         if scalars.asked():
             _when_imported("verl.utils.tracking", _place_tracking)
         _name_run()
@@ -88,6 +90,17 @@ def _place_controller(trainer_class: str) -> Callable[[Any], None]:
     return place
 
 
+def _say_not_followed(module: Any) -> None:
+    """Say once, in the process of the command, what no hook of a controller will ever say: this trainer calls none of verl's own."""
+    import ray
+
+    if not ray.is_initialized():
+        not_evaluated(
+            "verl.experimental.fully_async_policy: its rollouts and updates run apart from each other, which is not observed; "
+            "the record holds what its trainers do, and nothing compares it"
+        )
+
+
 def _place_tracking(module: Any) -> None:
     from rlstep_hooks.systems.verl.observe.controller_hooks import place_tracking_hook
 
@@ -95,12 +108,22 @@ def _place_tracking(module: Any) -> None:
 
 
 def _place_trainer(module: Any) -> None:
-    release = installed_release()
-    if release is None or not release.supported or not release.since(OBSERVED_SINCE):
-        return
-    from rlstep_hooks.systems.verl.observe.trainer_hooks import place_hooks
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.trainer_hooks import place_hooks
 
-    place_hooks(_patches, module)
+        place_hooks(_patches, module)
+
+
+def _place_saving(module: Any) -> None:
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.trainer_hooks import place_saving_hooks
+
+        place_saving_hooks(_patches, module)
+
+
+def _hooks_are_verified() -> bool:
+    release = installed_release()
+    return release is not None and release.supported and release.since(OBSERVED_SINCE)
 
 
 def _write_attached() -> None:

@@ -77,7 +77,7 @@ class VerlController:
                 self._attach()
 
     def _begin(self, updates: int, *, own_fit: bool) -> Recorder:
-        facts, trouble = facts_of(self._trainer, updates=updates, own_fit=own_fit), ""
+        facts, trouble = facts_of(self._trainer, self.schedule, updates=updates, own_fit=own_fit), ""
         try:
             facts |= loader_facts(self._trainer, self.schedule)
         except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning
@@ -100,14 +100,37 @@ class VerlController:
             wrap(trainer, method, after(lambda *_: self._all_returned()))
         wrap(trainer, "_compute_ref_log_prob", after(lambda *_: self._reference_returned()))
         # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
-        wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
+        if self._has_separate_engines():
+            # Verified in 0.9.1: made once the trainer is set up, and first used here (trainer_separate_async.py:175, 240).
+            wrap(trainer, "on_init_end", self._before_first_sync)
+            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync_within)
+        else:
+            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
         workers = trainer.checkpoint_manager.actor_wg
         wrap(workers, "update_weights", after(lambda *_: self._record.called.append("sync")))
         self._rollouts.place(self._patches)
         RewardHooks(trainer, self._rollouts, self._recorder).place(self._patches, v1=self._v1)
 
+    def _has_separate_engines(self) -> bool:
+        """Whether engines in processes of their own generate, and those within the trainers only where these have nothing to do."""
+        return self._v1 and self._trainer.config.trainer.v1.trainer_mode == "separate_async"
+
+    def _before_first_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained:
+            self._patches.wrap(trainer.standalone_checkpoint_manager, "update_weights", self._around_sync)
+        return wrapped(*args, **kwargs)
+
+    def _around_sync_within(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+        """A sync to the engines within the trainers. It is none of the plan, but samples may carry its label."""
+        result = wrapped(*args, **kwargs)
+        with self._contained:
+            self._record.all_returned("evaluation")
+        return result
+
     def _all_returned(self) -> None:
-        """All workers have done what they were called for."""
+        """All workers have done what they were called for. Of a rollout in parts nothing is recorded before its last part is there."""
+        if self._rollouts.incomplete:
+            return
         self._record.all_returned("evaluation" if self._rollouts.validating else "training")
 
     def _reference_returned(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from rlstep_hooks.observe.deferred import finite
@@ -41,7 +42,7 @@ def _against(loss: float, documented: tuple[float, float], others: Iterable[tupl
 def _with_gradient(
     numbers: LossNumbers, arrived: Arrived, documented: Callable[[], tuple[Tensor, Tensor, float]]
 ) -> LossNumbers:
-    """What was found of a loss, or of its gradient where its value is right.
+    """What was found of a loss, and of its gradient where its value is right.
 
     Args:
         numbers: Of the value.
@@ -51,22 +52,11 @@ def _with_gradient(
     if arrived.gradient is None or (numbers.gap or 0.0) > FITS or arrived.gradient.shape != arrived.mask.shape:
         return numbers
     expected, certain, rounding = documented()
-    gradient, expected = arrived.gradient[certain], expected[certain]
-    if not gradient.numel():
+    distances = (arrived.gradient - expected).abs()[certain]
+    if not distances.numel():
         return numbers
-    gap = float((gradient - expected).abs().max()) / max(rounding, torch.finfo(torch.float32).tiny)
-    if gap <= FITS:
-        return numbers
-    size = float((expected * expected).sum())
-    ratio = float((gradient * expected).sum()) / size if size else None
-    lost = int(((gradient == 0) & (expected.abs() > FITS * rounding)).sum())
-    what = "is another one"
-    if float((gradient + expected).abs().max()) <= FITS * rounding:
-        what = "has the opposite sign"
-    elif lost:
-        what = f"does not reach {lost} of {gradient.numel()} tokens"
-    words = f"right in its value, and its gradient at the model's output {what}"
-    return LossNumbers(ratio=None if ratio is None else finite(ratio), gap=finite(gap), like=words)
+    gap = float(distances.max()) / max(rounding, torch.finfo(torch.float32).tiny)
+    return msgspec.structs.replace(numbers, gradient_gap=finite(gap))
 
 
 def _compare_policy(

@@ -248,11 +248,8 @@ class LossMeter:
             followed = None if followed is None or not factor else followed / factor
             given = _inputs(held, values.double(), others if len(others) == count else None, followed)
             found, clipped = self._kind.compare(held.settings, given, float(values[0]), count)
-            tokens = int(held.fields["response_mask"].bool().sum())
             backward = None if factor is None else finite(factor)
-            numbers[held.index] = msgspec.structs.replace(
-                found, clipped=_finite(clipped), tokens=tokens, backward=backward
-            )
+            numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward=backward)
         return numbers
 
 

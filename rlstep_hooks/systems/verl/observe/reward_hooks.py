@@ -11,9 +11,11 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
 from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
+from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
+from rlstep_hooks.systems.verl.plan import is_one_step_off
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
@@ -42,6 +44,8 @@ class RewardHooks:
         self._compared = Contained(recorder, ("advantages",))
         config = trainer.config
         self._watch = AdvantageWatch(config, _ends(trainer))
+        self._correction = CorrectionWatch(config)
+        self._weighed = Contained(recorder, ("correction",))
         control = config.algorithm.get("kl_ctrl") or {}
         self._coefficient = float(control.get("kl_coef", 0.0)) if control.get("type", "fixed") == "fixed" else None
         """Of the KL penalty in the rewards; None where it adapts."""
@@ -64,7 +68,9 @@ class RewardHooks:
             patches.wrap(module, "compute_advantage_for_multi_trajectories", self._after_advantages)
         else:
             # Verified in 0.9.1 V0: gets the whole batch, rewards and advantages included, once it is trained (ray_trainer.py:1768).
-            module = sys.modules["verl.trainer.ppo.ray_trainer"]
+            # The trainers of verl.experimental have names of their own for the same functions (separation/ray_trainer.py:621, 739).
+            own = "verl.experimental.separation.ray_trainer"
+            module = sys.modules[own if is_one_step_off(self._trainer.config) else "verl.trainer.ppo.ray_trainer"]
             patches.wrap(module, "compute_data_metrics", self._after_data_metrics)
             # Verified in 0.9.1 V0: the same as above (ray_trainer.py:1667).
             patches.wrap(module, "compute_advantage", self._after_advantages)
@@ -73,6 +79,8 @@ class RewardHooks:
         data = wrapped(*args, **kwargs)
         with self._compared:
             self._watch.compared(data, kwargs.get("batch_keys"), self._coefficient)
+        with self._weighed:
+            self._correction.compared(data)
         return data
 
     def _after_metric_data(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -124,6 +132,8 @@ class RewardHooks:
             masks, scores = chosen["response_mask"], chosen.get("rm_scores")
             compared = self._watch.take(names, chosen["advantages"], tokens, masks, targets, scores)
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
+        with self._weighed:
+            event = msgspec.structs.replace(event, **msgspec.structs.asdict(self._correction.take()))
         self._recorder.emit(event)
 
 

@@ -11,10 +11,11 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
 from rlstep_hooks.systems.verl.observe.drawn import SEVERAL_TURNS, why_not_drawn
-from rlstep_hooks.systems.verl.observe.rollouts import counted, prompt_of, samples_due
+from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
+from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
 from rlstep_hooks.systems.verl.observe.samples import names_of
-from rlstep_hooks.systems.verl.plan import own_agent_loop
+from rlstep_hooks.systems.verl.plan import is_one_step_off, own_agent_loop
 
 SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
 
@@ -69,7 +70,16 @@ class RolloutHooks:
         self._rows = Rows(training, validation) if known else None
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
+        self._labelled = not _lends_engines(trainer.config)
+        """Whether the label of a sample's oldest weights is that of its oldest token."""
+        self._ahead: list[Any] = []
+        """Rollouts that were generated and are not trained yet."""
+        self._parts: list[Any] = []
+        """Parts of the rollout that is being trained in parts: what verl's replay buffer gave."""
+        self._queue: Queue | None = None
+        """Prompts between submission and training; None where no queue is followed."""
         self._contained = Contained(recorder, ("order",))
+        self._contained_queue = Contained(recorder, ("queue",))
         self._contained_rows = Contained(recorder, ("rows",))
         self._v1 = v1
         self.own_fit = own_fit
@@ -85,17 +95,50 @@ class RolloutHooks:
             patches: What takes them off again.
         """
         trainer, wrap = self._trainer, patches.wrap
+        if not self._labelled:
+            self._recorder.cannot("sampler_weights", _LENT)
         wrap(trainer, "_validate", self._around_validation)
         if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
             wrap(trainer, "_balance_batch", self._contained.after(self._generated_v1))
             wrap(trainer, "_submit_batch_to_rollout", self._contained.after(self._prompts_submitted))
             wrap(trainer, "_fetch_one_gen_batch", self._around_fetch)
+            self._follow_queue(patches)
         else:
             # Verified in 0.9.1 V0: takes the rows of a batch apart before they are generated for (ray_trainer.py:1498, 626).
             wrap(trainer, "_get_gen_batch", self._around_gen_batch)
+            if is_one_step_off(trainer.config):
+                # Verified in 0.9.1: generates the next rollout while one is trained. The sync that follows its end comes before its
+                # updates (one_step_off_policy/ray_trainer.py:204, 391). What it awaits must be called by a coroutine
+                # (utils/ray_utils.py:125), so nothing stands before `generate_sequences`.
+                wrap(trainer, "_async_gen_next_batch", self._around_next_batch)
+                wrap(trainer, "_fit_update_weights", self._before_sync)
+                return
             # Verified in 0.9.1 V0: one call generates a rollout, or a batch of the validation (ray_trainer.py:1513, 640).
             wrap(trainer.async_rollout_manager, "generate_sequences", self._contained.after(self._generated_v0))
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether parts of a rollout were given to training, and others are to come."""
+        return bool(self._parts)
+
+    def _follow_queue(self, patches: Patches) -> None:
+        trainer, inside = self._trainer, self._contained_queue.after
+        # Samples that are read from files (skip.rollout_tq) have never been in the queue.
+        if ((trainer.config.get("skip") or {}).get("rollout_tq") or {}).get("enable"):
+            return
+        with self._contained_queue:
+            self._queue = queue = Queue(restored_prompts(trainer))
+            # Verified in 0.9.1 V1: evicts prompts for a reason, which it got as its third argument, and clears them away
+            # (replay_buffer.py:336-373 and :257-274). The first calls the second before it returns.
+            patches.wrap(trainer.replay_buffer, "_evict_terminal_groups", self._around_eviction)
+            patches.wrap(trainer.replay_buffer, "_clear_groups", inside(lambda _, args: _cleared(queue, *args)))
+
+    def _around_eviction(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained_queue:
+            if self._queue is not None and args[1] == PARTITION:
+                self._queue.drop(args[2][:3])
+        return wrapped(*args, **kwargs)
 
     def _around_validation(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         self.validating = True
@@ -113,6 +156,9 @@ class RolloutHooks:
 
     def _prompts_submitted(self, result: Any, args: Any) -> None:
         self._submitted += int(result)
+        with self._contained_queue:
+            if self._queue is not None:
+                self._queue.submit(names_of(args[0], "uid") or ())
         asked, loops = names_of(args[0], "__rollout_n__"), names_of(args[0], "agent_name")
         if asked is not None:
             self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
@@ -167,9 +213,17 @@ class RolloutHooks:
     # Samples that come out
 
     def _generated_v1(self, result: Any, args: Any) -> None:
-        real = [
-            (key, tag) for key, tag in zip(result.keys, result.tags, strict=True) if not tag.get("is_padding", False)
-        ]
+        with self._contained_queue:
+            if self._queue is not None:
+                buffer = self._trainer.replay_buffer
+                if self._labelled:
+                    self._queue.look(buffer.partitions[PARTITION])
+                self._queue.take([key for key, _ in _real(result)], buffer.prompt_global_steps[PARTITION])
+        self._parts.append(result)
+        if len(self._parts) < self._schedule.parts_per_rollout:
+            return
+        parts, self._parts = self._parts, []
+        real = [sample for part in parts for sample in _real(part)]
         prompts, self._submitted = self._submitted, 0
         due = samples_due(
             [key for key, _ in real],
@@ -181,8 +235,16 @@ class RolloutHooks:
         )
         for key, _ in real:
             self._asked.pop(prompt_of(key), None)
-        labels = counted(tag.get("min_global_steps") for _, tag in real)
-        self._generated(len(real), prompts, labels, added=len(result.tags) - len(real), due=due)
+        labels = counted(tag.get("min_global_steps") for _, tag in real if self._labelled)
+        sizes = tuple(len(part.tags) for part in parts)
+        self._generated(
+            len(real),
+            prompts,
+            labels,
+            added=sum(sizes) - len(real),
+            due=due,
+            parts=sizes if len(sizes) > 1 else (),
+        )
 
     def _generated_v0(self, result: Any, args: Any) -> None:
         if self.validating:
@@ -194,8 +256,28 @@ class RolloutHooks:
         counts = counted(labels[row] for row in kept if row < len(labels))
         self._generated(len(kept), len(kept) // self._schedule.samples_per_prompt, counts)
 
+    async def _around_next_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        result = await wrapped(*args, **kwargs)
+        with self._contained:
+            if result is not None:
+                self._ahead.append(result[3])
+        return result
+
+    def _before_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained:
+            if self._ahead:  # the first sync comes before any rollout
+                self._generated_v0(self._ahead.pop(0), ())
+        return wrapped(*args, **kwargs)
+
     def _generated(
-        self, samples: int, prompts: int, labels: tuple[tuple[int, int], ...], *, added: int = 0, due: int | None = None
+        self,
+        samples: int,
+        prompts: int,
+        labels: tuple[tuple[int, int], ...],
+        *,
+        added: int = 0,
+        due: int | None = None,
+        parts: tuple[int, ...] = (),
     ) -> None:
         repeated, foreign = (None, None) if self._rows is None else self._rows.take()
         all_drawn = self._are_all_drawn(samples)
@@ -211,6 +293,8 @@ class RolloutHooks:
                 foreign=foreign,
                 labels=labels,
                 all_drawn=all_drawn,
+                parts=parts,
+                queue=None if self._queue is None else self._queue.since(),
             )
         )
         self.trained = self._rollouts
@@ -227,3 +311,28 @@ class RolloutHooks:
         # Sessions that failed gave no sample, and a long completion fails sooner than a short one.
         planned = self._schedule.prompts_per_rollout * self._schedule.samples_per_prompt
         return not self._not_drawn and samples >= planned
+
+
+_LENT = (
+    "trainer.v1.separate_async.hybrid_rollout.enable_switch: an engine that sends a request away answers with the number of its "
+    "weights, and verl takes it for the oldest of the sample"
+)
+"""Read in verl 0.9.1: vllm_async_server.py:1030-1038, llm_server.py:307-311, and engines are added to the balancer before they get
+their weights (trainer_separate_async.py:393-415)."""
+
+
+def _lends_engines(config: Any) -> bool:
+    """Whether engines within the trainers come and go."""
+    v1 = config.trainer.get("v1") or {}
+    switch = ((v1.get("separate_async") or {}).get("hybrid_rollout") or {}).get("enable_switch", False)
+    return bool(v1.get("trainer_mode") == "separate_async" and switch)
+
+
+def _real(part: Any) -> list[tuple[str, Any]]:
+    """Keys and tags of the samples that verl's replay buffer gave, without padding."""
+    return [(key, tag) for key, tag in zip(part.keys, part.tags, strict=True) if not tag.get("is_padding", False)]
+
+
+def _cleared(queue: Queue, partition: str, prompts: set[str]) -> None:
+    if partition == PARTITION:
+        queue.discard(prompts)

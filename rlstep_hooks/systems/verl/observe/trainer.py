@@ -10,7 +10,6 @@ import math
 import os
 import re
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -66,10 +65,16 @@ class VerlTrainer:
         )
         self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
+        self.sends_with_updates = False
+        """Whether numbers are fetched after the updates of a rollout, and not with the sync that follows."""
         self.syncing = False
         """Whether weights are brought to the engines now."""
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
+        self._saved_versions: dict[Any, int] = {}
+        """Versions of the weights that were saved, by the name under which they were."""
+        self._in_place: int | None = None
+        """Version of the saved weights that are in the place of the latest ones; None where these are in place."""
         self._optimizers: dict[int, Role] = {}
         self._in_step = False
         self._stepped = False
@@ -83,11 +88,13 @@ class VerlTrainer:
         self._advantages = Carried()
         """As they came to this process."""
         self._targets = Carried()
-        """The critic's old values and returns as they came to this process."""
+        """The critic's returns as they came to this process."""
         self._values = Carried()
         """The critic's values as it computed them."""
         self._reference = Carried()
         """The reference's log-probs as it computed them."""
+        self._of_critic_intact: dict[int, tuple[bool | None, bool | None]] = {}
+        """Of the critic's micro-batches whether returns and old values were those."""
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
         self._settings: dict[Role, SettingsInForce] = {}
@@ -109,6 +116,22 @@ class VerlTrainer:
     def version(self) -> int:
         """Policy updates applied in this run."""
         return self._record.version
+
+    @property
+    def version_in_place(self) -> int:
+        """Policy version of the weights that a forward computes with."""
+        return self.version if self._in_place is None else self._in_place
+
+    def saves_weights(self, name: Any) -> None:
+        """The weights were saved under a name."""
+        with self._record.samples:
+            self._saved_versions[name] = self.version_in_place
+
+    def restores_weights(self, name: Any) -> None:
+        """Saved weights were put into place."""
+        with self._record.samples:
+            version = self._saved_versions.get(name)
+            self._in_place = None if version == self.version else version
 
     def built(self, engine: Any) -> None:
         """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
@@ -282,7 +305,7 @@ class VerlTrainer:
         """The critic is about to train on these samples."""
         with self._record.samples:
             looks = self._value_losses.looks
-            self._targets.keep(keys_of(data) if looks else None, *_targets_of(data))
+            self._targets.keep(keys_of(data) if looks else None, rows_of(data, "returns"))
 
     def before_microbatch(self, data: Any, role: Role, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
@@ -335,11 +358,10 @@ class VerlTrainer:
 
     def _compare_targets(self, data: Any) -> None:
         """The same for a micro-batch of the critic."""
-        keys, (values, returns) = keys_of(data), _targets_of(data)
-        found = self._targets.intact(keys, values, returns), self._values.intact(keys, values)
-        known = [intact for intact in found if intact is not None]
-        if known and not self._value_losses.reason:
-            self._record.see_advantages(intact=all(known))
+        index, keys = self._record.open_index, keys_of(data)
+        if index is not None and not self._value_losses.reason:
+            targets = self._targets.intact(keys, rows_of(data, "returns"))
+            self._of_critic_intact[index] = targets, self._values.intact(keys, rows_of(data, "values"))
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
@@ -348,9 +370,11 @@ class VerlTrainer:
         with self._formula:
             self._losses.follow(arguments["log_prob"])
 
-    def sees_values(self, values: Any) -> None:
+    def sees_values(self, values: Any, mask: Any) -> None:
         """The critic's loss is about to be computed from these values of the micro-batch, on the device, padded to one length."""
         with self._of_critic:
+            if self._value_losses.looks:
+                self._record.see_values(mask)
             self._value_losses.follow(values)
 
     def after_microbatch(self, engine: Any, result: Any) -> None:
@@ -378,6 +402,8 @@ class VerlTrainer:
         """verl is done with an optimizer step, made or left out."""
         self._in_step = False
         self._meter(role_of(engine))[0].next_update()
+        if role_of(engine) == "policy":
+            self._in_place = None
         with self._record.order:
             finite = not isinstance(norm, float) or math.isfinite(norm)
             scaler = getattr(engine, "scaler", None) is not None
@@ -471,17 +497,25 @@ class VerlTrainer:
             writer.emit(*self._sent.ready(writer.now()))
         with self._record.order:
             self._record.synced(label)
+        self.write_numbers()
+        self._losses.next_rollout()
+
+    def write_numbers(self) -> None:
+        """Write the numbers that have arrived."""
         with self._record.values:
             self._measured()
-            self._record.write_numbers(partial(self._losses_arrived, "policy"), partial(self._losses_arrived, "critic"))
-        self._losses.next_rollout()
+            self._record.write_numbers(self._losses_arrived)
         self._value_losses.next_rollout()
 
-    def _losses_arrived(self, role: Role) -> dict[int, LossNumbers]:
-        meter, guard, _ = self._meter(role)
-        with guard:
-            return meter.arrived()
-        return {}
+    def _losses_arrived(self) -> dict[int, LossNumbers]:
+        found: dict[int, LossNumbers] = {}
+        with self._formula:
+            found = self._losses.arrived()
+        with self._of_critic:
+            for index, numbers in self._value_losses.arrived().items():
+                targets, values = self._of_critic_intact.pop(index, (None, None))
+                found[index] = msgspec.structs.replace(numbers, targets_intact=targets, values_intact=values)
+        return found
 
     def _measured(self) -> None:
         """The numbers of a rollout are complete; without a refresh of its own the controller's record says which it is."""
@@ -492,8 +526,3 @@ class VerlTrainer:
 
 NO_REFRESH = -1
 """Number of a refresh that was not made (bypass mode)."""
-
-
-def _targets_of(data: Any) -> tuple[list[Any] | None, list[Any] | None]:
-    """Old values and returns of the critic's samples; None where they are not at hand."""
-    return rows_of(data, "values"), rows_of(data, "returns")

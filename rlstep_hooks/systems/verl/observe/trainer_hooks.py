@@ -12,6 +12,8 @@ from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.trainer import VerlTrainer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.record.events import PhaseName
 
@@ -24,7 +26,7 @@ def place_hooks(patches: Patches, module: Any) -> None:
     # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
     patches.wrap(worker, "compute_log_prob", _log_probs)
     patches.wrap(worker, "compute_ref_log_prob", _reference)
-    patches.wrap(worker, "update_actor", partial(_within, "policy_updates"))
+    patches.wrap(worker, "update_actor", _policy_updates)
     patches.wrap(worker, "update_weights", _weights)
     # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
     patches.wrap(training, "train_mini_batch", _mini_batches)
@@ -49,6 +51,14 @@ def place_hooks(patches: Patches, module: Any) -> None:
     patches.wrap(losses, "compute_value_loss", _value_loss)
 
 
+def place_saving_hooks(patches: Patches, module: Any) -> None:
+    """Put hooks into the trainers' class of `verl.experimental.separation.engine_workers`. Verified in 0.9.1 by real runs."""
+    # engine_workers.py:116, 133: old log-probs of separate_async are those of the weights at the beginning of a step, which are saved
+    # and put into place for them.
+    patches.wrap(module.DetachActorWorker, "save_model_to_cpu", partial(_named, VerlTrainer.saves_weights))
+    patches.wrap(module.DetachActorWorker, "restore_model_from_cpu", partial(_named, VerlTrainer.restores_weights))
+
+
 _trainer: VerlTrainer | None = None
 
 
@@ -64,6 +74,13 @@ def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+def _named(see: Callable[[VerlTrainer, Any], None], wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _trainer is not None:
+        see(_trainer, kwargs.get("n", args[0] if args else None))
+    return result
+
+
 def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     if trainer is None:
@@ -71,6 +88,19 @@ def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any
     trainer.begin(name)
     result = wrapped(*args, **kwargs)
     trainer.end(name)
+    return result
+
+
+def _policy_updates(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None or "rollout" in instance.role:
+        return _within("policy_updates", wrapped, instance, args, kwargs)
+    # Without an engine beside it, weights may be synced before the updates on a rollout, and then no sync follows the last.
+    trainer.sends_with_updates = True
+    trainer.begin("policy_updates")
+    result = wrapped(*args, **kwargs)  # verl synchronises with the device at its end (engine_workers.py:723)
+    trainer.write_numbers()
+    trainer.end("policy_updates")
     return result
 
 
@@ -141,7 +171,10 @@ def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return _within("critic_updates", wrapped, instance, args, kwargs)
     if trainer is not None:
         trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
-    return wrapped(*args, **kwargs)
+    result = wrapped(*args, **kwargs)
+    if trainer is not None and trainer.sends_with_updates:
+        trainer.send_numbers()
+    return result
 
 
 def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -164,7 +197,7 @@ def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         trainer.sees_reference_log_probs(data, result, instance.engine)
         return result
     trainer.begin("refresh")
-    version = trainer.version
+    version = trainer.version_in_place
     result = wrapped(*args, **kwargs)
     trainer.refreshed(data, result, version)
     trainer.end("refresh")
@@ -223,6 +256,6 @@ def _policy_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _value_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
-    if trainer is not None and "vpreds" in kwargs:
-        trainer.sees_values(kwargs["vpreds"])
+    if trainer is not None and "vpreds" in kwargs and "response_mask" in kwargs:
+        trainer.sees_values(kwargs["vpreds"], kwargs["response_mask"])
     return wrapped(*args, **kwargs)

@@ -1,0 +1,87 @@
+"""Importance weights between the trainer's old log-probs and the engine's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.precision import how_far
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import Rewarded
+
+
+class WeightsNotDocumented(ValueRule):
+    """The importance weights are not those of the log-probs.
+
+    What it checks:
+        Where an importance correction is configured (TIS, IcePop): the weights of each rollout, recomputed in double precision
+        from the trainer's old log-probs and those of the engine, by the documented formula with its level, its bounds and its
+        mean. The tolerance is what float32 loses in the sum and the exponential. All of the first eight rollouts are
+        compared, later one of 29. Where they differ, other calculations are tried, and the one that gives these weights is named.
+
+    Why it matters:
+        The weights are all that corrects for old samples and for another engine. Weights that are all 1 are no correction, and
+        the metrics of the loss do not show it (SkyRL#1870).
+
+    Example:
+        ERROR RLS312 Importance weights are not those of the log-probs · data epoch
+        0, rollout 2, update 4
+          expected  the weights of the documented formula for these log-probs
+          observed  all of them 1
+          why       nothing else corrects for the age of the samples and for the
+                    engine's arithmetic
+          fix       look at what is handed to the correction, and at what takes its
+                    weights on to the loss
+
+    What to do:
+        Look at what is handed to the correction, and at what takes its weights on to the loss.
+
+    Known limits:
+        - Only verl's controller is compared: not in bypass mode, and not weights of whole sequences, or with a mean of 1, together
+          with a rejection.
+        - Whether the loss multiplies by these weights is RLS801.
+
+    Sources:
+        - https://github.com/NovaSky-AI/SkyRL/issues/1870: a correction that was configured and did nothing
+        - https://verl.readthedocs.io/en/latest/algo/rollout_corr_math.html: the weights, and their bounds
+    """
+
+    code = "RLS312"
+    title = "Importance weights are not those of the log-probs"
+    topics = ("rewards", "correction")
+    nothing_seen = "no importance weights between trainer and engine are configured, or none were compared"
+    optional = True
+    several = 1
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._cut = 0.0
+        """Sum of the fractions of tokens outside of the bounds."""
+        self._counted = 0
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the comparison of a rollout."""
+        if event.weights_off is None:
+            return None
+        self.checks += 1
+        if event.weights_cut is not None:
+            self._cut, self._counted = self._cut + event.weights_cut, self._counted + 1
+        off = event.weights_off
+        if off <= 1:
+            return None
+        return self.fail_by(
+            off,
+            degree=how_far(off, 1.0),
+            expected="the weights of the documented formula for these log-probs",
+            observed=event.weights_like or f"others, up to {off:.3g} times as far from them as rounding explains",
+            where=self.progress.where(rollout=self.progress.rollout_number(event.rollout)),
+            why="nothing else corrects for the age of the samples and for the engine's arithmetic",
+            fix="look at what is handed to the correction, and at what takes its weights on to the loss",
+        )
+
+    def note(self) -> str:
+        """How often the bounds act."""
+        return f"outside of the bounds on {self._cut / self._counted:.1%} of the tokens" if self._counted else ""
