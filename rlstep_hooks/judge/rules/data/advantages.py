@@ -284,8 +284,8 @@ class RewardsMoved(Rule):
 
     Known limits:
         - Only OpenRLHF's and verl's controllers, TRL's trainers and Stable-Baselines3 show samples with their rewards at both places.
-          TRL: not reward models, and not functions that are coroutines. Stable-Baselines3: not a buffer class of somebody's. verl: from the
-          sample's record on, not what the reward function returned.
+          TRL: not reward models, and not functions that are coroutines. Stable-Baselines3: not a buffer class of somebody's. verl: from
+          the sample's record on, not what the reward function returned.
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
 
     Sources:
