@@ -391,16 +391,3 @@ def answers_from_a_cache(at: int) -> None:
         return (await answers[prompt]).model_copy(deep=True)
 
     on_requests(at, act)
-
-
-@fault(report="a temperature that the trainer alone changes", code="RLS413", variant="less probable than that")
-def trainer_at_another_temperature(at: int) -> None:
-    """The controller asks for log-probs at 0.6 times the temperature of the engine."""
-
-    def call(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        rollout = trainer.config.actor_rollout_ref.rollout
-        rollout.temperature = 0.6 if next(rollouts) == at else 1.0
-        return wrapped(*args, **kwargs)
-
-    rollouts = itertools.count()
-    wrap_in_controller("verl.trainer.ppo.v1.trainer_base", "PPOTrainer", "_compute_old_log_prob", call)

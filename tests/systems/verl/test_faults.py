@@ -96,11 +96,10 @@ LAUNCHES = {
             "engine_at_another_temperature": 1,
             "engine_truncates": 3,
             "answers_from_a_cache": 5,
-            "trainer_at_another_temperature": 7,
         },
         # The engine gives no log-probs, which verl leaves out unless they are asked for: nothing else shows these.
         settings={"data.max_response_length": 32, "actor_rollout_ref.actor.optim.lr": 1e-4},
-        rows=72,
+        rows=56,
         sharpness=20.0,
     ),
     "numbers": Launch(
