@@ -382,7 +382,8 @@ class SampledOtherwise(Rule):
     Known limits:
         - OpenRLHF's requests and generation by transformers in TRL tell their settings. With vLLM in TRL, and in verl,
           it is not evaluated.
-        - Settings are compared, not distributions. A processor of logits of your own is not seen; RLS403 can show it.
+        - Settings are compared, not distributions. In TRL processors of logits that no setting asks for are counted, not read; with an
+          engine a processor of your own is not seen, and RLS403 can show it.
 
     Sources:
         - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied
