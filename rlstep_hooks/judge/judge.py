@@ -15,11 +15,12 @@ from rlstep_hooks.judge.lags import Lags
 from rlstep_hooks.judge.report import SEVERITIES, Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
-from rlstep_hooks.judge.rules.progress import Place, Progress
+from rlstep_hooks.judge.rules.progress import Place, Progress, remember
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.record.events import (
     AdapterUsed,
     AnyEvent,
+    Carried,
     ConfigChanged,
     EpochEnd,
     Evaluated,
@@ -152,16 +153,21 @@ class Judge:
     def _observe_rewarded(self, event: Rewarded) -> list[Finding]:
         return self._show("rewarded", event)
 
+    def _observe_carried(self, event: Carried) -> list[Finding]:
+        return self._show("carried", event) if event.compared else []
+
     def _observe_refresh(self, event: Refresh) -> list[Finding]:
         self._counts["old_logprob_refreshes"] += 1
         return self._show("refresh", event, self._matching.refresh(event))
 
     def _observe_microbatch(self, event: MicroBatch) -> list[Finding]:
+        progress = self._progress
         # A critic has no ratio and no samples of its own; other rules check its order, counts and weights.
         if event.role == "critic":
+            if progress is not None:
+                remember(progress.open_of_critic, event.index, (event, progress.place))
             return self._show("critic_microbatch", event, self._match_critic(event))
         self._counts["microbatches"] += 1
-        progress = self._progress
         if progress is None:
             return []
         progress.trained = True
@@ -318,8 +324,12 @@ class Judge:
                 if update.role == "policy":
                     progress.remember(made[0].version, update)
                 updates.append((update, *made))
-        microbatches = []
+        microbatches, of_critic = [], []
         for values in event.microbatches:
+            if values.role == "critic":
+                trained = progress.open_of_critic.pop(values.index, None)
+                of_critic += [] if trained is None else [(values, *trained)]
+                continue
             trained = progress.open_microbatches.pop(values.index, None)
             if trained is not None:
                 self._lags.add(values, trained[0])
@@ -328,6 +338,7 @@ class Judge:
             ("rollout_values", rollouts),
             ("update_values", updates),
             ("microbatch_values", microbatches),
+            ("critic_microbatch_values", of_critic),
         ):
             if arrived:
                 findings += self._call_each(handler, arrived)
@@ -414,6 +425,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     RunStarted: Judge._observe_start,
     Rollout: Judge._observe_rollout,
     Rewarded: Judge._observe_rewarded,
+    Carried: Judge._observe_carried,
     Refresh: Judge._observe_refresh,
     MicroBatch: Judge._observe_microbatch,
     Update: Judge._observe_update,

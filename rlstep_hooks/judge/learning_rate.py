@@ -53,9 +53,14 @@ COVERED = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_
 """Kinds of schedules whose rate is computed."""
 
 
-def read_schedule(facts: dict[str, Any]) -> RateSchedule | None:
-    """The schedule that an observer read from a run (`lr_schedule`); None where it did not, or for a kind that is not covered."""
-    given = facts.get("lr_schedule")
+def read_schedule(facts: dict[str, Any], name: str = "lr_schedule") -> RateSchedule | None:
+    """The schedule that an observer read from a run; None where it did not, or for a kind that is not covered.
+
+    Args:
+        facts: Of the run.
+        name: The fact that has it.
+    """
+    given = facts.get(name)
     if not isinstance(given, dict) or given.get("kind") not in COVERED:
         return None
     return msgspec.convert(given, RateSchedule)

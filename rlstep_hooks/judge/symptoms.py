@@ -69,6 +69,8 @@ _NOT_ONE = Cause("the trainer disagrees with itself: dropout, precision, another
 _GROUPS = Cause("samples are not in groups of one prompt, or are repeated", ("RLS501", "RLS514", "RLS519"))
 _BEYOND = Cause("passes over a rollout go on beyond the limit of the divergence", ("RLS213",))
 _TICKS = Cause("the scheduler ticks at other times than updates", ("RLS602",))
+_QUEUE = Cause("samples are lost in the queue, or taken from it twice", ("RLS520",))
+_NOT_WEIGHED = Cause("the importance weights do not correct for the age of the samples", ("RLS312",))
 _SERVED_AGAIN = Cause("rows are served again before their turn", ("RLS509",))
 _RESUME = Cause("the checkpoint was not restored", ("RLS701", "RLS702"))
 
@@ -87,6 +89,7 @@ SYMPTOMS = (
             _STALE_SAMPLER,
             _OTHER_TEXT,
             _DRIFT,
+            _NOT_WEIGHED,
             _BEYOND,
             _NOT_ONE,
             _ALTERED,
@@ -127,7 +130,7 @@ SYMPTOMS = (
     Symptom(
         "resume-worse",
         "a resumed run is worse than before",
-        (_RESUME, _SERVED_AGAIN, _RATE_ZERO, _STEP, _STALE_SAMPLER),
+        (_RESUME, _SERVED_AGAIN, _QUEUE, _RATE_ZERO, _STEP, _STALE_SAMPLER),
     ),
 )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlstep_hooks.observe.deferred import finite, on_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rlstep_hooks.observe.contained import Contained
 
@@ -33,9 +33,16 @@ class GradientWatch:
     Args:
         parameters: The trained tensors with their names.
         guard: Contains errors inside the hooks, which stand in the backward pass.
+        used: Gives what the optimizer is about to use for a tensor, flat, where that is not its `grad`; None where there is nothing.
     """
 
-    def __init__(self, parameters: Iterable[tuple[str, Any]], guard: Contained) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, Any]],
+        guard: Contained,
+        used: Callable[[Any], Tensor | None] | None = None,
+    ) -> None:
+        self._used_of = used
         self._tensors = [(name, p) for name, p in parameters if p.requires_grad and p.numel() and p.is_leaf]
         self._guard = guard
         self._next = 0
@@ -45,7 +52,7 @@ class GradientWatch:
     def begin_window(self) -> None:
         """Follow some tensors through the window that begins."""
         self.remove()
-        self._followed = [_Followed(name, tensor, self._guard) for name, tensor in self._chosen()]
+        self._followed = [_Followed(name, tensor, self._guard, self._used_of) for name, tensor in self._chosen()]
 
     def _chosen(self) -> list[tuple[str, Any]]:
         alive = [(name, tensor) for name, tensor in self._tensors if tensor.requires_grad]
@@ -150,8 +157,9 @@ def _rows(parts: list[Tensor], count: int) -> Tensor:
 class _Followed:
     """One tensor in one window."""
 
-    def __init__(self, name: str, tensor: Any, guard: Contained) -> None:
+    def __init__(self, name: str, tensor: Any, guard: Contained, used: Callable[[Any], Tensor | None] | None) -> None:
         self.name = name
+        self._used_of = used
         self.arrived: list[Tensor] = []
         self._tensor = tensor
         self._guard = guard
@@ -170,11 +178,13 @@ class _Followed:
 
     def taken_by_others(self) -> bool:
         """Whether an optimizer within the backward pass uses up gradients as they come."""
+        if self._used_of is not None:
+            return self._used_of(self._tensor) is None
         return self._tensor.grad is None and bool(getattr(self._tensor, "_post_accumulate_grad_hooks", None))
 
     def used(self) -> Tensor:
         """What the optimizer is about to use; 0 where there is nothing."""
-        gradient = self._tensor.grad
+        gradient = self._tensor.grad if self._used_of is None else self._used_of(self._tensor)
         return torch.zeros_like(self.arrived[0]) if gradient is None else self._part(gradient).clone()
 
     def _part(self, gradient: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import (
+    Carried,
+    ConfigChanged,
     Constant,
     Measured,
     MicroBatch,
@@ -35,6 +37,7 @@ from rlstep_hooks.record.writer import EventWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from rlstep_hooks.observe.gradient_watch import GradientSource, GradientWatch
     from rlstep_hooks.observe.identity import Recognised, RefreshedSamples
     from rlstep_hooks.record.events import Attached
     from rlstep_hooks.record.ledger import Ledger
@@ -48,10 +51,13 @@ class LossNumbers(msgspec.Struct, frozen=True):
     ratio: float | None = None
     gap: float | None = None
     like: str = ""
+    gradient_gap: float | None = None
     clipped: float | None = None
     backward: float | None = None
     """The factor of the loss in the backward."""
     advantages_intact: bool | None = None
+    targets_intact: bool | None = None
+    values_intact: bool | None = None
 
 
 REFRESHES = 2
@@ -92,9 +98,13 @@ class TrainerRecord:
         self._log_ratios: DeferredValues[int] = DeferredValues()
         self._loss_scales: DeferredValues[int] = DeferredValues()
         self._clipped: DeferredValues[int] = DeferredValues()
+        self._tokens_of_critic: DeferredValues[int] = DeferredValues()
+        """Tokens of the critic's micro-batches whose losses are compared."""
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._replays: dict[Role, OptimizerReplay] = {}
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
+        self._watches: dict[Role, GradientWatch] = {}
+        self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
         self._norms: DeferredValues[tuple[Role, int, float]] = DeferredValues()
         """Norms of gradients by role, update and configured limit."""
         self._rollout_values: list[RolloutValues] = []
@@ -153,6 +163,17 @@ class TrainerRecord:
         self.writer.emit(Received(at=self.writer.now(), samples=samples.size))
         self.refreshes[0] = samples
 
+    def carried(self, came: Carried) -> None:
+        """Samples came from the controller."""
+        self.writer.emit(msgspec.structs.replace(came, at=self.writer.now()))
+
+    def changed(
+        self, changes: Iterable[tuple[str, Any, Any]], *, since: Literal["train_begin", "configuration"]
+    ) -> None:
+        """Settings have other values than before."""
+        for name, before, after in changes:
+            self.writer.emit(ConfigChanged(at=self.writer.now(), name=name, before=before, after=after, since=since))
+
     def measured(self, values: RolloutValues) -> None:
         """Add numbers of a rollout, under the number of its refresh."""
         self._rollout_values.append(values)
@@ -192,6 +213,11 @@ class TrainerRecord:
             distance = torch.where(real, distance, 0.0)
             vector = torch.stack([real.sum().float(), distance.max(), distance.sum()])
         self._log_ratios.add(self._open.index, vector)
+
+    def see_values(self, mask: Any) -> None:
+        """The critic's loss, which is compared, is about to be computed of the tokens of this mask."""
+        if self._open is not None:
+            self._tokens_of_critic.add(self._open.index, mask.bool().sum().float().reshape(1))
 
     def see_constants(self, **given: Any) -> None:
         """The tensors that the loss is about to treat as constant: `old_logprobs`, `advantages`, `targets`."""
@@ -256,6 +282,15 @@ class TrainerRecord:
         else:
             self._replays[role] = replay
 
+    def follow_gradients(self, role: Role, watch: GradientWatch) -> None:
+        """Follow some gradients from the backward passes of an update to its step."""
+        self._watches[role] = watch
+
+    def begin_backward(self, role: Role, *, followed: bool) -> None:
+        """A backward pass begins; the update that it begins may be followed."""
+        if followed and role in self._watches and not self._window[role]:
+            self._watches[role].begin_window()
+
     def see_norm(self, role: Role, norm: Any, limit: float) -> None:
         """The norm of all gradients of the update that is being made, and the configured limit."""
         self._norms.add((role, self._updates[role], limit), norm.detach().float().reshape(1))
@@ -277,6 +312,8 @@ class TrainerRecord:
 
     def before_step(self, role: Role, *, replayed: bool = False) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
+        if role in self._watches:
+            self._watches[role].before_step(self._updates[role])
         if role in self._replays:
             self._replays[role].before_step(compared=replayed)
         if role in self._probes:
@@ -329,12 +366,17 @@ class TrainerRecord:
             replayed = replay.work_up()
             if replayed is not None:
                 self._steps.add((role, replayed[0]), replayed[1])
+        for role, watch in self._watches.items():
+            for window, numbers in watch.work_up():
+                self._gradients.add((role, window), numbers)
         # Before the numbers that these are written with.
         self._steps.send()
+        self._gradients.send()
         self._norms.send()
         self._loss_scales.send()
         self._clipped.send()
         self._log_ratios.send()
+        self._tokens_of_critic.send()
         self._changes.send()
         self._references.send()
 
@@ -343,6 +385,9 @@ class TrainerRecord:
         more: dict[tuple[Role, int], dict[str, Any]] = {}
         for (role, steps), numbers in self._steps.ready():
             for update, fields in steps.values(numbers).items():
+                more.setdefault((role, update), {}).update(fields)
+        for (role, window), numbers in self._gradients.ready():
+            for update, fields in window.values(numbers).items():
                 more.setdefault((role, update), {}).update(fields)
         for (role, update, limit), (norm,) in self._norms.ready():
             more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
@@ -361,6 +406,7 @@ class TrainerRecord:
             losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
         """
         arrived = self._log_ratios.ready()
+        of_critic = self._tokens_of_critic.ready()
         clipped = {index: finite(fraction) for index, (fraction,) in self._clipped.ready()}
         scales = {index: finite(scale) for index, (scale,) in self._loss_scales.ready()}
         compared = losses()
@@ -377,12 +423,28 @@ class TrainerRecord:
                 loss_ratio=compared.get(index, none).ratio,
                 loss_gap=compared.get(index, none).gap,
                 loss_like=compared.get(index, none).like,
+                gradient_gap=compared.get(index, none).gradient_gap,
                 backward_ratio=scales.get(index, compared.get(index, none).backward),
                 advantages_intact=self._advantages.pop(index, compared.get(index, none).advantages_intact),
                 tokens_intact=self._tokens.pop(index, None),
                 mask_intact=self._masks.pop(index, None),
             )
             for index, (tokens, maximum, total) in arrived
+        ) + tuple(
+            MicroBatchValues(
+                index=index,
+                role="critic",
+                tokens=int(tokens),
+                loss_ratio=compared.get(index, none).ratio,
+                loss_gap=compared.get(index, none).gap,
+                loss_like=compared.get(index, none).like,
+                gradient_gap=compared.get(index, none).gradient_gap,
+                backward_ratio=scales.get(index),
+                targets_intact=compared.get(index, none).targets_intact,
+                values_intact=compared.get(index, none).values_intact,
+                mask_intact=self._masks.pop(index, None),
+            )
+            for index, (tokens,) in of_critic
         )
         updates = self._changes_arrived()
         changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}

@@ -35,8 +35,9 @@ StepUnit = Literal["rollout", "update", "microbatch", "sample", "prompt", "times
 Clock = Literal["update", "part", "rollout", "pass", "microbatch", "sample"]
 """What one tick of a learning-rate scheduler can count."""
 
-Syncs = Literal["unseen", "after_updates", "first_and_after_updates"]
-"""When weights are synced to the rollout engine: unknown, after the updates of each rollout, or also before the first rollout."""
+Syncs = Literal["unseen", "after_updates", "first_and_after_updates", "first_and_before_updates"]
+"""When weights are synced to the rollout engine: unknown, after the updates of each rollout, or also before the first rollout; or
+before the first rollout and before the updates of each (the engine generates the next rollout meanwhile)."""
 
 CriticOrder = Literal["before", "after", "free"]
 """When a critic with its own updates is trained on a rollout: before the policy, after it, or in any order with it."""

@@ -13,8 +13,12 @@ import msgspec
 
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.record.values import TOPICS as TOPICS
+from rlstep_hooks.record.values import CarriedPart as CarriedPart
 from rlstep_hooks.record.values import MicroBatchValues as MicroBatchValues
+from rlstep_hooks.record.values import Probe as Probe
 from rlstep_hooks.record.values import RolloutValues as RolloutValues
+from rlstep_hooks.record.values import SampleRows as SampleRows
 from rlstep_hooks.record.values import UpdateValues as UpdateValues
 
 FORMAT_VERSION = 1
@@ -97,6 +101,8 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     repeats_random: int | None = None
     """Index of an earlier rollout that began with the same state of the random generator; negative if there is none, None if that was
     not looked at."""
+    copied: tuple[int, float] | None = None
+    """Completions that stand in it before, and -log-prob of the least probable of them in nats; None if that was not looked at."""
     signal: bool | None = None
     """Whether rewards differ within the groups that advantages compare; None if not observed."""
     reference_intact: bool | None = None
@@ -228,8 +234,32 @@ class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
     groups_intact: bool | None = None
     rewards_intact: bool | None = None
     repeats: int | None = None
+    copied: tuple[int, float] | None = None
     signal: bool | None = None
     reference_intact: bool | None = None
+
+
+class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):
+    """Samples of a rollout were carried from one place of a controlled run to the next.
+
+    Where one process sees both places, it says what was altered. Else the controller writes what it handed over and a trainer what
+    came, and a judge compares them.
+    """
+
+    way: str
+    """The two places, in words that follow "on the way"."""
+    rollout: int = -1
+    """Index of the rollout; a trainer does not know it."""
+    role: Literal["policy", "critic"] = "policy"
+    """Whose trainer they came to."""
+    compared: int = 0
+    """Samples that were compared."""
+    names: tuple[str, ...] = ()
+    """What of them was compared (`CARRIED`)."""
+    altered: dict[str, int] = {}
+    """Name of what was compared -> samples in which it was altered."""
+    parts: tuple[CarriedPart, ...] = ()
+    """What was handed over, or came, part by part."""
 
 
 class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
@@ -250,13 +280,6 @@ class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
     """Samples of the latest rollout were given to this trainer, whichever trainer computed their old log-probs."""
 
     samples: int
-
-
-class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Identified samples: their rows in one rollout of this process."""
-
-    rollout: int
-    rows: tuple[int, ...]
 
 
 OldSource = Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"]
@@ -319,17 +342,6 @@ class WeightSync(Event, frozen=True, kw_only=True, gc=False, tag="weight_sync"):
     policy_version: int
     label: int | None = None
     """The framework's name for these weights when it hands them to the engine."""
-
-
-class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A few elements of one tensor."""
-
-    name: str
-    """The tensor's name in the policy."""
-    dtype: str
-    """As torch names it."""
-    bits: tuple[int, ...]
-    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
 
 
 class WeightsSent(Event, frozen=True, kw_only=True, gc=False, tag="weights_sent"):
@@ -449,34 +461,6 @@ class Judged(Event, frozen=True, kw_only=True, gc=False, tag="judged"):
     findings: tuple[Finding, ...] = ()
 
 
-TOPICS = (
-    "order",
-    "samples",
-    "log_ratio",
-    "refresh",
-    "loss",
-    "formula",
-    "weights",
-    "optimizer",
-    "gradient",
-    "sampler",
-    "sampler_weights",
-    "drawn",
-    "delivery",
-    "engine_distance",
-    "learning_rate",
-    "ranks",
-    "checkpoints",
-    "rewards",
-    "reference",
-    "advantages",
-    "rows",
-    "queue",
-    "correction",
-    "recording",
-)
-"""What a process can fail to observe; each rule names the topics it needs."""
-
 AnyEvent = (
     RunStarted
     | Attached
@@ -486,6 +470,7 @@ AnyEvent = (
     | Generated
     | Rewarded
     | Inspected
+    | Carried
     | Rollout
     | Refresh
     | Received

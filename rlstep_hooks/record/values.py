@@ -9,6 +9,68 @@ from typing import Literal
 
 import msgspec
 
+TOPICS = (
+    "order",
+    "samples",
+    "log_ratio",
+    "refresh",
+    "loss",
+    "formula",
+    "weights",
+    "optimizer",
+    "gradient",
+    "sampler",
+    "sampler_weights",
+    "drawn",
+    "delivery",
+    "engine_distance",
+    "learning_rate",
+    "ranks",
+    "checkpoints",
+    "rewards",
+    "reference",
+    "advantages",
+    "rows",
+    "queue",
+    "correction",
+    "recording",
+    "settings",
+)
+"""What a process can fail to observe; each rule names the topics it needs."""
+
+
+class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Identified samples: their rows in one rollout of this process."""
+
+    rollout: int
+    rows: tuple[int, ...]
+
+
+class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A few elements of one tensor."""
+
+    name: str
+    """The tensor's name in the policy."""
+    dtype: str
+    """As torch names it."""
+    bits: tuple[int, ...]
+    """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
+
+
+CARRIED = (
+    *("tokens", "labels", "mask", "engine log-probs", "old log-probs", "reference log-probs", "rewards"),
+    *("advantages", "targets", "old values"),
+)
+"""What samples hold, by the names that findings have for it."""
+
+
+class CarriedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some samples of a rollout that are carried together."""
+
+    samples: int
+    checksums: dict[str, int]
+    """By name (`CARRIED`), over all of the samples in their order; without what they do not hold."""
+
 
 class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Numbers of one micro-batch, over real (unmasked) tokens."""
@@ -32,8 +94,13 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the advantages equal those of the rollout bit for bit, row by row."""
     targets_intact: bool | None = None
     """Whether the targets of the critic's values equal those of the rollout bit for bit, row by row."""
+    values_intact: bool | None = None
+    """Whether the critic's old values equal those that it computed bit for bit, row by row."""
     backward_ratio: float | None = None
     """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
+    gradient_gap: float | None = None
+    """Largest distance of a gradient that arrived at a log-prob, or at a value of the critic, from that of the documented loss, in
+    roundings; None if it was not compared."""
     loss_ratio: float | None = None
     """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
     loss_gap: float | None = None
@@ -69,6 +136,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     log_prob_gradient: float | None = None
     """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
     critic that shares the optimizer, and leaves the policy as it is."""
+    role: Literal["policy", "critic"] = "policy"
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -144,6 +212,9 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     None if it was not compared."""
     weights_differ: int | None = None
     """Probed weights that differed between generation and the end of the previous update; None if that was not compared."""
+    model_moved: int | None = None
+    """Probed weights of the model that something else than an update wrote to since the rollout before, where the optimizer steps on
+    weights of its own; None if that was not looked at."""
     advantages_fit: str = ""
     """Which other calculation gives these advantages, if they are not the documented ones and one was found."""
     sampler_gap_mean: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -36,6 +37,11 @@ _OF_THIS_MACHINE = (
 )  # fmt: skip
 """In the last line of a script that needs a package or a device which this machine lacks."""
 
+
+_OF_ANOTHER_RELEASE = re.compile(
+    r"TypeError: \w*(Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword argument"
+)
+"""In the last line of a script that was written for another release: whatever the rows are."""
 
 _OF_A_BUSY_MACHINE = ("node timed out during startup", "Timed out waiting for file")
 """In the last line of a script whose Ray did not start in its own time limits (ray/_private/node.py, 2.60)."""
@@ -309,7 +315,7 @@ def _not_here(part: Part) -> list[str]:
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
     made = [each for each in part.of("data") if "columns" in each.values]
-    if part.status and made and not part.of("sizes"):
+    if part.status and made and not part.of("sizes") and not _OF_ANOTHER_RELEASE.search(last):
         return [
             f"the script raised {last} before training, maybe on the rows that were made: give its files, --columns or --online"
         ]

@@ -15,6 +15,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
 from rlstep_hooks.rehearse.command import runnable
+from rlstep_hooks.rehearse.messages import Said
 from rlstep_hooks.rehearse.outcome import outcome_of
 from rlstep_hooks.rehearse.parts import Part, Rehearsed
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
@@ -216,6 +217,19 @@ def test_a_ray_that_does_not_start_in_time_is_no_fault_of_the_launch() -> None:
     outcome = outcome_of(Rehearsed(first=Part(status=1, said=[], output=[last])))
     assert outcome.status == 2
     assert "this machine is busy" in outcome.sentence
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'warmup_ratio'", 1),
+        ("TypeError: to_messages() got an unexpected keyword argument 'question'", 2),
+    ],
+)
+def test_only_what_made_rows_can_cause_is_put_down_to_them(last: str, status: int) -> None:
+    rows = Said(topic="data", text="512 rows made", values={"columns": ["question"]})
+    outcome = outcome_of(Rehearsed(first=Part(status=1, said=[rows], output=[last])))
+    assert outcome.status == status
 
 
 IMPORTS = """

@@ -6,15 +6,17 @@ policy versions and a trainer does not know rollouts; here each is completed fro
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.controlled.carried import arrived
 from rlstep_hooks.record.events import (
     UNSENT,
     AnyEvent,
     Attached,
+    Carried,
     FactsRead,
     Generated,
     Inspected,
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 REMEMBERED = 256
 """Labels and rollouts that are kept for later events to refer to; far more than any run lags behind."""
+
+HANDED = 8
+"""Events of which it is remembered what the controller handed over: two for each rollout with a critic."""
 
 _TRAINING: tuple[PhaseName, ...] = ("critic_updates", "policy_updates", "sync")
 
@@ -163,6 +168,8 @@ class TrainerStream:
         self._base = 0
         """Updates before this run; a trainer does not count them."""
         self._version = 0
+        self._handed: deque[Carried] = deque(maxlen=HANDED)
+        """What the controller handed over of the latest rollouts."""
         self._labels: OrderedDict[int, int] = OrderedDict()
         self._labels_are_weights = False
         self._labelled = True
@@ -193,11 +200,18 @@ class TrainerStream:
             label = event.facts.get("first_label")
             if label is not None:  # the engine loads its first weights without a sync
                 _remember(self._labels, label, self._base)
+            for label, version in event.facts.get(
+                "labels_before", ()
+            ):  # a resumed run trains samples of weights before it
+                _remember(self._labels, label, version)
             return []
         if isinstance(event, Phase):
             return self._call(event)
         if isinstance(event, Inspected):
             self._inspected = event
+            return []
+        if isinstance(event, Carried) and event.parts:
+            self._handed.append(event)
             return []
         if isinstance(event, Unobserved):
             self.lost = self.lost or event.what == "order"
@@ -313,6 +327,7 @@ class TrainerStream:
             groups_intact=self._inspected.groups_intact,
             rewards_intact=self._inspected.rewards_intact,
             repeats=self._inspected.repeats,
+            copied=self._inspected.copied,
             signal=self._inspected.signal,
             reference_intact=self._inspected.reference_intact,
             sampling=event.sampling,
@@ -352,6 +367,9 @@ class TrainerStream:
             )
         if isinstance(event, MicroBatch):
             return self._microbatch(event)
+        if isinstance(event, Carried) and event.parts:
+            # Trainers count the rollouts whose samples came by their refreshes.
+            return arrived(event, self._handed, self._rollout_of_refresh.get(event.rollout))
         if isinstance(event, Unobserved):
             self.lost = self.lost or event.what == "order"
             return event

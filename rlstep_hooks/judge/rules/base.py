@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.record.events import (
         AdapterUsed,
+        Carried,
         ConfigChanged,
         Evaluated,
         MicroBatch,
@@ -214,6 +215,9 @@ class Rule:
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Rewards and advantages of a rollout were compared."""
 
+    def carried(self, event: Carried) -> Finding | None:
+        """Samples of a rollout were carried from one place to the next, and compared."""
+
     def refresh(self, event: Refresh) -> Finding | None:
         """Old log-probs were computed."""
 
@@ -250,6 +254,9 @@ class Rule:
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Numbers of a micro-batch arrived."""
 
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Numbers of a micro-batch of the critic arrived."""
+
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Numbers of an update arrived."""
 
@@ -267,6 +274,7 @@ HANDLERS = (
     "difference",
     "rollout",
     "rewarded",
+    "carried",
     "refresh",
     "microbatch",
     "update",
@@ -279,6 +287,7 @@ HANDLERS = (
     "config_changed",
     "rollout_values",
     "microbatch_values",
+    "critic_microbatch_values",
     "update_values",
     "ended",
 )

@@ -213,20 +213,35 @@ class RateNotScheduled(Rule):
         if event.role != "policy" or of_checkpoint:
             return None
         if event.due_rate is not None:
-            planned, base, kind = event.due_rate, abs(event.due_rate), "a function of the run's own"
-        elif schedule is not None:
-            planned, base, kind = schedule.rate(event.lr_tick), schedule.base, schedule.kind
-        else:
+            return self._compare(event, event.due_rate, abs(event.due_rate), "a function of the run's own")
+        return (
+            None
+            if schedule is None
+            else self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+        )
+
+    def critic_update(self, event: Update) -> Finding | None:
+        """Compare the rate of a critic that has a scheduler of its own."""
+        schedule = read_schedule(self.progress.started.facts, "critic_lr_schedule")
+        first_of_resumed = self.progress.resumed and not event.index
+        if schedule is None or not event.applied or event.lr_tick is None or first_of_resumed:
+            return None
+        return self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+
+    def _compare(self, event: Update, planned: float, base: float, kind: str) -> Finding | None:
+        if event.learning_rate is None:
             return None
         self.checks += 1
         if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * base:
             return None
+        of_policy = event.role == "policy"
         return self.fail(
             expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({kind})",
-            observed=f"{event.learning_rate:.6g}",
-            where=self.progress.where(update=event.index),
+            observed=f"{event.learning_rate:.6g}{'' if of_policy else ', of the critic'}",
+            where=self.progress.where(update=event.index if of_policy else None),
             why="something other than the configured schedule sets the rate",
             fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
+            variant="" if of_policy else "critic",
         )
 
 

@@ -59,6 +59,8 @@ class Progress:
         self.place: Place = (0, self.update, 0)
         """The current place."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
+        self.open_of_critic: dict[int, tuple[MicroBatch, Place]] = {}
+        """The latest micro-batches of the critic, few of which get numbers."""
         self.open_updates: dict[tuple[str, int], tuple[Update, Place]] = {}
         self.open_rollouts: dict[int, tuple[Rollout, Place]] = {}
         self.update_values: dict[int, UpdateValues] = {}

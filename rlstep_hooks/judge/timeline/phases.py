@@ -74,7 +74,7 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
     counted = schedule.old_logprob_source != "engine" or schedule.max_age == 0
     rollout = position.rollouts
     # A timeline that starts at a rollout starts after the end of the previous pass.
-    if schedule.syncs == "first_and_after_updates" and not position.resumed:
+    if schedule.syncs in ("first_and_after_updates", "first_and_before_updates") and not position.resumed:
         yield ExpectedSync(version)
     while schedule.rollouts is None or rollout < schedule.rollouts:
         if per_epoch and rollout != position.rollouts and rollout % per_epoch == 0:
@@ -84,6 +84,8 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         outcome = yield ExpectedRollout(None if data_dependent else planned, version, reference)
         # Padding completes the last mini-batch of any rollout, so the number of samples decides the number of mini-batches.
         samples = _size(outcome, planned) if data_dependent or schedule.remainder == "pad" else planned
+        if schedule.syncs == "first_and_before_updates":
+            yield ExpectedSync(version)
         began, waits = version, rollout < schedule.frozen_rollouts
         for part in range(schedule.parts_per_rollout):
             share = samples // schedule.parts_per_rollout
@@ -106,7 +108,7 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
                 waiting += share
             if critic is not None and schedule.critic_order == "after":
                 yield from critic.of_critic(share, rollout, waits=waits, part=part)
-        if schedule.syncs != "unseen":
+        if schedule.syncs in ("after_updates", "first_and_after_updates"):
             yield ExpectedSync(version)
         rollout += 1
     yield ExpectedEnd(updates)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.planning.schedule import Schedule
 
+_ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 _RATE = f"{ACTOR}.optim.lr"
 
 
@@ -54,6 +55,7 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None, release: VerlRel
         SYSTEM,
         dict(_given(config, release)),
         version=release.verl,
+        program=_ONE_STEP_OFF if is_one_step_off(config) else "",
         rows=rows,
         rows_unknown="the rows of the training set are not known",
     )
@@ -136,9 +138,14 @@ def _separate_entry_point(config: Mapping[str, Any]) -> str:
     """The experimental trainers bring a section of their own (experimental/*/config 0.9.1)."""
     if "async_training" in config:
         return "fully_async_policy: rollouts and updates run apart from each other, which is not observed"
-    if "rollout" in config:
-        return "one_step_off_policy: the next rollout is generated during the updates, which is not observed"
+    if "rollout" in config and _has_critic(config):
+        return "one_step_off_policy with a critic was not observed"
     return ""
+
+
+def is_one_step_off(config: Mapping[str, Any]) -> bool:
+    """Whether a live configuration is that of `verl.experimental.one_step_off_policy`."""
+    return "rollout" in config and "async_training" not in config
 
 
 def _has_critic(config: Mapping[str, Any]) -> bool:

@@ -56,7 +56,9 @@ STALENESS: dict[str, str] = {
     "else unknown('verl ' + version + ' syncs no weights after a rollout that trains the critic only') "
     "if frozen_rollouts and not syncs_in_warmup "
     "else unknown('validation syncs weights once more after a reward model that shares the engine\\'s GPUs') if colocated_reward "
-    "else 'first_and_after_updates'",
+    "else 'first_and_before_updates' if one_step_off else 'first_and_after_updates'",
+    # one_step_off_policy fetches the rows of the next rollout before it trains (ray_trainer.py:385-405).
+    "epoch_ends_between_rollouts": "not one_step_off",
     "critic.syncs": "syncs",
     # With an agent loop that gives several samples for a session, or none, updates follow the samples.
     "updates_bound": "'data_dependent' if own_loop and v1 else 'exact'",

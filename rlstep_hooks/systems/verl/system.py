@@ -216,7 +216,7 @@ SYSTEM = System(
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(
-        "the trainers of verl.experimental",
+        "the trainers of verl.experimental, but one_step_off_policy without a critic",
         "Megatron and engines other than FSDP",
     ),
 )

@@ -52,7 +52,9 @@ TRAINERS: dict[str, str] = {
     "sets_v0": "dapo or one_step_off "
     "or (program_kind != 'config' and (ends(program, 'main_ppo_v0') or ends(program, 'main_ppo_v0.py')))",
     # Its configuration turns the bypass on (experimental/one_step_off_policy/config/one_step_off_ppo_trainer.yaml).
-    "one_step_off": "program_kind != 'config' and 'one_step_off_policy' in program",
+    # A live configuration is read with its name (`plan_config`).
+    "one_step_off": "program == 'verl.experimental.one_step_off_policy.main_ppo' "
+    "or program_kind != 'config' and 'one_step_off_policy' in program",
     "sets_queue": "program_kind != 'config' and (ends(program, 'main_ppo_sync') or ends(program, 'main_ppo_sync.py'))",
     # The trainers of `trainer/ppo/v1`, each by its mode; 0.8's `main_ppo_sync`; else RayPPOTrainer, with engine workers or legacy ones.
     "v1": "has_v1 and not sets_v0 and (trainer.use_v1 is None or trainer.use_v1)",

@@ -31,7 +31,7 @@ FIRST = (
     (OBSERVE + "buffered", "BufferedNumbers.take"),
     (OBSERVE + "fingerprint", "WeightSums.add"),
     (OBSERVE + "fingerprint", "WeightSums.take"),
-    (OBSERVE + "engine", "sampling_of"),
+    (OBSERVE + "engine", "sampling_asked"),
     (OBSERVE + "reference", "ReferenceRecord.look"),
     (OBSERVE + "samples", "SampleWatch.before_advantages"),
     (OBSERVE + "samples", "SampleWatch.inspected"),

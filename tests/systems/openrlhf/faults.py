@@ -12,6 +12,7 @@ changed, so that what workers put in its place would never be called.
 from __future__ import annotations
 
 import copy
+import importlib
 import itertools
 import os
 from collections.abc import Callable
@@ -89,7 +90,7 @@ def at_call(module: str, name: str, number: int, act: Wrapper) -> None:
     wrap(module, name, wrapper)
 
 
-class _Now:
+class Now:
     """How far this trainer is: the phase of training that goes on, counted from 0; before the first, -1."""
 
     training = -1
@@ -102,13 +103,13 @@ def follow_training() -> None:
     """Count the phases of training of policy or critic, one for each rollout where nothing is frozen."""
 
     def count(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        _Now.training += 1
-        _Now.policy = type(trainer).__name__ == "ActorPPOTrainer"
-        _Now.inside = True
+        Now.training += 1
+        Now.policy = type(trainer).__name__ == "ActorPPOTrainer"
+        Now.inside = True
         try:
             return wrapped(*args, **kwargs)
         finally:
-            _Now.inside = False
+            Now.inside = False
 
     wrap(POLICY, "ActorPPOTrainer.ppo_train", count)
     wrap(CRITIC, "CriticPPOTrainer.ppo_train", count)
@@ -463,7 +464,7 @@ def advantages_of_other_samples(at: int) -> None:
     """The advantages of each micro-batch move by one sample."""
 
     def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at:
+        if Now.training == at:
             experience = kwargs["experience"] if "experience" in kwargs else args[0]
             experience.advantages = experience.advantages.roll(1, 0)
         return wrapped(*args, **kwargs)
@@ -485,11 +486,111 @@ def mask_altered_in_the_buffer(at: int) -> None:
     wrap(BUFFER, "NaiveReplayBuffer.append", append)
 
 
+def in_the_call(group: str, at: int, alter: Callable[[Any], None]) -> None:
+    """Alter the parts of a rollout as a process of trainers takes them: `group` is the class of its actors."""
+    calls = itertools.count()
+
+    def execute(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        given = dict(zip(("method_name", "all_data"), args, strict=False)) | kwargs
+        if type(actor).__name__ == group and given["method_name"] == "append" and next(calls) == at:
+            for experience in given["all_data"]["experience"]:
+                alter(experience)
+        return wrapped(*args, **kwargs)
+
+    if WORKER in os.environ:  # what the driver sends of this class must be found by its name
+        wrap(LAUNCHER, "BaseModelActor.execute_batch", execute)
+
+
+@fault(report="OpenRLHF#717", code="RLS517", cause="from the controller to the buffer of the trainer")
+def advantages_moved_on_the_way(at: int) -> None:
+    """The advantages of each part of a rollout move by one sample between the controller and the trainer."""
+
+    def alter(experience: Any) -> None:
+        experience.advantages = experience.advantages.roll(1, 0)
+
+    in_the_call("PolicyModelActor", at, alter)
+
+
+@fault(report="returns off by one", code="RLS517", cause="from the controller to the buffer of the trainer")
+def targets_shifted_on_the_way(at: int) -> None:
+    """The returns of a rollout are shifted by one token between the controller and the critic's trainer."""
+
+    def alter(experience: Any) -> None:
+        experience.returns = experience.returns.roll(1, 1)
+
+    in_the_call("CriticModelActor", at, alter)
+
+
+@fault(report="advantages clamped by a patch", code="RLS517", cause="to the call of the trainers")
+def advantages_clamped(at: int) -> None:
+    """Something in the loop bounds advantages after they were computed."""
+
+    def stats(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        for experience in kwargs["experiences"] if "experiences" in kwargs else args[0]:
+            experience.advantages = experience.advantages.clamp(-0.5, 0.5)
+        return wrapped(*args, **kwargs)
+
+    if WORKER in os.environ:
+        at_call(CONTROLLER, "BasePPOTrainer._compute_rollout_stats", at, stats)
+
+
+@fault(report="an end token put behind truncated text", code="RLS306", cause="from the engines to the models")
+def last_token_replaced(at: int) -> None:
+    """The last token of each completion is replaced once it has its reward."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        for sample in kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]:
+            sample.sequences[0, -1] = 2
+        return wrapped(*args, **kwargs)
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience_batch", at, make)
+
+
+@fault(report="a reward hook that scales", code="RLS515")
+def reward_scaled_as_it_came(at: int) -> None:
+    """The rewards of the engine's answers are halved while samples are made of them."""
+    answers = itertools.count()
+
+    def process(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        sample = wrapped(*args, **kwargs)
+        if next(answers) // 16 == at:
+            sample.rewards = sample.rewards / 2
+        return sample
+
+    wrap(GENERATOR, "SamplesGenerator._process_response_into_experience", process)
+
+
+@fault(report="a KL penalty of twice its size", code="RLS516")
+def divergence_doubled(at: int) -> None:
+    """The KL divergence of a rollout is doubled before it enters the rewards."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        for experience in experiences:
+            experience.kl = 2 * experience.kl + 0.1
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
+
+
+@fault(report="values of the new critic", code="RLS517", cause="from the models to the advantages")
+def values_smoothed(at: int) -> None:
+    """The critic's values are changed before advantages are computed."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        for experience in experiences:
+            experience.values = experience.values * 0.9 + 0.1
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
+
+
 def other_loss(at: int, change: Callable[[Callable[[], Any], Any], Any]) -> None:
     """Compute the policy's losses of one rollout in another way: `change` gets the call and the module."""
 
     def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training != at:
+        if Now.training != at:
             return wrapped(*args, **kwargs)
         return change(lambda: wrapped(*args, **kwargs), module)
 
@@ -520,9 +621,101 @@ def loss_negated(at: int) -> None:
     other_loss(at, change)
 
 
+def other_value_loss(at: int, change: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
+    """Compute the critic's losses of one rollout in another way: `change` gets the call, the module and the arguments by name."""
+
+    def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training != at:
+            return wrapped(*args, **kwargs)
+        given = dict(zip(("values", "old_values", "returns"), args, strict=False)) | kwargs
+        return change(lambda **more: wrapped(**(given | more)), module, given)
+
+    wrap(LOSS, "ValueLoss.forward", forward)
+
+
+@fault(report="implementation matters, the clip of values", code="RLS801", cause="without the clip of values")
+def value_clip_removed(at: int) -> None:
+    """The critic's loss does not bound how far values move."""
+
+    def change(call: Any, module: Any, given: Any) -> Any:
+        clip, module.clip_eps = module.clip_eps, None
+        result = call()
+        module.clip_eps = clip
+        return result
+
+    other_value_loss(at, change)
+
+
+@fault(report="returns off by one", code="RLS801", cause="targets of the token before")
+def targets_shifted_in_the_loss(at: int) -> None:
+    """The critic's loss draws the value of each token to the return of the token before."""
+    other_value_loss(at, lambda call, module, given: call(returns=given["returns"].roll(1, 1)))
+
+
+@fault(report="a loss of one half forgotten", code="RLS805", cause="for the critic")
+def value_loss_doubled_on_the_way(at: int) -> None:
+    """The critic's losses are multiplied before the backward."""
+
+    def backward(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        loss, *rest = args
+        return wrapped(loss * 2 if not Now.policy and Now.training == at else loss, *rest, **kwargs)
+
+    wrap(STRATEGY, "DeepspeedStrategy.backward", backward)
+
+
+@fault(report="returns off by one", code="RLS517", cause="critic's targets")
+def targets_of_other_samples(at: int) -> None:
+    """The targets of each micro-batch of the critic move by one sample."""
+
+    def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if Now.training == at:
+            experience.returns = experience.returns.roll(1, 0)
+        return wrapped(*args, **kwargs)
+
+    wrap(CRITIC, "CriticPPOTrainer.training_step", step)
+
+
+@fault(report="values of the new critic", code="RLS517", cause="old values")
+def old_values_replaced(at: int) -> None:
+    """The critic's loss bounds values around the targets, and not around the old values."""
+
+    def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if not Now.policy and Now.training == at - 1 and not Now.inside:
+            experience.values = experience.returns.clone()
+        return wrapped(*args, **kwargs)
+
+    wrap(BUFFER, "NaiveReplayBuffer.append", append)
+
+
+@fault(report="a second scheduler", code="RLS605", cause="of the critic")
+def critic_at_another_rate(at: int) -> None:
+    """Something sets the critic's rate before a rollout is trained."""
+
+    def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training == at - 1:
+            for group in trainer.critic.basic_optimizer.param_groups:
+                group["lr"] *= 0.5
+        return wrapped(*args, **kwargs)
+
+    wrap(CRITIC, "CriticPPOTrainer.ppo_train", training)
+
+
+@fault(report="weights written after the step", code="RLS806", cause="2 times the step")
+def critic_step_twice_as_far(at: int) -> None:
+    """Each step of the critic is made twice as far."""
+    twice_as_far(at, policy=False)
+
+
 @fault(report="weights written after the step", code="RLS806", cause="2 times the step")
 def step_twice_as_far(at: int) -> None:
     """Each step of a rollout is made twice as far."""
+    twice_as_far(at, policy=True)
+
+
+def twice_as_far(at: int, *, policy: bool) -> None:
+    """Move the weights of one role once more by what a step moved them."""
 
     def place(module: Any) -> None:
         plain = module.FusedAdam.step
@@ -530,7 +723,7 @@ def step_twice_as_far(at: int) -> None:
 
         @wraps(plain)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (_Now.policy and _Now.training == at):
+            if not (Now.policy is policy and Now.training == at):
                 return plain(optimizer, *args, **kwargs)
             held = [p for group in optimizer.param_groups for p in group["params"]]
             before = [p.detach().clone() for p in held]
@@ -549,7 +742,7 @@ def before_training(at: int, act: Callable[[Any], None]) -> None:
     """Act on the policy's optimizer of DeepSpeed before one rollout is trained."""
 
     def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at - 1:  # counted by the wrapper inside of this one
+        if Now.training == at - 1:  # counted by the wrapper inside of this one
             act(trainer.actor.model.basic_optimizer)
         return wrapped(*args, **kwargs)
 
@@ -573,7 +766,7 @@ def norm_above_its_limit(at: int) -> None:
 
     def clip(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        if _Now.policy and _Now.training == at:
+        if Now.policy and Now.training == at:
             for gradient in args[0]:
                 gradient.data.mul_(50)
         return result
@@ -601,7 +794,7 @@ def advantages_with_gradient(at: int) -> None:
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at:
+        if Now.training == at:
             experience.advantages = experience.advantages.detach().clone().requires_grad_()
         return wrapped(*args, **kwargs)
 
@@ -614,7 +807,7 @@ def targets_with_gradient(at: int) -> None:
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at:
+        if Now.training == at:
             experience.returns = experience.returns.detach().clone().requires_grad_()
         return wrapped(*args, **kwargs)
 
@@ -627,7 +820,7 @@ def loss_not_divided_by_the_accumulation(at: int) -> None:
 
     def backward(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         loss, *rest = args
-        return wrapped(loss * 2 if _Now.policy and _Now.training == at else loss, *rest, **kwargs)
+        return wrapped(loss * 2 if Now.policy and Now.training == at else loss, *rest, **kwargs)
 
     wrap(STRATEGY, "DeepspeedStrategy.backward", backward)
 
@@ -638,10 +831,10 @@ def micro_batch_dropped(at: int) -> None:
     results: list[Any] = []
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at and len(results) == 1:
+        if Now.training == at and len(results) == 1:
             return results.append(results[0]) or results[0]
         result = wrapped(*args, **kwargs)
-        if _Now.training == at:
+        if Now.training == at:
             results.append(result)
         return result
 
@@ -655,7 +848,7 @@ def optimizer_step_skipped(at: int) -> None:
 
     def optimizer_step(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         engine = getattr(args[1], "model", args[1])
-        if _Now.training != at or done or not engine.is_gradient_accumulation_boundary():
+        if Now.training != at or done or not engine.is_gradient_accumulation_boundary():
             return wrapped(*args, **kwargs)
         done.append(True)
         optimizer = engine.basic_optimizer
@@ -674,7 +867,7 @@ def rollout_trained_twice(at: int) -> None:
 
     def ppo_train(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        return wrapped(*args, **kwargs) if _Now.training == at else result
+        return wrapped(*args, **kwargs) if Now.training == at else result
 
     wrap(POLICY, "ActorPPOTrainer.ppo_train", ppo_train)
 
@@ -684,7 +877,7 @@ def buffer_not_cleared(at: int) -> None:
     """The samples of a rollout stay in the buffer and are trained with the next one."""
 
     def clear(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
-        return None if _Now.policy and _Now.training == at else wrapped(*args, **kwargs)
+        return None if Now.policy and Now.training == at else wrapped(*args, **kwargs)
 
     wrap(BUFFER, "NaiveReplayBuffer.clear", clear)
 
@@ -695,10 +888,10 @@ def critic_micro_batches_dropped(at: int) -> None:
     results: list[Any] = []
 
     def training_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.training == at and len(results) >= 6:
+        if Now.training == at and len(results) >= 6:
             return results[0]
         result = wrapped(*args, **kwargs)
-        if _Now.training == at:
+        if Now.training == at:
             results.append(dict(result))
         return result
 
@@ -732,7 +925,7 @@ def old_log_probs_of_other_samples(at: int) -> None:
 
     def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at - 1 and not _Now.inside and experience.action_log_probs is not None:
+        if Now.training == at - 1 and not Now.inside and experience.action_log_probs is not None:
             experience.action_log_probs = experience.action_log_probs.roll(1, 0)
         return wrapped(*args, **kwargs)
 
@@ -750,7 +943,7 @@ def old_log_probs_of_another_version(at: int) -> None:
         weights = [parameter.data for parameter in actor.model.parameters()]
         if not first:
             first.extend(tensor.clone() for tensor in weights)
-        if torch.is_grad_enabled() or _Now.training != at - 1:
+        if torch.is_grad_enabled() or Now.training != at - 1:
             return wrapped(*args, **kwargs)
         now = [tensor.clone() for tensor in weights]
         _copy(first, weights)
@@ -770,7 +963,7 @@ def old_log_probs_recomputed_before_each_loss(at: int) -> None:
         import torch
 
         experience = kwargs["experience"] if "experience" in kwargs else args[0]
-        if _Now.training == at:
+        if Now.training == at:
             with torch.no_grad():
                 experience.action_log_probs = trainer.actor(
                     experience.sequences, experience.action_mask, attention_mask=experience.attention_mask
@@ -824,4 +1017,6 @@ def make_faults() -> None:
         found.apply(rollout)
 
 
+# They register themselves, and need what stands above.
+importlib.import_module("tests.systems.openrlhf.foreign_faults")
 make_faults()

@@ -15,13 +15,26 @@ from rlstep_hooks.rehearse.openrlhf.cpu import STUBS
 sys.path.append(str(STUBS))  # a stand-in for flash_attn, which OpenRLHF imports
 pytest.importorskip("openrlhf")
 
-from openrlhf.models.loss import PolicyLoss, aggregate_loss
+from openrlhf.models.loss import PolicyLoss, ValueLoss, aggregate_loss
 from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
-from rlstep_hooks.systems.openrlhf.observe.loss import LossInputs, alternatives, documented_loss, read_settings
+from rlstep_hooks.systems.openrlhf.observe.loss import (
+    LossInputs,
+    alternatives,
+    documented_gradient,
+    documented_loss,
+    read_settings,
+)
+from rlstep_hooks.systems.openrlhf.observe.value_loss import (
+    ValueInputs,
+    ValueSettings,
+    documented_value_gradient,
+    documented_value_loss,
+    value_alternatives,
+)
 
 NAMES = ("log_probs", "old", "advantages", "mask", "engine", "reference")
 
@@ -86,6 +99,7 @@ CORRECTIONS = [{}] + [
 def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -> None:
     for seed in range(5):
         args, given = arguments(type=kind, **correction, **more), numbers(seed)
+        given["log_probs"].requires_grad_()
         own = args.algo.advantage
         loss = PolicyLoss(
             *args.actor.eps_clip_low_high,
@@ -103,16 +117,55 @@ def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -
             kl = compute_approx_kl(given["log_probs"], given["reference"], kl_estimator=args.algo.kl.estimator)
             value = value + 0.1 * aggregate_loss(kl, given["mask"], **totals)
         inputs = LossInputs(
-            **{name: tensor.double() for name, tensor in given.items()},
+            **{name: tensor.detach().double() for name, tensor in given.items()},
             tokens=20.0,
             samples=7.0,
             ranks=2,
             epsilon=torch.finfo(torch.float32).eps,
         )
         settings = read_settings(args, 0.1)
-        expected, rounding = documented_loss(settings, inputs)
+        expected, rounding = map(float, documented_loss(settings, inputs))
         assert abs(float(value) - expected) <= 32 * rounding
+        (arrived,) = torch.autograd.grad(value, given["log_probs"])
+        gradient, of_one = documented_gradient(settings, inputs)
+        least = gradient.abs().amax() * inputs.epsilon
+        assert bool(((arrived.double() - gradient).abs() <= 32 * (of_one + least)).all())
         assert any(words and abs(other + expected) < 1e-12 for words, other in alternatives(settings, inputs, 2))
+
+
+@pytest.mark.parametrize("clip", [None, 0.2, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_critics_loss(clip: float | None, dtype: torch.dtype) -> None:
+    for seed in range(20):
+        given = numbers(seed)
+        values, old, targets = (given[name].to(dtype) for name in ("log_probs", "old", "engine"))
+        totals = {"dp_size": 2, "batch_num_tokens": torch.tensor(20.0), "global_batch_size": torch.tensor(7.0)}
+        values.requires_grad_()
+        loss = ValueLoss(clip)(values, old, targets, action_mask=given["mask"], **totals)
+        (arrived,) = torch.autograd.grad(loss, values)
+        value = float(loss)
+        inputs = ValueInputs(
+            values=values.detach().double(),
+            old=old.double(),
+            targets=targets.double(),
+            mask=given["mask"].double(),
+            tokens=20.0,
+            samples=7.0,
+            ranks=2,
+            epsilon=torch.finfo(dtype).eps,
+        )
+        expected, rounding = map(float, documented_value_loss(ValueSettings(clip), inputs))
+        assert abs(value - expected) <= 32 * rounding
+        gradient, of_one = documented_value_gradient(ValueSettings(clip), inputs)
+        least = gradient.abs().amax() * inputs.epsilon
+        assert bool(((arrived.double() - gradient).abs() <= 32 * (of_one + least)).all())
+        moved = float(ValueLoss(clip)(values, old, targets.roll(1, 1), action_mask=given["mask"], **totals))
+        found = [
+            words
+            for words, other in value_alternatives(ValueSettings(clip), inputs, 2)
+            if abs(moved - other) <= 32 * rounding
+        ]
+        assert "that of targets of the token before" in found
 
 
 def experiences(seed: int, samples: int) -> list[Experience]:

@@ -40,7 +40,7 @@ def experience(
 
 def generated(seen: SampleWatch, tokens: list[list[int]], rewards: list[float]) -> None:
     for row, reward in zip(tokens, rewards, strict=True):
-        seen.generated(SimpleNamespace(sequences=torch.tensor([row]), rewards=torch.tensor([reward])))
+        seen.generated(SimpleNamespace(sequences=torch.tensor([row])), reward)
 
 
 TOKENS = [[1, 2, 3], [1, 2], [4, 5, 6], [4, 5, 7]]

@@ -12,7 +12,7 @@ from rlstep_hooks.show.scalars import PREFIX
 from tests.detection.outcomes import Clean, note
 from tests.systems.audited import Audited, read
 from tests.systems.tensorboard import Points, points, split
-from tests.systems.verl.launch import launch
+from tests.systems.verl.launch import MAIN, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,6 +38,7 @@ def audited(
     environment: Mapping[str, str] | None = None,
     limit: float = 400.0,
     log: str = "log",
+    program: str = MAIN,
 ) -> Audited:
     """Train with the audit asked for by `RLSTEP_DIR`; the entry point attaches it.
 
@@ -48,9 +49,10 @@ def audited(
         environment: More environment variables.
         limit: Seconds after which the run is ended.
         log: Where the records are, below the working directory.
+        program: The module of verl that is run.
     """
     variables = {"RLSTEP_DIR": str(folder / log), "PYTHONPATH": str(ROOT)} | dict(environment or {})
-    outcome = launch(logged(overrides), folder, modules=modules, environment=variables, limit=limit)
+    outcome = launch(logged(overrides), folder, modules=modules, environment=variables, limit=limit, program=program)
     return read(outcome, folder / log)
 
 

@@ -139,9 +139,50 @@ def separate(parts: int = 2) -> dict[str, Any]:
     }
 
 
-def command(overrides: Mapping[str, Any]) -> list[str]:
+def one_step_off() -> dict[str, Any]:
+    """Overrides that turn `grpo` into the program `ONE_STEP_OFF`, with old log-probs of the trainer."""
+    return {
+        # What its configuration stands on is beside verl's sources, and not in the working directory.
+        "hydra.searchpath": "[pkg://verl.trainer.config]",
+        "actor_rollout_ref.hybrid_engine": False,
+        "rollout.nnodes": 1,
+        "rollout.n_gpus_per_node": 1,
+        "actor_rollout_ref.rollout.checkpoint_engine.backend": "cpu",
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "algorithm.rollout_correction.bypass_mode": False,
+        "algorithm.rollout_correction.rollout_is": "token",
+        # Its controller asks for ten.
+        "ray_kwargs.ray_init.num_cpus": 16,
+        "+ray_kwargs.ray_init.num_gpus": 2,
+    }
+
+
+def fully_async() -> dict[str, Any]:
+    """Overrides that turn `grpo` into the program `FULLY_ASYNC`: two fetches of 4 prompts between syncs, 16 prompts in all."""
+    return {
+        "data.train_batch_size": 0,
+        "data.gen_batch_size": 1,
+        "actor_rollout_ref.hybrid_engine": False,
+        "rollout.nnodes": 1,
+        "rollout.n_gpus_per_node": 1,
+        "rollout.total_rollout_steps": 16,
+        "async_training.trigger_parameter_sync_step": 2,
+        "async_training.staleness_threshold": 0.5,
+        "actor_rollout_ref.rollout.checkpoint_engine.backend": "cpu",
+        # Its controllers, its queue and the programs around them ask for many.
+        "ray_kwargs.ray_init.num_cpus": 32,
+        "+ray_kwargs.ray_init.num_gpus": 2,
+    }
+
+
+MAIN = "verl.trainer.main_ppo"
+ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
+FULLY_ASYNC = "verl.experimental.fully_async_policy.fully_async_main"
+
+
+def command(overrides: Mapping[str, Any], program: str = MAIN) -> list[str]:
     """The command line of verl's trainer with hydra overrides."""
-    return [sys.executable, "-m", "verl.trainer.main_ppo", *(f"{key}={_value(v)}" for key, v in overrides.items())]
+    return [sys.executable, "-m", program, *(f"{key}={_value(v)}" for key, v in overrides.items())]
 
 
 def _value(value: Any) -> str:
@@ -157,6 +198,7 @@ def launch(
     modules: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
     limit: float = 400.0,
+    program: str = MAIN,
 ) -> Outcome:
     """Train, and leave no process behind.
 
@@ -166,10 +208,11 @@ def launch(
         modules: More modules that verl imports in every process, after those of the CPU.
         environment: Environment variables besides those that training on the CPU needs.
         limit: Seconds after which the run is ended.
+        program: The module of verl that is run.
     """
     variables = os.environ | ENVIRONMENT | dict(environment or {})
     variables["VERL_USE_EXTERNAL_MODULES"] = ",".join(["verl_cpu.plugin", *modules])
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CPU_FOLDER), variables.get("PYTHONPATH")]))
     with ray_folder() as ray:
-        trainer = command({**overrides, "+ray_kwargs.ray_init._temp_dir": ray})
+        trainer = command({**overrides, "+ray_kwargs.ray_init._temp_dir": ray}, program)
         return run_marked(trainer, folder, environment=variables, limit=limit)

@@ -86,17 +86,38 @@ def bound_on_age_not_applied(at: int) -> None:
     wrap_in_controller(BUFFER, "ReplayBufferAsync", "sample", sample)
 
 
-@fault(report="verl 0.9.1, a prompt not cleared", code="RLS520", variant="taken a second time")
+@fault(report="verl 0.9.1, prompts not cleared", code="RLS520", variant="taken a second time")
 def prompts_taken_again(at: int) -> None:
-    """The second part of a rollout is taken where the first one was: the replay buffer did not go on."""
-    first: list[Any] = []
+    """Prompts of the rollout before stay in the queue with their samples, and are taken for this one."""
+    taken, selections = itertools.count(), itertools.count()
+    kept: list[str] = []
 
-    def act(buffer: Any, select: Any, args: Any, kwargs: Any) -> Any:
-        if not first:
-            first.append(select(*args, **kwargs))
-        return first[0]
+    def materialize(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        import transfer_queue as tq
 
-    on_taken(at, "_select_prompt_uids", act)
+        batch, part = wrapped(*args, **kwargs), next(taken)
+        if part == at * PARTS - 1:
+            kept.extend(args[1])
+            latest = max(buffer.prompt_global_steps[args[0]].values())
+            tags = [{"is_prompt": True, "status": "finished", "global_steps": latest} for _ in kept]
+            tq.kv_batch_put(keys=list(kept), partition_id=args[0], tags=tags)
+        elif part == at * PARTS:
+            kept.clear()
+        return batch
+
+    def select(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        selected, stored, steps = wrapped(*args, **kwargs)
+        first = kept if next(selections) == at * PARTS else []
+        return [*first, *(uid for uid in selected if uid not in first)][: len(selected)], stored, steps
+
+    def clear(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        keys = [key for key in kwargs["keys"] if "_" not in key or key.split("_")[0] not in kept]
+        return wrapped(**{**kwargs, "keys": keys}) if keys else None
+
+    wrap_in_controller(BUFFER, "ReplayBuffer", "_materialize_batch", materialize)
+    wrap_in_controller(BUFFER, "ReplayBuffer", "_select_prompt_uids", select)
+    if WORKER not in os.environ:
+        wrapt.when_imported("transfer_queue")(lambda found: wrapt.wrap_function_wrapper(found, "kv_clear", clear))
 
 
 @fault(report="AReaL#1388", code="RLS520", variant="lost")
@@ -159,7 +180,7 @@ def engine_keeps_old_weights(at: int) -> None:
     wrap_in_trainer("rlstep_hooks.rehearse.verl.cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
 
 
-@fault(report="verl 0.9.1, old log-probs of later weights", code="RLS302", variant="ratio")
+@fault(report="verl 0.9.1, old log-probs of later weights", code="RLS302", variant="exactly 1")
 def saved_weights_not_put_into_place(at: int) -> None:
     """Old log-probs of the second part of a rollout are those of the current weights: the saved ones are not put into place."""
     parts = itertools.count()

@@ -5,6 +5,7 @@ Clean, with its counts; then with faults of its queue, its bound, its syncs and 
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +56,22 @@ def test_rollouts_ahead_of_training_in_parts(assets: Assets, tmp_path: Path) -> 
     assert (outcomes["RLS520"].verdict, outcomes["RLS402"].verdict, outcomes["RLS602"].verdict) == ("PASS",) * 3
     assert (outcomes["RLS312"].verdict, outcomes["RLS312"].checks) == ("PASS", 4)
     assert "of the tokens" in outcomes["RLS312"].note
+
+
+@pytest.mark.thorough
+def test_resumed_with_samples_in_the_queue(assets: Assets, tmp_path: Path) -> None:
+    overrides = grpo(assets) | separate() | {"trainer.default_local_dir": tmp_path / "checkpoints"}
+    first = audited(overrides | {"trainer.total_training_steps": 2, "trainer.save_freq": 2}, tmp_path / "run")
+    Expected(rollouts=2, updates=4, refreshes=4).check(first)
+    on = {"trainer.resume_mode": "auto", "trainer.total_training_steps": 4}
+    shutil.copytree(tmp_path / "run" / "log" / "checkpoints", tmp_path / "resumed" / "log" / "checkpoints")
+    resumed = audited(overrides | on, tmp_path / "resumed")
+    Expected(rollouts=2, updates=4, refreshes=4).check(resumed)
+    generated = [event for event in resumed.record("controller") if isinstance(event, Generated)]
+    assert [min(label for label, _ in event.labels) for event in generated] == [1, 2], "samples from before the resume"
+    outcomes = {rule.code: rule for rule in resumed.report.rules}
+    assert (outcomes["RLS520"].verdict, outcomes["RLS702"].verdict) == ("PASS", "PASS")
+    assert (outcomes["RLS402"].verdict, outcomes["RLS402"].missed) == ("PASS", 0)
 
 
 @pytest.fixture(scope="module")

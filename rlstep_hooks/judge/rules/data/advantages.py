@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule, disabled
+from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import (
+        Carried,
         Rewarded,
         Rollout,
         RolloutValues,
@@ -259,10 +261,11 @@ class RewardsMoved(Rule):
 
     What it checks:
         The reward of each sample when it came from generation, against the reward from which its advantage is computed.
-        Samples are told apart by their tokens. Exact. In OpenRLHF where rewards come with the samples, and not from a reward
-        model. In TRL (0.20 and later) what each reward function returned against the rewards that advantages are computed from, and
-        the completions that it was asked about against those of the rollout. In Stable-Baselines3 what the environment's step gave,
-        against the buffer. In the first eight rollouts and later one of 29.
+        Samples are told apart by their tokens. Exact. In OpenRLHF also those that a reward model gave, and the labels of the prompts,
+        by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
+        against the rewards that advantages are computed from, and the completions that it was asked about against those of the
+        rollout. In Stable-Baselines3 what the environment's step gave, against the buffer. In the first eight rollouts and later one
+        of 29.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -303,6 +306,10 @@ class RewardsMoved(Rule):
         if event.rewards_intact:
             return None
         return self._report(self.progress.where())
+
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        return carried(self, event, "rewards") or carried(self, event, "labels")
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison that a trainer made."""

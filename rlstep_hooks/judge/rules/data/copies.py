@@ -9,8 +9,8 @@ from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.planning.finding import Finding, Where
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout
 
 PROVED = 30.0
 """Nats beyond which a text is not drawn twice by chance, besides twice the logarithm of the number of samples.
@@ -48,7 +48,8 @@ class CopiedCompletions(Rule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, in the first eight cycles and every 29th
-          later. Not where sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
+          later; OpenRLHF's controller, at every rollout. Not where sampling is truncated on purpose, with tools or environments, with
+          dropout, or with a replay buffer.
         - Copies on other processes are not seen.
 
     Sources:
@@ -62,18 +63,31 @@ class CopiedCompletions(Rule):
     nothing_seen = "no micro-batch showed how probable its completions are to the policy that sampled them"
     optional = True
 
+    def rollout(self, event: Rollout) -> Finding | None:
+        """Look at the copies that a controller counted."""
+        if event.copied is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        copied, nats = event.copied
+        return self._report(copied, event.samples, nats, self.progress.where()) if copied else None
+
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the copies of a micro-batch that the policy which sampled it trains on."""
         if values.copied is None or values.copied_nats is None or event.sampled_version != event.policy_version:
             return None
         self.checks += 1
+        if not values.copied:
+            return None
+        return self._report(values.copied, event.samples, values.copied_nats, self.progress.where_at(place, event))
+
+    def _report(self, copied: int, among: int, nats: float, where: Where) -> Finding | None:
         samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
-        if not values.copied or values.copied_nats <= PROVED + 2 * math.log(max(samples, 2)):
+        if nats <= PROVED + 2 * math.log(max(samples or 0, 2)):
             return None
         return self.fail(
             expected="completions that were drawn one by one",
-            observed=f"{values.copied} of {event.samples} stand in the rollout before, token by token",
-            where=self.progress.where_at(place, event),
-            why=f"the policy gives one of them a probability of exp(-{values.copied_nats:.3g}), so chance does not repeat it",
+            observed=f"{copied} of {among} stand in the rollout before, token by token",
+            where=where,
+            why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
         )

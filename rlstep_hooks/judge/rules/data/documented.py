@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding, Where
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
+    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
 
 
 class AdvantagesNotDocumented(ValueRule):
@@ -95,7 +96,8 @@ class AdvantagesAltered(Rule):
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
         bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. In
-        Stable-Baselines3 the critic's targets too. Not for trainers with a loss of their own, which may change advantages on purpose.
+        Stable-Baselines3 and OpenRLHF the critic's targets too, and in OpenRLHF its old values. Not for trainers with a loss of their
+        own, which may change advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -116,8 +118,13 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
+<<<<<<< HEAD
         - OpenRLHF: from the trainer's buffer on. verl: in the controller until the rollout was trained, and in each trainer.
         - TRL's PPOTrainer is compared by the gradients of its loss (RLS801); a loop of one's own is where it hands its advantages over.
+=======
+        - verl: in the controller until the rollout was trained, and in each trainer.
+        - TRL's PPOTrainer is not compared; a loop of one's own is where it hands its advantages over.
+>>>>>>> main
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
     Sources:
@@ -141,6 +148,20 @@ class AdvantagesAltered(Rule):
                 found = self._altered(self.progress.where_at(place, event), what) or found
         return found
 
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Look at the comparison of what the critic's loss got."""
+        found: Finding | None = None
+        for intact, what in (
+            (values.targets_intact, "the critic's targets"),
+            (values.values_intact, "the critic's old values"),
+        ):
+            if intact is None:
+                continue
+            self.checks += 1
+            if not intact:
+                found = self._altered(self.progress.where_at(place, event), what) or found
+        return found
+
     def rewarded(self, event: Rewarded) -> Finding | None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
         if event.altered is None:
@@ -149,11 +170,22 @@ class AdvantagesAltered(Rule):
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
         return self._altered(where) if event.altered else None
 
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        found = None
+        for name, words in (
+            ("advantages", "advantages"),
+            ("targets", "critic's targets"),
+            ("old values", "critic's old values"),
+        ):
+            found = found or carried(self, event, name, words)
+        return found
+
     def _altered(self, where: Where, what: str = "advantages") -> Finding | None:
         return self.fail(
             expected=f"{'the ' if what == 'advantages' else ''}{what} of these samples, bit for bit as the rollout came with them",
             observed="other values",
-            variant="" if what == "advantages" else "targets",
+            variant="" if what == "advantages" else what,
             where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the sample buffer or reorders part of it",

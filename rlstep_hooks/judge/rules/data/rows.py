@@ -104,7 +104,8 @@ class RowsServedAgain(Rule):
 
     Known limits:
         - verl's controller knows the rows of a rollout by their fields `data_source`, `reward_model` and `extra_info`, TRL's
-          GRPOTrainer and RLOOTrainer (0.18 and later) by their prompts; up to 4 096 different prompts are counted there.
+          GRPOTrainer and RLOOTrainer (0.18 and later) by their prompts; up to 4 096 different prompts are counted there. OpenRLHF's
+          generator knows them by their prompts.
         - Training sets above 200 000 rows and data sets of a class of your own are not counted.
         - A sampler that may give a row as often as it likes is not compared.
 

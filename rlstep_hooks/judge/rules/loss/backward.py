@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE
+from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING
+from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE, ROUNDINGS
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
@@ -19,7 +20,8 @@ class BackwardScale(Rule):
     What it checks:
         The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
-        the loss method. In the first eight cycles of rollouts and every 29th later.
+        the loss method. In OpenRLHF also the gradient that arrives at each log-prob, or value of the critic, against that of the
+        documented loss. In the first eight cycles of rollouts and every 29th later.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
@@ -40,7 +42,11 @@ class BackwardScale(Rule):
         factor between loss and backward.
 
     Known limits:
+<<<<<<< HEAD
         - TRL, verl and OpenRLHF only; in Stable-Baselines3 it is part of RLS801.
+=======
+        - TRL's GRPOTrainer and RLOOTrainer, verl and OpenRLHF (its critic too) only; in Stable-Baselines3 it is part of RLS801.
+>>>>>>> main
         - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared.
 
     Sources:
@@ -55,16 +61,36 @@ class BackwardScale(Rule):
     optional = True
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        """Compare the factor with 1."""
+        """Compare the factor with 1, and the gradients of single tokens with those of the formula."""
+        if values.gradient_gap is not None:
+            self.checks += 1
         if values.backward_ratio is None:
-            return None
+            return self._compare_gradient(values, event, place)
         self.checks += 1
         if abs(values.backward_ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]:
-            return None
+            return self._compare_gradient(values, event, place)
         return self.fail(
             expected="the loss as the trainer computed it, over the divisor that the framework documents",
-            observed=f"{values.backward_ratio:.4g} times that",
+            observed=f"{values.backward_ratio:.4g} times that{'' if event.role == 'policy' else ', for the critic'}",
             where=self.progress.where_at(place, event),
             why="every gradient of this micro-batch is scaled by this factor, and no metric shows it",
             fix="look for a second division by the accumulation, or for code between the loss and its backward",
+            variant="" if event.role == "policy" else "critic",
+        )
+
+    critic_microbatch_values = microbatch_values
+
+    def _compare_gradient(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        gap = values.gradient_gap
+        if gap is None or gap <= ROUNDINGS:
+            return None
+        of = "log-probs" if event.role == "policy" else "values of the critic"
+        return self.fail(
+            severity="warning" if gap <= BEYOND_ROUNDING * ROUNDINGS else "error",
+            expected=f"the gradient of the documented loss at the {of}",
+            observed=f"another at some token, {gap / ROUNDINGS:.3g} times as far as rounding explains",
+            where=self.progress.where_at(place, event),
+            why="the loss has its value, and what it teaches is that of another loss",
+            fix=f"look for detach(), torch.no_grad() and hooks between the {of} and the loss",
+            variant=f"gradient {event.role}",
         )

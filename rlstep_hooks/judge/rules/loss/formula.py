@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
+    from rlstep_hooks.record.events import Carried, Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
 RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
 """Relative distance between the loss and the documented formula on the same log-probs that rounding explains.
@@ -33,8 +34,13 @@ class LossScale(ValueRule):
         the first eight cycles of rollouts and every 29th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
+<<<<<<< HEAD
         importance weights. In Stable-Baselines3 it is the gradients that the loss sends to log-probs, values and entropies; in TRL's
         PPOTrainer those that it sends to logits and values.
+=======
+        importance weights. In OpenRLHF the critic's loss too, with its clip of values. In Stable-Baselines3 it is the gradients that
+        the loss sends to log-probs, values and entropies.
+>>>>>>> main
         Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error.
 
     Why it matters:
@@ -83,18 +89,21 @@ class LossScale(ValueRule):
             return None
         ratio = values.loss_ratio
         like = values.loss_like or (_whole_factor(ratio, self._tolerance) if ratio is not None else "")
+        whose = "the critic's loss" if event.role == "critic" else "the loss"
         return self.fail_by(
             distance,
-            expected="the loss of the documented formula",
+            expected=f"{whose} of the documented formula",
             observed=f"{ratio:.4g} times that" if ratio is not None else "another",
             where=self.progress.where_at(place, event),
-            why=f"the loss is {like}"
+            why=f"{whose} is {like}"
             if like
             else f"it is {distance:.3g} times as far as rounding explains, and no known mistake gives it",
             fix="compare the loss function, its normaliser and what goes into it with the documented ones",
-            variant=like,
+            variant=f"critic {like}" if event.role == "critic" else like,
             degree="near",
         )
+
+    critic_microbatch_values = microbatch_values
 
     @property
     def _tolerance(self) -> float:
@@ -159,6 +168,10 @@ class MaskAltered(Rule):
     topics = ("samples", "log_ratio")
     nothing_seen = "the observer does not see masks both with old log-probs and in training"
 
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        return carried(self, event, "mask", "masks")
+
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison."""
         if values.mask_intact is None or self.progress.started.facts.get("masks_change"):
@@ -168,11 +181,14 @@ class MaskAltered(Rule):
             return None
         return self.fail(
             expected="the tokens that counted before",
-            observed="others",
+            observed="others" if event.role == "policy" else "others in the critic's loss",
             where=self.progress.where_at(place, event),
             why="the loss trains other tokens than the rollout gave it: masks were changed on the way",
             fix="look for code between the rollout and the loss that writes to the mask",
+            variant="" if event.role == "policy" else "critic",
         )
+
+    critic_microbatch_values = microbatch_values
 
 
 _CONSTANTS: dict[Constant, tuple[str, str]] = {

@@ -125,7 +125,8 @@ class ConfigRewritten(Rule):
     Known limits:
         - TRL's observers compare all of this, Stable-Baselines3's what its rollouts, losses and steps use (gamma, gae_lambda, vf_coef,
           max_grad_norm, normalize_advantage, target_kl, clips, the optimizer's settings but its rate), with the beginning of
-          training. In other systems it is not evaluated.
+          training. OpenRLHF's controller and trainers compare their arguments with the beginning of training, and betas, epsilon,
+          decay and the limit of the gradient norm with what is configured. In other systems it is not evaluated.
         - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is told as information.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
@@ -139,7 +140,7 @@ class ConfigRewritten(Rule):
     code = "RLS101"
     title = "Configuration rewritten"
     severity = "warning"
-    topics = ("order",)
+    topics = ("order", "settings")
     nothing_seen = "the observer of this system does not compare settings during the run"
 
     def started(self, event: RunStarted) -> Finding | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.rules.carried import carried
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
+    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 
 class OldLogProbsAltered(Rule):
@@ -50,6 +51,10 @@ class OldLogProbsAltered(Rule):
     topics = ("refresh", "samples")
     nothing_seen = "the run had no old log-probs to follow"
     optional = True
+
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        return carried(self, event, "old log-probs") or carried(self, event, "engine log-probs")
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
@@ -111,6 +116,10 @@ class TokensAltered(Rule):
     topics = ("samples",)
     nothing_seen = "nothing was trained"
     cannot_see = "the tokens of the micro-batches were not compared with those generated"
+
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        return carried(self, event, "tokens")
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
@@ -195,6 +204,10 @@ class ReferenceLogProbsAltered(Rule):
     topics = ("samples",)
     nothing_seen = "no loss got log-probs of a reference that came with its rollout"
     optional = True
+
+    def carried(self, event: Carried) -> Finding | None:
+        """Look at what was carried through a controlled run."""
+        return carried(self, event, "reference log-probs")
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""

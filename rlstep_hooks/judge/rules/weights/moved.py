@@ -17,7 +17,8 @@ class WeightsMovedBetweenUpdates(Rule):
 
     What it checks:
         The probed weights before each optimizer step equal, bit for bit, their values after the step before it. In TRL also that
-        torch counted no in-place write to them in between, even if the old values were put back: that is a warning.
+        torch counted no in-place write to them in between, even if the old values were put back: that is a warning. In OpenRLHF,
+        where DeepSpeed steps on weights of its own, also those of the model, from its last update to each use.
 
     Why it matters:
         Something other than the optimizer writes into the policy: a checkpoint that is loaded during training, an
@@ -71,6 +72,22 @@ class WeightsMovedBetweenUpdates(Rule):
             where=self.progress.where_at(place, event),
             why="something other than the optimizer wrote into the policy",
             fix="look for callbacks and engines that write into the model's parameters",
+        )
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the model, where the optimizer steps on weights of its own."""
+        if values.model_moved is None or event.purpose != "training":
+            return None
+        self.checks += 1
+        if not values.model_moved:
+            return None
+        return self.fail(
+            expected="the weights that the last update left in the model",
+            observed=f"{values.model_moved} probed weights have other values when log-probs are computed, trained or synced",
+            where=self.progress.where_at(place, event),
+            why="something other than an update wrote into the policy; the optimizer's own weights do not have it",
+            fix="look for callbacks and engines that write into the model's parameters",
+            variant="model",
         )
 
     def _written(self, event: Update, where: Where) -> Finding | None:

@@ -13,7 +13,16 @@ from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
-from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
+from rlstep_hooks.record.events import (
+    UNSENT,
+    EpochEnd,
+    MicroBatch,
+    Refresh,
+    Rollout,
+    RunEnded,
+    Update,
+    WeightSync,
+)
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
@@ -144,7 +153,10 @@ class SamplerVersion(Rule):
         """Whether an engine samples that must be given new weights."""
         self._compared = False
         """Whether tensors of the engine were compared with those of the policy."""
-        self._versions: deque[int] = deque(maxlen=(self.schedule.max_age or 0) + 1)
+        ages, begun = self.schedule.max_age or 0, progress.started.start_updates
+        # A resumed run may train samples of weights that were there before it.
+        before = (max(begun - math.ceil(age * self.schedule.updates_per_rollout), 0) for age in range(ages, 0, -1))
+        self._versions: deque[int] = deque(before if begun else (), maxlen=ages + 1)
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Compare the sampler's version with the oldest that the plan allows."""
@@ -460,7 +472,10 @@ class SyncNotAsPlanned(Rule):
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a sync that is missing, surplus, early, or of another version."""
         expected, observed = difference.expected, difference.observed
-        missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
+        followed = Rollout | EpochEnd | RunEnded
+        if self.schedule.syncs == "first_and_before_updates":
+            followed |= Refresh | MicroBatch | Update
+        missing = isinstance(expected, ExpectedSync) and isinstance(observed, followed)
         others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
         early = isinstance(observed, WeightSync) and difference.aspect == "early"
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)

@@ -124,17 +124,22 @@ class AdvantageWatch:
             mask[start:end] = True
         self._masks[checksum_of(experience.sequences[0])] = checksum_of(mask[1:length])
 
-    def before(self, experiences: list[Any]) -> None:
-        """Advantages are about to be computed from these; rewards are changed in place, so they are copied."""
+    def before(self, experiences: list[Any], divergences: list[Tensor] | None = None) -> None:
+        """Advantages are about to be computed from these; rewards are changed in place, so they are copied.
+
+        Args:
+            experiences: The parts of the rollout.
+            divergences: (B, T) of each part, the documented KL divergence; None where it is taken as it came.
+        """
         self._given = [
             {
                 "rewards": experience.rewards.clone(),
-                "kl": experience.kl,
+                "kl": experience.kl if divergences is None else divergences[place],
                 "values": experience.values,
                 "lengths": experience.response_length,
                 "truncated": experience.truncated,
             }
-            for experience in experiences
+            for place, experience in enumerate(experiences)
         ]
 
     def after(self, experiences: list[Any], coefficient: float, rollout: int) -> Compared | None:

@@ -1,10 +1,91 @@
-"""Numbers of a rollout whose samples were put into OpenRLHF's buffer: their advantages, and their distance from the engine."""
+"""The samples that were put into OpenRLHF's buffer: what each came with, and numbers of their rollout."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.values import RolloutValues
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rlstep_hooks.observe.trainer_record import Role
+
+
+class Came(msgspec.Struct, frozen=True, gc=False):
+    """What one sample came to its trainer with."""
+
+    key: int
+    """Checksum of its tokens."""
+    log_probs: int
+    """Checksum of its old log-probs."""
+    length: int
+    """Numbers of each kind: one for each token but the first."""
+    mask: int
+    """Checksum of its mask as it is put into a micro-batch."""
+    checksums: dict[str, int]
+    """By the argument of the loss: those of other numbers when they came."""
+
+
+_FOLLOWED: dict[Role, dict[str, str]] = {
+    "policy": {"advantages": "advantages"},
+    "critic": {"returns": "returns", "old_values": "values"},
+}
+"""By role: argument of the loss -> field of OpenRLHF's `Experience`."""
+
+
+class BufferedSamples:
+    """Follows the samples of one trainer's buffer into its micro-batches.
+
+    Args:
+        role: Of the trainer.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self._fields = _FOLLOWED[role]
+        self._came: dict[tuple[int, int], dict[str, int]] = {}
+        self._collated: dict[int, list[Came]] = {}
+        """The samples of each micro-batch that waits for its training, by the id of their `Experience`."""
+        self._computed: dict[int, int] = {}
+        """Checksum of what the critic computed for each sample, by that of its tokens."""
+
+    def computed(self, values: Mapping[int, int]) -> None:
+        """The critic computed the values of a rollout: checksums by those of the tokens."""
+        self._computed = dict(values)
+
+    def appended(self, items: Iterable[Any]) -> None:
+        """Samples came."""
+        for item in items:
+            self._came[identity(item)] = {name: checksum_of(getattr(item, of)) for name, of in self._fields.items()}
+
+    def collated(self, experience: Any, items: Iterable[Any]) -> None:
+        """A micro-batch was put together from these."""
+        found = []
+        for item in items:
+            key, log_probs = identity(item)
+            came = dict(self._came.get((key, log_probs), {}))
+            if "old_values" in self._fields and key in self._computed:
+                came["old_values"] = self._computed[key]
+            mask = checksum_of(item.action_mask.bool())
+            found.append(Came(key, log_probs, item.action_log_probs.numel(), mask, came))
+        self._collated[id(experience)] = found
+
+    def take(self, experience: Any) -> list[Came]:
+        """The samples of a micro-batch whose training begins; empty if they are not known."""
+        return self._collated.pop(id(experience), [])
+
+    def trained(self) -> None:
+        """All passes over a rollout are made: no micro-batch waits any more."""
+        self._came.clear()
+        self._collated.clear()
+
+
+def identity(item: Any) -> tuple[int, int]:
+    """The identity of one sample of the buffer, and its old log-probs."""
+    return checksum_of(item.sequences), checksum_of(item.action_log_probs)
 
 
 class BufferedNumbers:

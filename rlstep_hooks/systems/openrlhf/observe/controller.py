@@ -7,6 +7,7 @@ and their records are complete, and reports at the end.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Rewarded
+from rlstep_hooks.record.events import ConfigChanged, EpochEnd, FactsRead, Generated, Rewarded
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
@@ -26,11 +27,13 @@ from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
+from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
+from rlstep_hooks.systems.openrlhf.observe.settings_in_force import SettingsInForce, settings_of
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
@@ -39,8 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.observe.trainer_record import Role
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.record.events import PhaseName
+    from rlstep_hooks.record.events import Carried, PhaseName
     from rlstep_hooks.session.recorder import Recorder
 
 ATTACH_HINT = (
@@ -57,6 +61,10 @@ _CALLS: dict[tuple[str, str], PhaseName] = {
     ("actor_model_group", "broadcast_to_vllm"): "sync",
 }
 """Group of processes and the method that all of them are called for -> what they do then (ppo_trainer.py, experience_maker.py)."""
+
+
+_TRAINED: dict[str, Role] = {"actor_model_group": "policy", "critic_model_group": "critic"}
+"""Group of processes -> the role that they train."""
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
@@ -94,6 +102,8 @@ class OpenRlhfController:
         self._patches = Patches()
         self._waiting: Generated | None = None
         """The rollout that was generated and is trained next."""
+        self._served: Carried | None = None
+        """What its prompts were compared with."""
         self._rollouts = 0
         self._episode = int(states["episode"])
         self._episode_ended = False
@@ -102,7 +112,10 @@ class OpenRlhfController:
         self._record = ControllerRecord(folder(), run, index.deviations_of)
         self._generator = GeneratorTail(self._record.sink) if trainer.args.train.async_enable else None
         self._samples = SampleWatch(trainer.args)
-        self._advantages = AdvantageWatch(trainer.args)
+        configured = copy.deepcopy(trainer.args)
+        self._advantages = AdvantageWatch(configured)
+        self._way = CarriedSamples(configured)
+        self._arguments = SettingsInForce(lambda: settings_of(trainer.args))
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
@@ -111,6 +124,7 @@ class OpenRlhfController:
         self._engines = EngineRecords(folder(), run, self._recorder)
         self._seen = Contained(self._recorder, ("samples",))
         self._compared = Contained(self._recorder, ("advantages",))
+        self._settings = Contained(self._recorder, ("settings",))
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -153,7 +167,8 @@ class OpenRlhfController:
         }
         if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
             # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
-            facts["configured_sampling"] = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
+            asked = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
+            facts["configured_sampling"] = asked | NEUTRAL
         if not rollouts:
             facts["first_label"] = FIRST_WEIGHTS
         if schedule is not None and schedule.lr_horizon:
@@ -178,7 +193,7 @@ class OpenRlhfController:
 
     def _attach(self) -> None:
         trainer, wrap = self._trainer, self._patches.wrap
-        for group in ("actor_model_group", "critic_model_group", "reference_model_group"):
+        for group in ("actor_model_group", "critic_model_group", "reference_model_group", "reward_model_group"):
             processes = getattr(trainer, group)
             if processes is not None:
                 # launcher.py:320, 328: what the controller asks of all processes of a group.
@@ -187,6 +202,9 @@ class OpenRlhfController:
         # Each returns when the processes that it called have done their part (:213, experience_maker.py:85, :264, :300).
         wrap(trainer, "train_step", self._around_rollout)
         wrap(trainer.experience_maker, "make_experience_batch", self._around_experiences)
+        # experience_maker.py:118: asks the models about the samples; :114: their answers, one tensor for each part of the rollout.
+        wrap(trainer.experience_maker, "make_experience", self._around_answers)
+        wrap(trainer.experience_maker, "_flatten_results", self._after_answer)
         # experience_maker.py:238: gets the samples as the models have seen them, and makes advantages of their rewards.
         wrap(trainer.experience_maker, "compute_advantages_and_returns", self._before_advantages)
         wrap(trainer, "ppo_train", self._around_returning)
@@ -201,7 +219,8 @@ class OpenRlhfController:
         # The last thing in each turn of the loop (:382).
         wrap(trainer, "save_logs_and_checkpoints", self._around_save)
         if self._generator is None:
-            self._sampling = SamplingWeights(trainer.samples_generator)
+            self._sampling = SamplingWeights(trainer.samples_generator, Contained(self._recorder, ("rows",)))
+            self._sampling.attach(self._patches)
             wrap(trainer.samples_generator, "generate_samples", self._around_generate)
             # samples_generator.py:255: one response of an engine, with its reward.
             wrap(trainer.samples_generator, "_process_response_into_experience", self._after_response)
@@ -220,11 +239,20 @@ class OpenRlhfController:
 
     def _around_call(self, group: str) -> Callable[..., Any]:
         def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            method = kwargs.get("method_name", args[0] if args else "")
             with self._contained:
-                name = _CALLS.get((group, kwargs.get("method_name", args[0] if args else "")))
+                name = _CALLS.get((group, method))
                 if name is not None:
                     self._record.called.append(name)
-            return wrapped(*args, **kwargs)
+            role = _TRAINED.get(group)
+            if method == "append" and role is not None and "experience" in kwargs:
+                with self._seen:
+                    self._carried(*self._way.handed(role, kwargs["experience"], self._rollouts - 1))
+            result = wrapped(*args, **kwargs)
+            if method == "forward":
+                with self._seen:
+                    self._way.called(group, result)
+            return result
 
         return around
 
@@ -248,12 +276,36 @@ class OpenRlhfController:
             self._recorder.emit(msgspec.structs.replace(inspected, at=self._recorder.now(), reference_intact=intact))
         return result
 
-    def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+    def _carried(self, *events: Carried | None) -> None:
+        """Record what samples held at two places."""
+        for event in events:
+            if event is not None:
+                self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now()))
+
+    def _around_answers(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
         with self._seen:
-            self._samples.before_advantages(kwargs["experiences"] if "experiences" in kwargs else args[0])
-        with self._compared:
-            self._advantages.before(kwargs["experiences"] if "experiences" in kwargs else args[0])
+            samples = kwargs["samples_list"] if "samples_list" in kwargs else args[0]
+            self._carried(self._way.asked(samples, self._rollouts - 1))
         result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._carried(self._way.made(result, self._rollouts - 1))
+        return result
+
+    def _after_answer(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._way.answered(kwargs["refs"] if "refs" in kwargs else args[0], result, self._rollouts - 1)
+        return result
+
+    def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = kwargs["experiences"] if "experiences" in kwargs else args[0]
+        with self._seen:
+            self._samples.before_advantages(experiences)
+        with self._compared:
+            self._advantages.before(experiences, self._way.divergences())
+        result = wrapped(*args, **kwargs)
+        with self._seen:
+            self._way.computed(result, self._rollouts - 1)
         with self._compared:
             found = self._advantages.after(result, float(maker.kl_ctl.value), self._rollouts - 1)
             if found is not None:
@@ -264,9 +316,10 @@ class OpenRlhfController:
     def _after_response(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._seen:
-            self._samples.generated(result)
-        with self._compared:
             response = kwargs["response"] if "response" in kwargs else args[0]
+            self._samples.generated(result, response.get("reward"))
+            self._way.generated(response, int(kwargs.get("max_len", 2048)))
+        with self._compared:
             self._advantages.generated(response, int(kwargs.get("max_len", 2048)), result)
         return result
 
@@ -292,6 +345,7 @@ class OpenRlhfController:
                     self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
                     self._episode_ended = False
                 self._waiting = self._sampling.rollout(len(samples), waited, held, self._rollouts)
+                self._served = self._sampling.carried(self._rollouts)
             if exhausted:
                 self._episode += 1
                 # A run that resumes at the end of a pass first finds no rows: that pass ended in the run before.
@@ -317,6 +371,10 @@ class OpenRlhfController:
         with self._contained:
             samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
             self._emit_rollout(self._generated(len(samples)))
+        with self._settings:
+            at = self._recorder.now()
+            for name, before, after in self._arguments.changes():
+                self._recorder.emit(ConfigChanged(at=at, name=name, before=before, after=after, since="train_begin"))
         result = self._run(wrapped, args, kwargs)
         with self._contained:
             self._record.take_error()
@@ -357,11 +415,15 @@ class OpenRlhfController:
         group = int(self._trainer.args.rollout.n_samples_per_prompt)
         labels = found.labels if found is not None and found.samples == samples else NOT_KNOWN
         sampling = found.sampling if found is not None else ()
-        return Generated(index=0, samples=samples, prompts=samples // group, labels=labels, sampling=sampling)
+        repeated = found.repeated if found is not None else None
+        prompts = samples // group
+        return Generated(index=0, samples=samples, prompts=prompts, labels=labels, sampling=sampling, repeated=repeated)
 
     def _emit_rollout(self, event: Generated) -> None:
         self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))
         self._rollouts += 1
+        served, self._served = self._served, None
+        self._carried(served)
 
     def _emit_untrained(self) -> None:
         """A rollout was generated and the loop went on without it (OpenRLHF#1297): what should have followed is missing."""

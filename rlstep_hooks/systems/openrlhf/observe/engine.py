@@ -10,7 +10,7 @@ from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import Sums, WeightSums, label_of, sums_of, total
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, sampling_asked
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class EngineRecord:
             asked = request.sampling_params
             if asked is None:
                 return
-            settings = sampling_of(asked.temperature, asked.top_p, top_k=asked.top_k)
+            settings = sampling_asked(asked)
             if settings != self._settings:
                 self._settings = settings
                 self._writer.emit(FactsRead(at=self._writer.now(), facts={"sampling": settings}))

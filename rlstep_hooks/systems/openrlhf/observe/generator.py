@@ -17,10 +17,11 @@ from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
+from rlstep_hooks.systems.openrlhf.observe.prompts import ServedPrompts
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
-    from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.record.events import AnyEvent, Carried
     from rlstep_hooks.session.ray_sink import Sink
 
 GENERATOR = "generator0"
@@ -46,14 +47,21 @@ def _after_build(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
 
 
 class SamplingWeights:
-    """Which weights the samples of each rollout come from, around the calls of one `SamplesGenerator`."""
+    """Which weights the samples of each rollout come from, and whether its prompts are new, around the calls of a `SamplesGenerator`.
 
-    def __init__(self, generator: Any) -> None:
+    Args:
+        generator: The generator.
+        guard: Contains errors of the hook.
+    """
+
+    def __init__(self, generator: Any, guard: Contained) -> None:
+        self._guard = guard
         args = generator.args
         engines = int(args.vllm.num_engines or 0) * int(args.vllm.tensor_parallel_size)
         self._generator = generator
         self._weights = EngineWeights(folder(), run_name(), engines)
         self._sampled = SampledWith()
+        self._prompts = ServedPrompts(generator)
         self._group = int(args.rollout.n_samples_per_prompt)
 
     @property
@@ -61,9 +69,25 @@ class SamplingWeights:
         """Why it is not known which weights an engine holds; empty where nothing failed."""
         return self._weights.trouble
 
+    def attach(self, patches: Patches) -> None:
+        """Follow the prompts on their way to the engines."""
+        # samples_generator.py:202 (0.11.2): gets the prompts of a rollout or an evaluation, and those that replace filtered ones.
+        patches.wrap(self._generator, "_dispatch_prompts_to_vllm", self._around_dispatch)
+
+    def _around_dispatch(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        with self._guard:
+            given = dict(zip(("prompts", "labels"), args, strict=False)) | kwargs
+            self._prompts.dispatched(given["prompts"], given["labels"])
+        return wrapped(*args, **kwargs)
+
     def before(self) -> int:
         """A call begins. Returns the samples that wait from earlier calls."""
+        self._prompts.begin()
         return len(getattr(self._generator, "_sample_buffer", None) or ())
+
+    def carried(self, rollout: int) -> Carried | None:
+        """The prompts of the rollout that was generated, against those of the set."""
+        return self._prompts.carried(rollout)
 
     def held(self) -> Labels:
         """Labels that the engines hold now, shared among the samples of one prompt."""
@@ -80,6 +104,7 @@ class SamplingWeights:
             prompts=samples // self._group,
             labels=self._sampled.take(samples),
             sampling=self._weights.settings(),
+            repeated=self._prompts.end(),
         )
 
 
@@ -89,7 +114,7 @@ class GeneratorRecord:
     def __init__(self, generator: Any) -> None:
         self._writer = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
         self._contained = Contained(self._writer, ("sampler", "order"))
-        self._sampling = SamplingWeights(generator)
+        self._sampling = SamplingWeights(generator, Contained(self._writer, ("rows",)))
         self._rollouts = self._passes = 0
         self._writer.emit(introduce(GENERATOR))
         with self._contained:
@@ -97,6 +122,7 @@ class GeneratorRecord:
                 FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
             )
             patches.wrap(generator, "generate_samples", self._around)
+            self._sampling.attach(patches)
 
     def _around(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         waited, held = 0, NOT_KNOWN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.record.events import Attached, FactsRead, Unobserved, WeightSync
 from rlstep_hooks.record.tail import Tail
@@ -32,6 +32,31 @@ def sampling_of(temperature: float, top_p: float, *, top_k: int) -> dict[str, fl
         return {"temperature": 0.0, "top_p": 1.0, "top_k": 0.0}
     temperature = max(temperature, LEAST_TEMPERATURE)
     return {"temperature": float(temperature), "top_p": float(top_p), "top_k": float(max(top_k, 0))}
+
+
+NEUTRAL = {
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": 0.0,
+    "allowed_token_ids": 0.0,
+    "bad_words": 0.0,
+    "seed": -1.0,
+}
+"""Further settings of a request that change what is sampled, as OpenRLHF leaves them (samples_generator.py:205)."""
+
+
+def sampling_asked(asked: Any) -> dict[str, float]:
+    """Settings of vLLM's `SamplingParams`; of lists the number of entries, and of a seed whether there is one (0)."""
+    found = sampling_of(asked.temperature, asked.top_p, top_k=asked.top_k)
+    for name, neutral in NEUTRAL.items():
+        value = getattr(asked, name, None)
+        if name == "seed":
+            found[name] = neutral if value is None else 0.0
+        else:
+            found[name] = float(value if isinstance(value, int | float) else len(value or ()) or neutral)
+    return found
 
 
 class EngineWeights:

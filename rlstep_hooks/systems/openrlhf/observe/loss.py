@@ -7,7 +7,7 @@ trainer/ray/ppo_actor.py `training_step`; arxiv.org/abs/1707.06347, 1912.09729 (
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,13 @@ from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+AnyInputs = TypeVar("AnyInputs", bound="Totals")
+
 LOG_RATIO_LIMIT = 20.0
 EDGE = 1e-5
 """A statistic so near to its threshold may be on either side of it."""
+EDGE_OF_CLIP = 1e-4
+"""The same of a ratio and the bounds of the clip, as far as the gradient goes."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +54,30 @@ class LossSettings:
     kl_type: str
 
 
-@dataclass(frozen=True)
-class LossInputs:
-    """What a loss was computed from; (B, T) in float64."""
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """How the terms of a loss are brought to one number."""
 
-    log_probs: Tensor
-    old: Tensor
-    advantages: Tensor
     mask: Tensor
-    engine: Tensor | None
-    """Log-probs of the engine."""
-    reference: Tensor | None
+    """(B, T) in float64."""
     tokens: float
     """Tokens that the sum is divided by."""
     samples: float
     ranks: int
     epsilon: float
-    """Distance of 1 to the next number in the dtype of the log-probs."""
+    """Distance of 1 to the next number in the dtype of what the loss is computed from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs(Totals):
+    """What a loss was computed from; (B, T) in float64."""
+
+    log_probs: Tensor
+    old: Tensor
+    advantages: Tensor
+    engine: Tensor | None
+    """Log-probs of the engine."""
+    reference: Tensor | None
 
 
 def read_settings(args: Any, kl_coef: float) -> LossSettings:
@@ -95,9 +106,9 @@ def read_settings(args: Any, kl_coef: float) -> LossSettings:
     )
 
 
-def documented_loss(settings: LossSettings, given: LossInputs) -> tuple[float, float]:
-    """The loss by its formula, and what one rounding of each of its terms amounts to: infinite where a rounding decides whether a
-    sample is left out."""
+def documented_loss(settings: LossSettings, given: LossInputs) -> tuple[Tensor, Tensor]:
+    """The loss by its formula, and what one rounding of each of its terms amounts to, both of shape (): infinite where a rounding
+    decides whether a sample is left out."""
     losses = token_losses(settings, given)
     weights, edge = _weights(settings, given)
     losses = losses * weights
@@ -105,29 +116,49 @@ def documented_loss(settings: LossSettings, given: LossInputs) -> tuple[float, f
     rounding = aggregated(losses.abs() * given.epsilon, given, token_level=settings.token_level)
     if settings.kl_coef and given.reference is not None:
         estimates = kl_estimate(given.log_probs - given.reference, settings.kl_type)
-        value += settings.kl_coef * aggregated(estimates, given, token_level=True)
+        value = value + settings.kl_coef * aggregated(estimates, given, token_level=True)
         sizes = estimates.abs() + (2.0 if settings.kl_type == "k3" else 0.0)
-        rounding += abs(settings.kl_coef) * aggregated(sizes * given.epsilon, given, token_level=True)
-    return value, torch.inf if edge else rounding
+        rounding = rounding + abs(settings.kl_coef) * aggregated(sizes * given.epsilon, given, token_level=True)
+    return value, torch.full_like(rounding, torch.inf) if edge else rounding
+
+
+def documented_gradient(settings: LossSettings, given: LossInputs) -> tuple[Tensor, Tensor]:
+    """(B, T), the gradient of the documented loss at the log-probs, and what one rounding of each of its terms amounts to: infinite
+    where a rounding decides whether the clip or the correction acts."""
+    leaf = given.log_probs.detach().requires_grad_()
+    value, rounding = documented_loss(settings, replace(given, log_probs=leaf))
+    (gradient,) = torch.autograd.grad(value, leaf)
+    sizes = gradient.abs() * (1 + (given.log_probs - given.old).abs())
+    if settings.kl_coef:
+        sizes = sizes + 2 * abs(settings.kl_coef) * given.mask / given.tokens * given.ranks
+    return gradient, torch.where(_at_an_edge(settings, given) | ~rounding.isfinite(), torch.inf, sizes * given.epsilon)
+
+
+def _at_an_edge(settings: LossSettings, given: LossInputs) -> Tensor:
+    """(B, T), where a ratio is so near to a bound that rounding decides on which side it is."""
+    ratio = _ratio(settings, given)
+    bounds = [1 - settings.clip_low, 1 + settings.clip_high, *([settings.dual_clip] if settings.dual_clip else [])]
+    return torch.stack([(ratio - bound).abs() < EDGE_OF_CLIP for bound in bounds]).any(0)
 
 
 def token_losses(settings: LossSettings, given: LossInputs) -> Tensor:
     """(B, T), the clipped surrogate of each token."""
-    advantages = given.advantages
-    if settings.sequences:
-        other = given.engine if settings.correction is not None and given.engine is not None else given.old
-        mean = ((given.log_probs - other) * given.mask).sum(1, keepdim=True) / given.mask.sum(1, keepdim=True).clamp(
-            min=1
-        )
-        ratio = mean.exp() * given.mask
-    else:
-        ratio = (given.log_probs - given.old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    advantages, ratio = given.advantages, _ratio(settings, given)
     bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     surrogate = torch.minimum(ratio * advantages, bounded * advantages)
     if settings.dual_clip is not None:
         least = torch.maximum(surrogate, settings.dual_clip * advantages)
         surrogate = torch.where(advantages < 0, least, surrogate)
     return -surrogate
+
+
+def _ratio(settings: LossSettings, given: LossInputs) -> Tensor:
+    """(B, T), new to old policy."""
+    if not settings.sequences:
+        return (given.log_probs - given.old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    other = given.engine if settings.correction is not None and given.engine is not None else given.old
+    counted = given.mask.sum(1, keepdim=True).clamp(min=1)
+    return (((given.log_probs - other) * given.mask).sum(1, keepdim=True) / counted).exp() * given.mask
 
 
 def _weights(settings: LossSettings, given: LossInputs) -> tuple[Tensor, bool]:
@@ -167,23 +198,27 @@ def kl_estimate(difference: Tensor, kind: str) -> Tensor:
     return difference.clamp(-10, 10)
 
 
-def aggregated(terms: Tensor, given: LossInputs, *, token_level: bool) -> float:
+def aggregated(terms: Tensor, given: Totals, *, token_level: bool) -> Tensor:
     """Numbers (B, T) brought to one, as a part of the update over all ranks."""
     masked = terms * given.mask
     if token_level:
-        return float(masked.sum()) / given.tokens * given.ranks
+        return masked.sum() / given.tokens * given.ranks
     of_samples = masked.sum(1) / (given.mask.sum(1) + 1e-8)
-    return float(of_samples.sum()) / given.samples * given.ranks
+    return of_samples.sum() / given.samples * given.ranks
+
+
+def alone(given: AnyInputs) -> AnyInputs:
+    """A micro-batch that is divided by its own tokens and samples."""
+    return replace(given, tokens=float(given.mask.sum()), samples=float((given.mask.sum(1) > 0).sum()))
 
 
 def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -> Iterator[tuple[str, float]]:
     """Losses that the documented one is mistaken for, in words that follow "the loss is"."""
 
     def value(settings: LossSettings = settings, given: LossInputs = given) -> float:
-        return documented_loss(settings, given)[0]
+        return float(documented_loss(settings, given)[0])
 
     documented = value()
-    alone = float(given.mask.sum()), float((given.mask.sum(1) > 0).sum())
     yield "the documented one with its sign flipped", -documented
     yield "that with the sign of the policy's term flipped", value(given=replace(given, advantages=-given.advantages))
     yield "without its KL term", value(replace(settings, kl_coef=0.0))
@@ -196,10 +231,7 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
         "that of a mask without the last token of each completion",
         value(given=replace(given, mask=without_last(given.mask))),
     )
-    yield (
-        "that of the micro-batch alone, not a part of its update",
-        value(given=replace(given, tokens=alone[0], samples=alone[1])),
-    )
+    yield "that of the micro-batch alone, not a part of its update", value(given=alone(given))
     other = "samples" if settings.token_level else "tokens"
     yield f"that of a mean over {other}", value(replace(settings, token_level=not settings.token_level))
     yield from of_other_size(documented, ranks=given.ranks, microbatches=microbatches)

@@ -1,12 +1,13 @@
-"""Compares the losses of the policy with their documented formula, once what they were computed from has arrived on the CPU.
+"""Compares the losses of a trainer with their documented formula, once what they were computed from has arrived on the CPU.
 
 Nothing waits for it: the tensors of a micro-batch go to the CPU with the other numbers of its rollout.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
@@ -16,24 +17,92 @@ from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.trainer_record import LossNumbers
+from rlstep_hooks.systems.openrlhf.observe.buffered import Came
 from rlstep_hooks.systems.openrlhf.observe.loss import (
     LossInputs,
     LossSettings,
     alternatives,
+    documented_gradient,
     documented_loss,
     read_settings,
 )
+from rlstep_hooks.systems.openrlhf.observe.value_loss import (
+    ValueInputs,
+    ValueSettings,
+    documented_value_gradient,
+    documented_value_loss,
+    read_value_settings,
+    value_alternatives,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.trainer_record import Role
 
 HELD_TOKENS = 1 << 20
-"""Tokens of a rollout whose log-probs are held until they are sent; micro-batches beyond are not compared."""
+"""Tokens of a rollout whose numbers are held until they are sent; micro-batches beyond are not compared."""
 
 FITS = 32
 """Roundings within which a loss is the documented one, or one of those it is mistaken for."""
 
-_NAMES = ("log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs")
+
+class _Formula(Protocol):
+    """The documented formula of one micro-batch's loss, with the settings that it had."""
+
+    def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> Any:
+        """What the formula takes, from the tensors (B, T) and the fields of `Totals`."""
+
+    def documented(self, given: Any) -> tuple[Tensor, Tensor]:
+        """The loss, and what one rounding of each of its terms amounts to."""
+
+    def gradient(self, given: Any) -> tuple[Tensor, Tensor]:
+        """(B, T), its gradient at what the model gave, and one rounding of that."""
+
+    def alternatives(self, given: Any, microbatches: int) -> Iterator[tuple[str, float]]:
+        """Losses that it is mistaken for."""
+
+
+@dataclass(frozen=True)
+class _PolicyFormula:
+    settings: LossSettings
+
+    def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> LossInputs:
+        return LossInputs(
+            log_probs=tensors["log_probs"],
+            old=tensors["old_log_probs"],
+            advantages=tensors["advantages"],
+            engine=tensors.get("rollout_log_probs"),
+            reference=tensors.get("reference"),
+            **totals,
+        )
+
+    def documented(self, given: LossInputs) -> tuple[Tensor, Tensor]:
+        return documented_loss(self.settings, given)
+
+    def gradient(self, given: LossInputs) -> tuple[Tensor, Tensor]:
+        return documented_gradient(self.settings, given)
+
+    def alternatives(self, given: LossInputs, microbatches: int) -> Iterator[tuple[str, float]]:
+        return alternatives(self.settings, given, microbatches)
+
+
+@dataclass(frozen=True)
+class _ValueFormula:
+    settings: ValueSettings
+
+    def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> ValueInputs:
+        return ValueInputs(values=tensors["values"], old=tensors["old_values"], targets=tensors["returns"], **totals)
+
+    def documented(self, given: ValueInputs) -> tuple[Tensor, Tensor]:
+        return documented_value_loss(self.settings, given)
+
+    def gradient(self, given: ValueInputs) -> tuple[Tensor, Tensor]:
+        return documented_value_gradient(self.settings, given)
+
+    def alternatives(self, given: ValueInputs, microbatches: int) -> Iterator[tuple[str, float]]:
+        return value_alternatives(self.settings, given, microbatches)
 
 
 class _Held(msgspec.Struct):
@@ -43,42 +112,52 @@ class _Held(msgspec.Struct):
     window: tuple[int, int] | None
     """Pass and update of the rollout that it belongs to; None where its divisor is taken as it came."""
     window_size: int
-    settings: LossSettings
+    formula: _Formula
+    whole: bool
+    """Whether the formula is of what goes into the backward, and not of the first term of that alone."""
+    gradients: list[Tensor]
+    """(B, T) on the device, the gradient that arrived at what the model gave; empty if it is not compared."""
     shape: tuple[int, int]
     names: tuple[str, ...]
     """Tensors of this shape that follow each other in the vector, before the four numbers."""
     ranks: int
     epsilon: float
-    advantages: list[int] | None
-    """Checksums of the advantages of its samples when they came to this process."""
-    lengths: list[int]
-    """Log-probs of each sample."""
-    whole: bool
-    """Whether the loss has no term that cannot be computed."""
+    came: list[Came]
+    """What its samples came to this process with; empty where that is not known."""
 
 
 class LossMeter:
-    """Follows the policy's losses of one trainer.
+    """Follows the losses of one role of one trainer.
 
     Args:
         args: OpenRLHF's arguments.
+        role: The role.
         ranks: Processes that share an update.
         accumulation: Micro-batches of an update, where they are counted.
+        scale: By which gradients in the backward are multiplied to be those of the loss; 0 where that is not known.
+        guard: Contains errors of the hooks in the backward.
     """
 
-    def __init__(self, args: Any, *, ranks: int, accumulation: int) -> None:
+    def __init__(self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, guard: Contained) -> None:
         self._args = args
+        self._role = role
         self._ranks = ranks
         self._accumulation = accumulation
+        self._scale = scale
+        self._guard = guard
+        self._gradients = True
+        """Whether the gradient of the loss is that of its formula."""
         self._rollout = -1
         self._pass = -1
         self._tokens = 0
         self._open: tuple[_Held, list[Tensor], Tensor] | None = None
+        self._waiting: list[tuple[_Held, Tensor]] = []
+        """Micro-batches whose losses are known, and the gradients of the latest of which may be on their way."""
         self._arriving: DeferredValues[_Held] = DeferredValues()
         self._step = 0
         self._coefficient = 0.0
         self._experience: Any = None
-        self._rows: list[tuple[int, int]] | None = None
+        self._came: list[Came] = []
 
     @property
     def looks(self) -> bool:
@@ -90,44 +169,43 @@ class LossMeter:
         self._rollout += 1
         self._pass, self._tokens = -1, 0
 
-    def begin(self, experience: Any, coefficient: Any, step: int, rows: list[tuple[int, int]] | None) -> None:
+    def begin(self, experience: Any, coefficient: Any, step: int, came: list[Came]) -> None:
         """A micro-batch begins.
 
         Args:
             experience: OpenRLHF's `Experience`.
             coefficient: Of the KL term.
             step: Its number in this pass.
-            rows: Checksum of the advantages of each sample when it came to this process, and its number of log-probs.
+            came: What its samples came to this process with; empty where that is not known.
         """
         self._pass += step == 0
-        self._step, self._coefficient, self._experience, self._rows = step, float(coefficient), experience, rows
+        self._step, self._coefficient, self._experience, self._came = step, float(coefficient), experience, came
 
     def computed(self, index: int, given: Mapping[str, Any], loss: Tensor) -> None:
-        """The policy's loss of a micro-batch was computed from these."""
+        """The loss of a micro-batch was computed from these, by the name of their argument."""
         self._open = None
-        if not self.looks or self._tokens + given["log_probs"].numel() > HELD_TOKENS:
+        mask = given["action_mask"]
+        if not self.looks or self._tokens + mask.numel() > HELD_TOKENS:
             return
-        args, log_probs = self._args, given["log_probs"]
-        self._tokens += log_probs.numel()
-        tensors = {name: given[name] for name in _NAMES if given.get(name) is not None}
-        reference = getattr(self._experience, "base_action_log_probs", None)
-        settings = read_settings(args, self._coefficient)
-        if settings.kl_coef and reference is not None:
-            tensors["reference"] = reference
-        dynamic = bool(args.train.dynamic_batch_enable) or self._ranks > 1
-        coefficient = args.actor.entropy_coef
+        self._tokens += mask.numel()
+        tensors, formula, whole = self._policy(given) if self._role == "policy" else self._values(given)
+        tensors["action_mask"] = mask
+        dynamic = bool(self._args.train.dynamic_batch_enable) or self._ranks > 1
+        computed = [
+            tensor.dtype for name, tensor in tensors.items() if name in ("log_probs", "advantages", *_OF_VALUES)
+        ]
         held = _Held(
             index=index,
             window=None if dynamic else (self._pass, self._step // self._accumulation),
             window_size=self._accumulation,
-            settings=settings,
-            shape=tuple(log_probs.shape),
+            formula=formula,
+            whole=whole,
+            gradients=[],
+            shape=tuple(mask.shape),
             names=tuple(tensors),
             ranks=int(given.get("dp_size") or 1),
-            epsilon=max(torch.finfo(tensor.dtype).eps for tensor in (log_probs, given["advantages"])),
-            advantages=None if self._rows is None else [key for key, _ in self._rows],
-            lengths=[] if self._rows is None else [length for _, length in self._rows],
-            whole=not coefficient and args.actor.aux_loss_coef <= 1e-8,
+            epsilon=max(torch.finfo(dtype).eps for dtype in computed),
+            came=self._came,
         )
         numbers = [torch.as_tensor(given[name]) for name in ("batch_num_tokens", "global_batch_size")]
         parts = [tensor.detach().float().flatten() for tensor in tensors.values()]
@@ -136,6 +214,32 @@ class LossMeter:
             parts,
             torch.stack([n.to(loss.device).float().reshape(()) for n in numbers] + [loss.detach().float()]),
         )
+        given_by_model = given[_GIVEN_BY_MODEL[self._role]]
+        if whole and self._gradients and self._scale and given_by_model.requires_grad:
+            # The sum of the gradients of all that the loss is computed from it: torch calls such a hook once, with that sum.
+            given_by_model.register_hook(partial(_keep, held.gradients, self._scale, self._guard))
+
+    def _policy(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], _Formula, bool]:
+        """The tensors of the policy's loss, its formula, and whether that is the whole loss."""
+        names = ("log_probs", "old_log_probs", "advantages", "rollout_log_probs")
+        tensors = {name: given[name] for name in names if given.get(name) is not None}
+        settings = read_settings(self._args, self._coefficient)
+        reference = getattr(self._experience, "base_action_log_probs", None)
+        if settings.kl_coef and reference is not None:
+            tensors["reference"] = reference
+        whole = not self._args.actor.entropy_coef and self._plain
+        # The gradient of this form of the KL term is not that of its value (models/utils.py `compute_approx_kl`).
+        self._gradients = not (settings.kl_coef and getattr(self._args.algo.kl, "unbiased_gradient", False))
+        return tensors, _PolicyFormula(settings if whole else replace(settings, kl_coef=0.0)), whole
+
+    def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], _Formula, bool]:
+        """The same of the critic's."""
+        return {name: given[name] for name in _OF_VALUES}, _ValueFormula(read_value_settings(self._args)), self._plain
+
+    @property
+    def _plain(self) -> bool:
+        """Whether no loss of experts is added (ppo_actor.py:113, ppo_critic.py:63)."""
+        return bool(self._args.actor.aux_loss_coef <= 1e-8)
 
     def backward(self, loss: Any) -> None:
         """This goes into the backward."""
@@ -143,77 +247,116 @@ class LossMeter:
         if opened is None or not isinstance(loss, Tensor):
             return
         held, parts, numbers = opened
-        self._arriving.add(held, torch.cat([*parts, numbers, loss.detach().float().reshape(1)]))
+        self._waiting.append((held, torch.cat([*parts, numbers, loss.detach().float().reshape(1)])))
 
     def send(self) -> None:
         """Start fetching what is on the device."""
+        for held, values in self._waiting:
+            arrived = [sum(held.gradients[1:], held.gradients[0]).float().flatten()] if held.gradients else []
+            self._arriving.add(held, torch.cat([values, *arrived]))
+        self._waiting.clear()
         self._arriving.send()
 
     def arrived(self) -> dict[int, LossNumbers]:
         """The losses that have arrived, compared; by micro-batch."""
-        arrived = [(held, *_inputs(held, values)) for held, values in self._arriving.tensors()]
-        windows: dict[tuple[int, int], list[LossInputs]] = {}
-        for held, given, _ in arrived:
-            if held.window is not None:
-                windows.setdefault(held.window, []).append(given)
-        numbers = {}
-        for held, given, losses in arrived:
-            if held.window is not None and len(windows[held.window]) == held.window_size:
-                given = _as_part(given, windows[held.window])
-            numbers[held.index] = _compared(held, given, losses)
-        return numbers
+        arrived = [_Arrived.of(held, values) for held, values in self._arriving.tensors()]
+        windows: dict[tuple[int, int], list[Any]] = {}
+        for each in arrived:
+            if each.held.window is not None:
+                windows.setdefault(each.held.window, []).append(each.given)
+        for each in arrived:
+            window = [] if each.held.window is None else windows[each.held.window]
+            if len(window) == each.held.window_size:
+                each.given = _as_part(each.given, window)
+        return {each.held.index: each.compared() for each in arrived}
 
 
-def _inputs(held: _Held, values: Tensor) -> tuple[LossInputs, tuple[float, float]]:
-    """What the formula takes, and the policy's loss and the whole one."""
-    size = held.shape[0] * held.shape[1]
-    tensors = {name: values[i * size : (i + 1) * size].view(held.shape).double() for i, name in enumerate(held.names)}
-    tokens, samples, policy, whole = values[len(held.names) * size :].tolist()
-    given = LossInputs(
-        log_probs=tensors["log_probs"],
-        old=tensors["old_log_probs"],
-        advantages=tensors["advantages"],
-        mask=tensors["action_mask"],
-        engine=tensors.get("rollout_log_probs"),
-        reference=tensors.get("reference"),
-        tokens=tokens,
-        samples=samples,
-        ranks=held.ranks,
-        epsilon=held.epsilon,
-    )
-    return given, (policy, whole)
+_OF_VALUES = ("values", "old_values", "returns")
+"""Arguments of the critic's loss."""
 
 
-def _as_part(given: LossInputs, window: list[LossInputs]) -> LossInputs:
+_GIVEN_BY_MODEL: dict[Role, str] = {"policy": "log_probs", "critic": "values"}
+"""The argument of the loss that the model gave."""
+
+
+def _keep(kept: list[Tensor], scale: float, guard: Contained, gradient: Tensor) -> None:
+    with guard:
+        kept.append(gradient.detach() * scale)
+
+
+class _Arrived(msgspec.Struct):
+    """One micro-batch on the CPU."""
+
+    held: _Held
+    tensors: dict[str, Tensor]
+    """(B, T) in float64."""
+    given: Any
+    """What the formula takes."""
+    first: float
+    """The loss that the loss function returned."""
+    whole: float
+    """What went into the backward."""
+    gradient: Tensor | None
+    """(B, T) in float64, that of the loss at what the model gave, as it arrived there."""
+
+    @classmethod
+    def of(cls, held: _Held, values: Tensor) -> _Arrived:
+        """Take a vector apart."""
+        size = held.shape[0] * held.shape[1]
+        tensors = {
+            name: values[i * size : (i + 1) * size].view(held.shape).double() for i, name in enumerate(held.names)
+        }
+        tokens, samples, first, whole = values[len(held.names) * size : len(held.names) * size + 4].tolist()
+        rest = values[len(held.names) * size + 4 :]
+        totals = {"mask": tensors["action_mask"], "tokens": tokens, "samples": samples}
+        given = held.formula.of(tensors, totals | {"ranks": held.ranks, "epsilon": held.epsilon})
+        gradient = rest.view(held.shape).double() if rest.numel() else None
+        return cls(held, tensors, given, first, whole, gradient)
+
+    def compared(self) -> LossNumbers:
+        """The loss against its formula, and what it was computed from against what came to this process."""
+        formula, loss = self.held.formula, self.whole if self.held.whole else self.first
+        expected, rounding = map(float, formula.documented(self.given))
+        rounding = max(rounding, torch.finfo(torch.float32).tiny)
+        gap = abs(loss - expected) / rounding
+        like = ""
+        if gap > FITS:
+            others = formula.alternatives(self.given, self.held.window_size)
+            like = next((words for words, value in others if abs(loss - value) <= FITS * rounding), "")
+        cancels = abs(expected) <= 100 * FITS * rounding
+        return LossNumbers(
+            ratio=None if cancels else finite(loss / expected),
+            gap=finite(gap),
+            like=like,
+            gradient_gap=self._gradient_gap(),
+            advantages_intact=self._intact("advantages"),
+            targets_intact=self._intact("returns"),
+            values_intact=self._intact("old_values"),
+        )
+
+    def _gradient_gap(self) -> float | None:
+        """The largest distance of a gradient from that of the documented loss, in roundings; None where it is not known."""
+        if self.gradient is None:
+            return None
+        expected, rounding = self.held.formula.gradient(self.given)
+        # A gradient that is added up from small and large numbers has the rounding of the large ones.
+        least = expected.abs().amax() * self.given.epsilon + torch.finfo(torch.float32).tiny
+        gaps = (self.gradient - expected).abs() / (rounding + least)
+        return finite(float(gaps[self.given.mask > 0].amax())) if bool((self.given.mask > 0).any()) else None
+
+    def _intact(self, name: str) -> bool | None:
+        """Whether a tensor is the one that came, sample by sample; None where that is not known."""
+        came = self.held.came
+        if name not in self.tensors or len(came) != self.held.shape[0]:
+            return None
+        rows = [(row, of) for row, of in zip(self.tensors[name].float(), came, strict=True) if name in of.checksums]
+        if not rows:
+            return None
+        return all(checksum_of(row[: of.length]) == of.checksums[name] for row, of in rows)
+
+
+def _as_part(given: Any, window: list[Any]) -> Any:
     """With the divisors that the masks of all micro-batches of an update give (utils/loss_utils.py `_optimizer_step_loss_norm`)."""
     tokens = sum(float(each.mask.sum()) for each in window) / len(window)
     samples = sum(float((each.mask.sum(1) > 0).sum()) for each in window) / len(window)
     return replace(given, tokens=tokens, samples=samples)
-
-
-def _compared(held: _Held, given: LossInputs, losses: tuple[float, float]) -> LossNumbers:
-    """A loss against its formula, and its advantages against those that came to this process."""
-    policy, whole = losses
-    settings, loss = (held.settings, whole) if held.whole else (replace(held.settings, kl_coef=0.0), policy)
-    expected, rounding = documented_loss(settings, given)
-    rounding = max(rounding, torch.finfo(torch.float32).tiny)
-    gap = abs(loss - expected) / rounding
-    like = ""
-    if gap > FITS:
-        others = alternatives(settings, given, held.window_size)
-        like = next((words for words, value in others if abs(loss - value) <= FITS * rounding), "")
-    cancels = abs(expected) <= 100 * FITS * rounding
-    return LossNumbers(
-        ratio=None if cancels else finite(loss / expected),
-        gap=finite(gap),
-        like=like,
-        advantages_intact=_intact(held, given),
-    )
-
-
-def _intact(held: _Held, given: LossInputs) -> bool | None:
-    """Whether the advantages are those that came to this process, sample by sample; None where that is not known."""
-    if held.advantages is None or len(held.advantages) != held.shape[0]:
-        return None
-    rows = zip(given.advantages.float(), held.lengths, strict=True)
-    return [checksum_of(row[:length]) for row, length in rows] == held.advantages

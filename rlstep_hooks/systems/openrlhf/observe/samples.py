@@ -10,6 +10,8 @@ from collections import Counter, OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Inspected
 
@@ -49,10 +51,11 @@ class SampleWatch:
         self._groups_intact: bool | None = None
         self._digest = 0
 
-    def generated(self, experience: Any) -> None:
-        """A sample came from an engine, with its reward unless a reward model gives it."""
-        if experience.rewards is not None:
-            self._generated[checksum_of(experience.sequences[0]), repr(float(experience.rewards[0]))] += 1
+    def generated(self, experience: Any, reward: Any) -> None:
+        """A sample came from an engine, with this reward; None where a reward model gives it."""
+        if reward is not None:
+            as_kept = float(torch.tensor([reward])[0])  # samples_generator.py:319
+            self._generated[checksum_of(experience.sequences[0]), repr(as_kept)] += 1
 
     def before_advantages(self, experiences: list[Any]) -> None:
         """Advantages are about to be computed from these."""
@@ -67,7 +70,7 @@ class SampleWatch:
         if self._generated:
             # Samples other than those just generated are left to another rule.
             known = {key for key, _ in self._generated}
-            now = Counter((key, repr(reward)) for key, reward, _ in seen if key in known)
+            now = Counter((key, repr(float(reward))) for key, reward, _ in seen if key in known)
             self._rewards_intact = now <= self._generated if now else None
 
     def inspected(self, experiences: list[Any], rollout: int) -> Inspected:
@@ -80,8 +83,26 @@ class SampleWatch:
         if len(self._earlier) > REMEMBERED:
             self._earlier.popitem(last=False)
         return Inspected(
-            groups_intact=groups, rewards_intact=rewards, repeats=repeats, signal=self._has_signal(experiences)
+            groups_intact=groups,
+            rewards_intact=rewards,
+            repeats=repeats,
+            copied=self._copied(experiences),
+            signal=self._has_signal(experiences),
         )
+
+    def _copied(self, experiences: list[Any]) -> tuple[int, float] | None:
+        """Completions that stand in the rollout before, and -log-prob of the least probable of them, in nats."""
+        if self._truncated or any(e.action_log_probs is None for e in experiences):
+            return None
+        seen, copied, nats = set[int](), 0, 0.0
+        for experience in experiences:
+            masks = experience.action_mask.bool()
+            for tokens, mask, log_probs in zip(experience.sequences, masks, experience.action_log_probs, strict=True):
+                key = checksum_of(tokens[1:][mask])
+                if key in seen:
+                    copied, nats = copied + 1, max(nats, -float(log_probs.float()[mask].sum()))
+                seen.add(key)
+        return copied, nats
 
     def _cannot_repeat(self, experiences: list[Any]) -> bool:
         """Whether it is practically impossible that sampling gave these samples twice."""

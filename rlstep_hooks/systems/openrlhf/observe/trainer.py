@@ -7,9 +7,11 @@ the same samples (ring attention, tensor parallelism) the first records.
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
@@ -18,13 +20,17 @@ from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recogni
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.trainer_record import REFRESHES, LossNumbers, Role, TrainerRecord
-from rlstep_hooks.record.events import FactsRead
+from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers
+from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers, BufferedSamples, Came, identity
+from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
+from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
+from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
+from rlstep_hooks.systems.openrlhf.observe.settings_in_force import SettingsInForce, of_optimizer, settings_of
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 
 if TYPE_CHECKING:
@@ -62,27 +68,35 @@ class OpenRlhfTrainer:
         self._stepped = False
         self._probed: Any = None
         self._probing = False
-        self._collated: dict[int, list[tuple[int, int]]] = {}
-        """Identity of the samples of each micro-batch that waits for its training, by the id of their `Experience`."""
-        self._items: dict[int, list[tuple[int | None, int, int]]] = {}
-        """Of the same samples: checksum of their advantages when they came, number of log-probs, checksum of their mask."""
+        self._samples = BufferedSamples(role)
+        self._came: list[CarriedPart] = []
+        """What came of the rollout that is appended to the buffer."""
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
         self._delivery = Contained(self._record.writer, ("delivery",))
         self._formula = Contained(self._record.writer, ("formula",))
         self._steps_guard = Contained(self._record.writer, ("optimizer",))
-        self._meter = LossMeter(args, ranks=mesh["dp"].size(), accumulation=engine.gradient_accumulation_steps())
-        self._advantages: dict[tuple[int, int], int] = {}
-        """Checksum of the advantages of each sample in the buffer, by the sample's."""
+        self._gradient_guard = Contained(self._record.writer, ("gradient",))
         self._masks: dict[int, int] = {}
         """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
         self._norms: list[torch.Tensor] = []
         """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
+        accumulation = engine.gradient_accumulation_steps()
+        scale, ranks = float(accumulation) if self._scales_seen else 0.0, mesh["dp"].size()
+        self._meter = LossMeter(
+            copy.deepcopy(args), role, ranks=ranks, accumulation=accumulation, scale=scale, guard=self._formula
+        )
         self._buffered = BufferedNumbers()
         self._syncs = Contained(self._record.writer, ("sampler",))
+        self._settings_guard = Contained(self._record.writer, ("settings",))
+        self._arguments = SettingsInForce(lambda: settings_of(args))
+        self._optimizer: SettingsInForce | None = None
+        with self._settings_guard:
+            self._optimizer = of_optimizer(engine, args.actor if role == "policy" else args.critic)
+        self._model = ModelWeights(engine.module.parameters())
         self._weights = SyncedWeights(trainer, engine, self._syncs)
         with self._record.order:
             self._attach()
@@ -109,11 +123,13 @@ class OpenRlhfTrainer:
         optimizer = self._engine.basic_optimizer
         optimizer.register_step_pre_hook(self._before_optimizer)
         optimizer.register_step_post_hook(self._after_optimizer)
-        if self.role == "critic":
-            # loss.py:275: gets the values' targets.
-            trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
-            return
+        # replay_buffer.py:68: takes one part of a rollout apart into its samples.
         wrap(trainer.replay_buffer, "append", self._after_append)
+        if self.role == "critic":
+            # loss.py:275: gets values and targets of a micro-batch, on the device, and returns its loss.
+            trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
+            trainer.critic_loss_fn.register_forward_hook(self._after_value_loss, with_kwargs=True)
+            return
         wrap(trainer, "broadcast_to_vllm", self._around_sync)
         # loss.py:174: gets both log-probs of a micro-batch, on the device.
         trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
@@ -125,25 +141,35 @@ class OpenRlhfTrainer:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
         restored = self._restored(args)
         if self.role == "critic":
-            return restored
+            return restored | self._schedule("critic_lr_schedule", args.critic)
         dtype = str(args.ds.param_dtype)
         weights = {}
         with self._syncs:
             label = self._weights.label_held()
             if label is not None:
                 weights["weights"] = label
-        kind = str(args.actor.lr_scheduler)
-        schedule = rate_schedule(self._engine.lr_scheduler, kind)
         return (
             restored
             | weights
-            | ({} if schedule is None else {"lr_schedule": schedule})
+            | self._schedule("lr_schedule", args.actor)
             | {
                 "compute_dtype": DTYPES.get(dtype, dtype),
                 "dropout_modules": active,
+                "compares_settings": True,
                 "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
             }
         )
+
+    def _schedule(self, name: str, settings: Any) -> dict[str, Any]:
+        """The fact that rule RLS605 reads, under this name: the schedule of a role with these settings."""
+        schedule = rate_schedule(self._engine.lr_scheduler, str(settings.lr_scheduler))
+        if schedule is None:
+            return {}
+        if (
+            settings.optim == "adam" and not self._engine.global_steps
+        ):  # a checkpoint brings the rate that it was made with
+            schedule["base"] = float(settings.adam.lr)
+        return {name: schedule}
 
     # Checkpoints
 
@@ -169,11 +195,13 @@ class OpenRlhfTrainer:
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
+        with self._record.values:
+            self._model.look()
         with self._record.order:
             self._steps_elsewhere()
-            self._collated.clear()
-            self._items.clear()
             self._record.begin(name)
+        with self._settings_guard:
+            self._record.changed(self._arguments.changes(), since="train_begin")
 
     def end(self, name: Any) -> None:
         """A call of the controller is about to return."""
@@ -202,19 +230,45 @@ class OpenRlhfTrainer:
                         self._masks[checksum_of(tokens[:length])] = checksum_of(counted[row_of, : length - 1].bool())
             self._record.refreshed(refresh, positions)
 
+    def valued(self, data: Any, part: slice, results: Any) -> None:
+        """The critic computed values, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
+        with self._formula:
+            values: dict[int, int] = {}
+            self._masks.clear()
+            parts = (data[name][part] for name in ("sequences", "attention_mask", "action_mask"))
+            for sequences, attention, masks, rows in zip(*parts, results, strict=True):
+                for tokens, length, mask, row in zip(sequences, attention.sum(1).tolist(), masks, rows, strict=True):
+                    key = checksum_of(tokens[:length])
+                    values[key] = checksum_of(row[: length - 1])
+                    self._masks[key] = checksum_of(mask[: length - 1].bool())
+            self._samples.computed(values)
+
     def _after_append(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._record.samples:
             experience = kwargs.get("experience", args[0] if args else None)
-            self._buffered.add(experience)
-            for item in buffer.items[-len(experience.sequences) :]:
-                self._advantages[_identity(item)] = checksum_of(item.advantages.float())
-            if self._deals and self._record.refreshes:
+            items = buffer.items[-len(experience.sequences) :]
+            self._samples.appended(items)
+            if is_compared(self._generated):
+                self._came.append(part_of(sample_of(item, self.role) for item in items))
+            if self.role == "policy":
+                self._buffered.add(experience)
+            if self.role == "policy" and self._deals and self._record.refreshes:
                 # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
-                items = buffer.items[-len(experience.sequences) :]
-                dealt = self._record.refreshes[0].dealt(map(_identity, items))
-                self._record.received(dealt)
+                self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
         return result
+
+    @property
+    def _generated(self) -> int:
+        """The rollout whose samples come, counted from 0."""
+        return self._record.calls("refresh" if self.role == "policy" else "values") - 1
+
+    def appended(self) -> None:
+        """All samples that the controller has for this process have come."""
+        with self._record.samples:
+            parts, self._came = tuple(self._came), []
+            if parts:
+                self._record.carried(Carried(way=TO_TRAINERS, rollout=self._generated, role=self.role, parts=parts))
 
     # Micro-batches
 
@@ -223,64 +277,46 @@ class OpenRlhfTrainer:
         self.begin(name)
         self._meter.next_rollout()
         result = wrapped(*args, **kwargs)
-        self._advantages.clear()
+        self._samples.trained()
         if self.role == "critic":
+            with self._formula:
+                self._meter.send()
             with self._record.values:
                 self._record.send_numbers()
-                self._record.write_numbers()
+                self._record.write_numbers(self._losses_arrived)
         self.end(name)
         return result
 
     def _after_collate(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         experience = wrapped(*args, **kwargs)
-        if self.role == "policy":
-            with self._record.samples:
-                batch = kwargs.get("batch", args[0] if args else None)
-                items = batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch
-                self._collated[id(experience)] = [_identity(item) for item in items]
-                self._items[id(experience)] = [
-                    (
-                        self._advantages.get(_identity(item)),
-                        item.action_log_probs.numel(),
-                        checksum_of(item.action_mask.bool()),
-                    )
-                    for item in items
-                ]
+        with self._record.samples:
+            batch = kwargs.get("batch", args[0] if args else None)
+            self._samples.collated(experience, batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch)
         return experience
 
     def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         experience = kwargs.get("experience", args[0] if args else None)
-        keys: list[int] | None = None
+        came: list[Came] = []
         with self._record.order:
             self._steps_elsewhere()
-            rows = self._collated.pop(id(experience), None)
-            keys = None if rows is None else [key for key, _ in rows]
-            old = [] if rows is None else [log_probs for _, log_probs in rows]
-            found = recognise(keys, old, self._record.refreshes)
+            came = self._samples.take(experience)
+            keys = [of.key for of in came] or None
+            found = recognise(keys, [of.log_probs for of in came], self._record.refreshes)
             self._record.open_microbatch(len(experience.sequences), self.role, found)
-        if self.role == "policy":
-            self._begin_loss(experience, keys, args, kwargs)
+        self._begin_loss(experience, came, args, kwargs)
         result = wrapped(*args, **kwargs)
         self._record.abandon_microbatch()
         return result
 
-    def _begin_loss(self, experience: Any, keys: list[int] | None, args: Any, kwargs: Any) -> None:
-        """Hand the loss meter what it needs of a micro-batch, and compare its masks with those of the refresh."""
+    def _begin_loss(self, experience: Any, came: list[Came], args: Any, kwargs: Any) -> None:
+        """Hand the loss meter what it needs of a micro-batch, and compare its masks with those that the model was given before."""
         with self._formula:
-            items = self._items.pop(id(experience), None)
-            given = dict(zip(("experience", "kl_ctl", "step"), args, strict=False)) | kwargs
-            rows = None
-            if items is not None:
-                rows = [(came, length) for came, length, _ in items if came is not None]
-            self._meter.begin(experience, given["kl_ctl"], int(given["step"]), rows)
-            if items is not None and keys is not None and self._meter.looks:
-                known = [
-                    (self._masks[key], mask)
-                    for key, (_, _, mask) in zip(keys, items, strict=True)
-                    if key in self._masks
-                ]
-                if known:
-                    self._record.see_mask(intact=all(before == now for before, now in known))
+            names = ("experience", "kl_ctl", "step") if self.role == "policy" else ("experience", "step")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            self._meter.begin(experience, given.get("kl_ctl", 0.0), int(given["step"]), came)
+            known = [(self._masks[of.key], of.mask) for of in came if of.key in self._masks]
+            if known and self._meter.looks:
+                self._record.see_mask(intact=all(before == now for before, now in known))
 
     def _before_loss(self, module: Any, args: Any, kwargs: Any) -> None:
         with self._record.values:
@@ -291,8 +327,19 @@ class OpenRlhfTrainer:
 
     def _before_value_loss(self, module: Any, args: Any, kwargs: Any) -> None:
         with self._losses:
-            given = dict(zip(("values", "old_values", "returns"), args, strict=False)) | kwargs
+            given = dict(zip(_OF_VALUE_LOSS, args, strict=False)) | kwargs
             self._record.see_constants(targets=given["returns"])
+
+    def _after_value_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """As `_after_loss`, of the critic."""
+        with self._formula:
+            given = dict(zip(_OF_VALUE_LOSS, args, strict=False)) | kwargs
+            if self._record.open_index is not None:
+                if self._meter.looks:
+                    self._record.see_values(given["action_mask"])
+                self._meter.computed(self._record.open_index, given, result)
+        with self._losses:
+            self._see_scale(self._record.open_index, result)
 
     def _after_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
         """DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
@@ -303,23 +350,28 @@ class OpenRlhfTrainer:
             if self._record.open_index is not None:
                 self._meter.computed(self._record.open_index, given, result[0])
         with self._losses:
-            index, loss, clipped = self._record.open_index, result[0], result[1]
-            if index is not None:
+            if self._record.open_index is not None:
                 # loss.py 0.11.2: PolicyLoss gives the loss, and the part of the tokens whose surrogate the clip lowers.
-                self._record.see_clipped(index, clipped)
-            if index is None or not self._scales_seen or not loss.requires_grad:
-                return
-            microbatches = self._engine.gradient_accumulation_steps()
+                self._record.see_clipped(self._record.open_index, result[1])
+            self._see_scale(self._record.open_index, result[0])
 
-            def arrived(gradient: Any) -> None:
-                with self._losses:
-                    self._record.see_loss_scale(index, gradient * microbatches)
+    def _see_scale(self, index: int | None, loss: Any) -> None:
+        """Look at the gradient that will arrive at a loss."""
+        if index is None or not self._scales_seen or not loss.requires_grad:
+            return
+        microbatches = self._engine.gradient_accumulation_steps()
 
-            loss.register_hook(arrived)
+        def arrived(gradient: Any) -> None:
+            with self._losses:
+                self._record.see_loss_scale(index, gradient * microbatches)
+
+        loss.register_hook(arrived)
 
     def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         with self._formula:
             self._meter.backward(kwargs.get("loss", args[0] if args else None))
+        with self._gradient_guard:
+            self._record.begin_backward(self.role, followed=is_compared_whole(self._cycle))
         with self._record.order:
             self._record.close_microbatch()
         return wrapped(*args, **kwargs)
@@ -347,6 +399,7 @@ class OpenRlhfTrainer:
         with self._record.order:
             if self._engine.global_steps != self._steps:
                 self._steps = self._engine.global_steps
+                self._model.left()
                 scaler = self._engine.skipped_steps != skipped
                 self._record.updated(
                     self.role,
@@ -373,13 +426,24 @@ class OpenRlhfTrainer:
                 self._record.probe(self.role, [self._probed])
                 with self._steps_guard:
                     self._record.replay(self.role, optimizer)
+                with self._gradient_guard:
+                    named = self._engine.module.named_parameters()
+                    watch = gradients_of(named, self._probed, self._gradient_guard) if self._scales_seen else None
+                    if watch is not None:
+                        self._record.follow_gradients(self.role, watch)
             if any(weights is self._probed for weights in held):
                 self._probing = True
                 self._record.before_step(self.role, replayed=is_compared(self._cycle))
         with self._steps_guard:
+            self._settings_in_force()
             norm = norm_of_gradients(optimizer) if is_compared_whole(self._cycle) else None
             if norm is not None:
                 self._norms.append(norm)
+
+    def _settings_in_force(self) -> None:
+        if self._optimizer is not None:
+            changes = [(f"{self.role} optimizer {name}", *values) for name, *values in self._optimizer.changes()]
+            self._record.changed(changes, since="configuration")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""
@@ -407,9 +471,11 @@ class OpenRlhfTrainer:
             if sent or not self._weights.sends:
                 self._record.synced(label)
         with self._record.values:
-            values = self._buffered.take(self._record.calls("refresh") - 1)
+            refresh = self._record.calls("refresh") - 1
+            values = self._buffered.take(refresh)
             if values is not None:
-                self._record.measured(values)
+                # A sync waits for the device in any case.
+                self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take()))
             self._record.write_numbers(self._losses_arrived)
         self.end("sync")
         return result
@@ -420,9 +486,8 @@ class OpenRlhfTrainer:
         return {}
 
 
-def _identity(item: Any) -> tuple[int, int]:
-    """The identity of one sample of the buffer, and its old log-probs."""
-    return checksum_of(item.sequences), checksum_of(item.action_log_probs)
+_OF_VALUE_LOSS = ("values", "old_values", "returns", "action_mask")
+"""Arguments of `ValueLoss`, by place."""
 
 
 def buffer_is_dynamic(buffer: Any) -> bool:

@@ -66,16 +66,22 @@ def _around_batch(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
     method = kwargs.get("method_name", args[0] if args else None)
     if trainer is None and method == "forward" and type(actor).__name__ == "ReferenceModelActor":
         _look_at_reference(actor)
+    if trainer is not None and method == "append":
+        result = wrapped(*args, **kwargs)
+        trainer.appended()
+        return result
     if trainer is None or method != "forward":
         return wrapped(*args, **kwargs)
     trainer.begin("refresh" if trainer.role == "policy" else "values")
     version = trainer.version
     result = wrapped(*args, **kwargs)
+    data, start, end = (
+        kwargs.get(name, *args[i : i + 1]) for i, name in ((1, "all_data"), (2, "start_idx"), (3, "end_idx"))
+    )
     if trainer.role == "policy":
-        data, start, end = (
-            kwargs.get(name, *args[i : i + 1]) for i, name in ((1, "all_data"), (2, "start_idx"), (3, "end_idx"))
-        )
         trainer.refreshed(data, slice(start, end), result, version)
+    else:
+        trainer.valued(data, slice(start, end), result)
     trainer.end("refresh" if trainer.role == "policy" else "values")
     return result
 

@@ -75,7 +75,7 @@ class VerlController:
                 self._attach()
 
     def _begin(self, updates: int, *, own_fit: bool) -> Recorder:
-        facts, trouble = facts_of(self._trainer, updates=updates, own_fit=own_fit), ""
+        facts, trouble = facts_of(self._trainer, self.schedule, updates=updates, own_fit=own_fit), ""
         try:
             facts |= loader_facts(self._trainer, self.schedule)
         except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning

@@ -14,6 +14,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.verl.observe.controller import VerlController
+from rlstep_hooks.systems.verl.plan import is_one_step_off
 
 
 def place_hooks(patches: Patches, trainer_class: Any) -> None:
@@ -76,7 +77,8 @@ def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     try:
         if id(trainer) not in _controllers:
-            _controllers[id(trainer)] = VerlController(trainer, own_fit=_has_own(trainer, "fit"))
+            own_fit = _has_own(trainer, "fit") and not is_one_step_off(trainer.config)
+            _controllers[id(trainer)] = VerlController(trainer, own_fit=own_fit)
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
         not_evaluated(f"the audit could not begin: {describe(error)}")
     return result

@@ -15,6 +15,7 @@ from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
+from rlstep_hooks.systems.verl.plan import is_one_step_off
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
@@ -67,7 +68,9 @@ class RewardHooks:
             patches.wrap(module, "compute_advantage_for_multi_trajectories", self._after_advantages)
         else:
             # Verified in 0.9.1 V0: gets the whole batch, rewards and advantages included, once it is trained (ray_trainer.py:1768).
-            module = sys.modules["verl.trainer.ppo.ray_trainer"]
+            # The trainers of verl.experimental have names of their own for the same functions (separation/ray_trainer.py:621, 739).
+            own = "verl.experimental.separation.ray_trainer"
+            module = sys.modules[own if is_one_step_off(self._trainer.config) else "verl.trainer.ppo.ray_trainer"]
             patches.wrap(module, "compute_data_metrics", self._after_data_metrics)
             # Verified in 0.9.1 V0: the same as above (ray_trainer.py:1667).
             patches.wrap(module, "compute_advantage", self._after_advantages)

@@ -14,7 +14,7 @@ from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
 from rlstep_hooks.systems.verl.observe.samples import names_of
-from rlstep_hooks.systems.verl.plan import own_agent_loop
+from rlstep_hooks.systems.verl.plan import is_one_step_off, own_agent_loop
 
 SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
 
@@ -61,6 +61,8 @@ class RolloutHooks:
         self._rows = Rows(training, validation) if known else None
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
+        self._ahead: list[Any] = []
+        """Rollouts that were generated and are not trained yet."""
         self._parts: list[Any] = []
         """Parts of the rollout that is being trained in parts: what verl's replay buffer gave."""
         self._queue: Queue | None = None
@@ -87,6 +89,13 @@ class RolloutHooks:
         else:
             # Verified in 0.9.1 V0: takes the rows of a batch apart before they are generated for (ray_trainer.py:1498, 626).
             wrap(trainer, "_get_gen_batch", self._around_gen_batch)
+            if is_one_step_off(trainer.config):
+                # Verified in 0.9.1: generates the next rollout while one is trained. The sync that follows its end comes before its
+                # updates (one_step_off_policy/ray_trainer.py:204, 391). What it awaits must be called by a coroutine
+                # (utils/ray_utils.py:125), so nothing stands before `generate_sequences`.
+                wrap(trainer, "_async_gen_next_batch", self._around_next_batch)
+                wrap(trainer, "_fit_update_weights", self._before_sync)
+                return
             # Verified in 0.9.1 V0: one call generates a rollout, or a batch of the validation (ray_trainer.py:1513, 640).
             wrap(trainer.async_rollout_manager, "generate_sequences", self._contained.after(self._generated_v0))
 
@@ -220,6 +229,19 @@ class RolloutHooks:
         kept = list(range(len(result)) if sampled is None else sampled.nonzero()[0])
         counts = counted(labels[row] for row in kept if row < len(labels))
         self._generated(len(kept), len(kept) // self._schedule.samples_per_prompt, counts)
+
+    async def _around_next_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        result = await wrapped(*args, **kwargs)
+        with self._contained:
+            if result is not None:
+                self._ahead.append(result[3])
+        return result
+
+    def _before_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained:
+            if self._ahead:  # the first sync comes before any rollout
+                self._generated_v0(self._ahead.pop(0), ())
+        return wrapped(*args, **kwargs)
 
     def _generated(
         self,

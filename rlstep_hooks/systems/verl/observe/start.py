@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.observe.checkpoints import loader_position
 from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE
-from rlstep_hooks.systems.verl.plan import evaluates_only, plan_config, unsupported
+from rlstep_hooks.systems.verl.plan import evaluates_only, is_one_step_off, plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import SUPPORTED, installed_release
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _plan(trainer: Any, *, own_v0: bool) -> tuple[Schedule | None, str]:
     if release is None or not release.supported:
         return None, f"verl {release.verl if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
     config: Any = OmegaConf.to_container(trainer.config, resolve=True)
-    if own_v0:
+    if own_v0 or is_one_step_off(config):  # whose program sets it
         config["trainer"]["use_v1"] = False
     reason = unsupported(config)
     try:
@@ -68,15 +68,28 @@ def updates_before(schedule: Schedule | None, rollouts: int) -> int:
     return int(max(rollouts - schedule.frozen_rollouts, 0) * schedule.updates_per_rollout)
 
 
-def facts_of(trainer: Any, *, updates: int, own_fit: bool) -> dict[str, Any]:
+REMEMBERED = 64
+"""Syncs before a resume whose labels are known: samples that wait in the queue carry them."""
+
+
+def facts_of(trainer: Any, schedule: Schedule | None, *, updates: int, own_fit: bool) -> dict[str, Any]:
     """What the judge needs to know of a run.
 
     Args:
         trainer: The trainer.
+        schedule: Its plan.
         updates: Policy updates made before (a resumed run).
         own_fit: Whether it has a loop of its own.
     """
+    rollouts = int(trainer.global_steps)
+    exact = schedule is not None and schedule.updates_bound == "exact"
     return {
+        # verl numbers the weights by the rollouts that were trained.
+        "labels_before": [
+            (label, updates_before(schedule, label))
+            for label in range(max(rollouts - REMEMBERED, 0), rollouts)
+            if exact
+        ],
         "position": {"rollouts": int(trainer.global_steps), "updates": updates, "version": updates},
         "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
         "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),

@@ -57,6 +57,8 @@ class VerlTrainer:
         )
         self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
+        self.sends_with_updates = False
+        """Whether numbers are fetched after the updates of a rollout, and not with the sync that follows."""
         self.syncing = False
         """Whether weights are brought to the engines now."""
         self._fresh = False
@@ -377,10 +379,14 @@ class VerlTrainer:
             writer.emit(*self._sent.ready(writer.now()))
         with self._record.order:
             self._record.synced(label)
+        self.write_numbers()
+        self._losses.next_rollout()
+
+    def write_numbers(self) -> None:
+        """Write the numbers that have arrived."""
         with self._record.values:
             self._measured()
             self._record.write_numbers(self._losses_arrived)
-        self._losses.next_rollout()
 
     def _losses_arrived(self) -> dict[int, LossNumbers]:
         with self._formula:

@@ -26,7 +26,7 @@ def place_hooks(patches: Patches, module: Any) -> None:
     # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
     patches.wrap(worker, "compute_log_prob", _log_probs)
     patches.wrap(worker, "compute_ref_log_prob", _reference)
-    patches.wrap(worker, "update_actor", partial(_within, "policy_updates"))
+    patches.wrap(worker, "update_actor", _policy_updates)
     patches.wrap(worker, "update_weights", _weights)
     # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
     patches.wrap(training, "train_mini_batch", _mini_batches)
@@ -84,6 +84,19 @@ def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any
     trainer.begin(name)
     result = wrapped(*args, **kwargs)
     trainer.end(name)
+    return result
+
+
+def _policy_updates(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is None or "rollout" in instance.role:
+        return _within("policy_updates", wrapped, instance, args, kwargs)
+    # Without an engine beside it, weights may be synced before the updates on a rollout, and then no sync follows the last.
+    trainer.sends_with_updates = True
+    trainer.begin("policy_updates")
+    result = wrapped(*args, **kwargs)  # verl synchronises with the device at its end (engine_workers.py:723)
+    trainer.write_numbers()
+    trainer.end("policy_updates")
     return result
 
 
@@ -153,7 +166,10 @@ def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return _within("critic_updates", wrapped, instance, args, kwargs)
     if trainer is not None:
         trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
-    return wrapped(*args, **kwargs)
+    result = wrapped(*args, **kwargs)
+    if trainer is not None and trainer.sends_with_updates:
+        trainer.send_numbers()
+    return result
 
 
 def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -1,0 +1,366 @@
+"""More faults for the corpus of OpenRLHF, one for each link that a number passes; registered and made as those of `faults.py`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import wrapt
+
+from tests.systems.openrlhf.faults import (
+    BUFFER,
+    ENGINE,
+    GENERATOR,
+    LOSS,
+    MAKER,
+    MODELS,
+    POLICY,
+    Now,
+    at_call,
+    fault,
+    other_loss,
+    wrap,
+)
+
+# Data and sampling
+
+
+def in_the_draw(at: int, change: Any) -> None:
+    """Change what is drawn from the loader for one rollout: `change` gets the lists of this draw and of the one before it."""
+    draws = itertools.count()
+    before: list[Any] = []
+
+    def place(module: Any) -> None:
+        plain = module._collect_prompt_batch
+
+        @functools.wraps(plain)
+        def collect(*args: Any, **kwargs: Any) -> Any:
+            drawn = plain(*args, **kwargs)
+            if next(draws) == at:
+                return change(drawn, before[-1])
+            before.append(drawn)
+            return drawn
+
+        module._collect_prompt_batch = collect
+
+    wrapt.when_imported(GENERATOR)(place)
+
+
+@fault(report="OpenRLHF#1320", code="RLS509")
+def prompts_served_again(at: int) -> None:
+    """A rollout gets the prompts of the one before it."""
+    in_the_draw(at, lambda drawn, before: before)
+
+
+@fault(report="a collator that shuffles one column", code="RLS515", cause="labels")
+def labels_of_other_prompts(at: int) -> None:
+    """The labels of a rollout move by one prompt."""
+    in_the_draw(at, lambda drawn, before: (drawn[0], [*drawn[1][1:], drawn[1][0]], *drawn[2:]))
+
+
+def sampling_with(at: int, **settings: Any) -> None:
+    """Sample one rollout with a further setting."""
+
+    def place(module: Any) -> None:
+        plain = module.SamplingParams
+        calls = itertools.count()
+
+        def make(**kwargs: Any) -> Any:
+            return plain(**kwargs, **(settings if next(calls) == at else {}))
+
+        module.SamplingParams = make
+
+    wrapt.when_imported(GENERATOR)(place)
+
+
+@fault(report="a penalty left in a sampler", code="RLS410", cause="repetition_penalty 1.5")
+def sampled_with_a_penalty(at: int) -> None:
+    """Repeated tokens are less probable for the sampler than for the policy."""
+    sampling_with(at, repetition_penalty=1.5)
+
+
+@fault(report="one seed for all requests", code="RLS410", cause="seed 0")
+def sampled_with_one_seed(at: int) -> None:
+    """Each request has the same seed."""
+    sampling_with(at, seed=7)
+
+
+@fault(report="a buffer that samples share", code="RLS519")
+def completions_copied(at: int) -> None:
+    """Each second sample of a rollout is a copy of the one before it."""
+    import copy
+
+    def generate(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        samples, *rest = wrapped(*args, **kwargs)
+        samples = [copy.deepcopy(samples[place - place % 2]) for place in range(len(samples))]
+        return (samples, *rest)
+
+    at_call(GENERATOR, "SamplesGenerator.generate_samples", at, generate)
+
+
+# Rewards and advantages
+
+
+@fault(report="arguments changed in mid-run", code="RLS516")
+def limits_of_rewards_narrowed(at: int) -> None:
+    """Something narrows the configured limits of rewards for one rollout."""
+
+    def compute(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        own = maker.strategy.args.reward
+        before, own.clip_range = own.clip_range, (-10.0, 0.0)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            own.clip_range = before
+
+    at_call(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", at, compute)
+
+
+@fault(report="normalised a second time", code="RLS516")
+def advantages_normalised_by_part(at: int) -> None:
+    """The advantages of each part of a rollout are normalised once more."""
+
+    def compute(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        for experience in experiences:
+            counted = experience.advantages[experience.action_mask.bool()]
+            experience.advantages = (experience.advantages - counted.mean()) / (counted.std() + 1e-8)
+        return experiences
+
+    at_call(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", at, compute)
+
+
+# On the way to the trainer
+
+
+@fault(report="a reference that is the policy", code="RLS311", cause="to the buffer of the trainer")
+def reference_is_the_policy_in_the_buffer(at: int) -> None:
+    """The reference's log-probs of a rollout are replaced by the old ones, so that the KL term is that of an update."""
+    appended = itertools.count()
+
+    def append(wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
+        experience = kwargs["experience"] if "experience" in kwargs else args[0]
+        if next(appended) // 4 == at:  # 16 samples of a rollout in micro-batches of 4
+            experience.base_action_log_probs = experience.action_log_probs.clone()
+        return wrapped(*args, **kwargs)
+
+    wrap(BUFFER, "NaiveReplayBuffer.append", append)
+
+
+@fault(report="the engine's log-probs of other samples", code="RLS305", cause="engine log-probs")
+def engine_log_probs_moved(at: int) -> None:
+    """The engine's log-probs move by one sample before the models see them."""
+
+    def split(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        parts = wrapped(*args, **kwargs)
+        for part in parts:
+            part.rollout_log_probs = part.rollout_log_probs.roll(1, 0)
+        return parts
+
+    at_call(MAKER, "RemoteExperienceMaker.split_rollout_samples", at, split)
+
+
+# Loss and backward
+
+
+@fault(report="a clip range of another recipe", code="RLS801")
+def clip_range_of_another_recipe(at: int) -> None:
+    """The clip acts at a hundredth of the configured distance."""
+
+    def change(call: Any, module: Any) -> Any:
+        before = module.clip_eps_low, module.clip_eps_high
+        module.clip_eps_low = module.clip_eps_high = 0.002
+        result = call()
+        module.clip_eps_low, module.clip_eps_high = before
+        return result
+
+    other_loss(at, change)
+
+
+@fault(report="another estimator of the KL divergence", code="RLS801")
+def another_estimate_in_the_loss(at: int) -> None:
+    """The KL term of the loss is that of the first estimator, not of the third."""
+
+    def place(module: Any) -> None:
+        plain = module.compute_approx_kl
+
+        def estimate(*args: Any, **kwargs: Any) -> Any:
+            return plain(*args, **(kwargs | ({"kl_estimator": "k1"} if Now.training == at else {})))
+
+        module.compute_approx_kl = estimate
+
+    wrapt.when_imported(POLICY)(place)
+
+
+@fault(report="padding trained", code="RLS801")
+def padding_counted_in_the_loss(at: int) -> None:
+    """The loss counts every position of a micro-batch, and divides by the tokens of the mask."""
+
+    def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training == at:
+            kwargs = kwargs | {"action_mask": kwargs["action_mask"] * 0 + 1}
+        return wrapped(*args, **kwargs)
+
+    wrap(LOSS, "PolicyLoss.forward", forward)
+
+
+@fault(report="a detach in a fused kernel", code="RLS805", cause="gradient of the documented loss")
+def half_of_the_tokens_detached(at: int) -> None:
+    """The loss has its value, and every second token gives no gradient."""
+
+    def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        log_probs, *rest = args
+        if Now.training == at:
+            places = torch.arange(log_probs.shape[1]) % 2 == 0
+            log_probs = torch.where(places, log_probs, log_probs.detach())
+        return wrapped(log_probs, *rest, **kwargs)
+
+    wrap(LOSS, "PolicyLoss.forward", forward)
+
+
+# Gradients and optimizer
+
+
+def during_training(at: int, begin: Any, end: Any) -> None:
+    """Act on the policy's trainer before and after one rollout is trained."""
+
+    def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training != at - 1:  # counted by the wrapper inside of this one
+            return wrapped(*args, **kwargs)
+        kept = begin(trainer)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            end(trainer, kept)
+
+    wrap(POLICY, "ActorPPOTrainer.ppo_train", training)
+
+
+@fault(report="a hook left on a layer", code="RLS810")
+def gradients_of_layers_lost(at: int) -> None:
+    """Hooks take away the gradients of one layer's matrices."""
+
+    def begin(trainer: Any) -> Any:
+        named = trainer.actor.model.module.named_parameters()
+        return [
+            weights.register_hook(lambda gradient: gradient * 0) for name, weights in named if "layers.1.mlp" in name
+        ]
+
+    during_training(at, begin, lambda trainer, hooks: [hook.remove() for hook in hooks])
+
+
+@fault(report="noise for privacy", code="RLS810")
+def gradients_with_noise(at: int) -> None:
+    """Noise of the gradients' own size is added after the clip."""
+
+    def clip(wrapped: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        result = wrapped(*args, **kwargs)
+        if Now.policy and Now.training == at:
+            for gradient in args[0]:
+                gradient.data.add_(torch.randn_like(gradient) * gradient.std())
+        return result
+
+    wrap("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer.unscale_and_clip_grads", clip)
+
+
+@fault(report="optimizer settings of another run", code="RLS101", cause="betas")
+def betas_of_another_run(at: int) -> None:
+    """The optimizer forgets its first moments at once while one rollout is trained."""
+
+    def begin(trainer: Any) -> Any:
+        groups = trainer.actor.model.basic_optimizer.param_groups
+        kept = [group["betas"] for group in groups]
+        for group in groups:
+            group["betas"] = (0.0, group["betas"][1])
+        return kept
+
+    def end(trainer: Any, kept: Any) -> None:
+        for group, betas in zip(trainer.actor.model.basic_optimizer.param_groups, kept, strict=True):
+            group["betas"] = betas
+
+    during_training(at, begin, end)
+
+
+@fault(report="a clip that does not act", code="RLS101", cause="max_norm")
+def limit_of_the_norm_lifted(at: int) -> None:
+    """The limit of the gradient norm is lifted while one rollout is trained."""
+
+    def begin(trainer: Any) -> Any:
+        optimizer = trainer.actor.model.optimizer
+        kept, optimizer.clip_grad = optimizer.clip_grad, 1e6
+        return kept
+
+    def end(trainer: Any, kept: Any) -> None:
+        trainer.actor.model.optimizer.clip_grad = kept
+
+    during_training(at, begin, end)
+
+
+@fault(report="base rates of another run", code="RLS605")
+def base_rate_of_another_run(at: int) -> None:
+    """The scheduler multiplies a base rate of twice the configured one."""
+
+    def begin(trainer: Any) -> Any:
+        scheduler = trainer.actor_scheduler
+        kept, scheduler.base_lrs = scheduler.base_lrs, [2 * rate for rate in scheduler.base_lrs]
+        return kept
+
+    def end(trainer: Any, kept: Any) -> None:
+        trainer.actor_scheduler.base_lrs = kept
+        for group in trainer.actor.model.basic_optimizer.param_groups:  # the rate of the next update is set by now
+            group["lr"] /= 2
+
+    during_training(at, begin, end)
+
+
+# Weights
+
+
+@fault(report="weights averaged in place", code="RLS404", cause="in the model")
+def model_written_before_old_log_probs(at: int) -> None:
+    """The model's weights are changed before old log-probs are computed; DeepSpeed's own are not."""
+    done: list[bool] = []
+
+    def forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        if Now.policy and Now.training == at - 1 and not torch.is_grad_enabled() and not done:
+            done.append(True)
+            for weights in actor.model.parameters():
+                weights.data.mul_(1.01)
+        return wrapped(*args, **kwargs)
+
+    wrap(MODELS, "Actor.forward", forward)
+
+
+@fault(report="a sync in eight bits", code="RLS402", shows_after=1)
+def sync_in_eight_bits(at: int) -> None:
+    """The engine keeps the weights of one sync in eight bits."""
+    syncs = itertools.count()
+    now = [next(syncs)]
+
+    def update_weight(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        model, here = worker.model_runner.model, now[0] == at
+        if args[3]:
+            now[0] = next(syncs)
+        if not here:
+            return wrapped(*args, **kwargs)
+        load = model.load_weights
+
+        def rounded(weights: Any) -> Any:
+            return load([(name, tensor.to(torch.float8_e4m3fn).to(tensor.dtype)) for name, tensor in weights])
+
+        model.load_weights = rounded
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            model.load_weights = load
+
+    wrap(ENGINE, "WorkerWrap.update_weight", update_weight)
