@@ -118,13 +118,8 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
-<<<<<<< HEAD
-        - OpenRLHF: from the trainer's buffer on. verl: in the controller until the rollout was trained, and in each trainer.
-        - TRL's PPOTrainer is compared by the gradients of its loss (RLS801); a loop of one's own is where it hands its advantages over.
-=======
         - verl: in the controller until the rollout was trained, and in each trainer.
-        - TRL's PPOTrainer is not compared; a loop of one's own is where it hands its advantages over.
->>>>>>> main
+        - TRL's PPOTrainer is compared by the gradients of its loss (RLS801); a loop of one's own is where it hands its advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
     Sources:
