@@ -103,6 +103,7 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._replays: dict[Role, OptimizerReplay] = {}
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
+        self._gradients_guard = Contained(self.writer, ("gradient",))
         self._watches: dict[Role, GradientWatch] = {}
         self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
         self._frozen: dict[tuple[Role, int], int] = {}
@@ -372,9 +373,10 @@ class TrainerRecord:
             replayed = replay.work_up()
             if replayed is not None:
                 self._steps.add((role, replayed[0]), replayed[1])
-        for role, watch in self._watches.items():
-            for window, numbers in watch.work_up():
-                self._gradients.add((role, window), numbers)
+        with self._gradients_guard:
+            for role, watch in self._watches.items():
+                for window, numbers in watch.work_up():
+                    self._gradients.add((role, window), numbers)
         # Before the numbers that these are written with.
         self._steps.send()
         self._gradients.send()

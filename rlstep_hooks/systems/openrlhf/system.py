@@ -418,7 +418,7 @@ SYSTEM = System(
         ),
         "gradients on the way": yes(
             "from each backward pass to the flat gradient that DeepSpeed's optimizer steps with",
-            "not where several processes train a role, nor with ZeRO-3 or float16",
+            "not where several processes train a role, nor with ZeRO-3, float16 or an offloaded optimizer",
         ),
         "gradient norm": yes("of the gradients that DeepSpeed's optimizer steps with", "the part of one process"),
         "optimizer step": yes(
