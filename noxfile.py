@@ -449,7 +449,7 @@ def detect(session: nox.Session) -> None:
 
 @nox.session
 def rehearse(session: nox.Session) -> None:
-    """`rlstep rehearse` on healthy and broken launches of TRL, with the time of each: ten minutes. A checkout adds TRL's own scripts."""
+    """`rlstep rehearse` on healthy and broken launches of TRL, with the time of each: ten minutes. A checkout adds TRL's own."""
     install_trl(session, NEWEST)
     session.run("python", "-m", "tests.rehearsals.table", "trl", *session.posargs, env=OFFLINE)
 
