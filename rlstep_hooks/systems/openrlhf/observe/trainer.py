@@ -231,13 +231,13 @@ class OpenRlhfTrainer:
     def valued(self, data: Any, part: slice, results: Any) -> None:
         """The critic computed values, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
         with self._formula:
-            values: dict[int, int] = {}
+            values: dict[int, set[int]] = {}
             self._masks.clear()
             parts = (data[name][part] for name in ("sequences", "attention_mask", "action_mask"))
             for sequences, attention, masks, rows in zip(*parts, results, strict=True):
                 for tokens, length, mask, row in zip(sequences, attention.sum(1).tolist(), masks, rows, strict=True):
                     key = checksum_of(tokens[:length])
-                    values[key] = checksum_of(row[: length - 1])
+                    values.setdefault(key, set()).add(checksum_of(row[: length - 1]))
                     self._masks[key] = checksum_of(mask[: length - 1].bool())
             self._samples.computed(values)
 
